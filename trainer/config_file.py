@@ -1,0 +1,161 @@
+"""Reading YAML configuration with errors that name file, line and the nearest valid key."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from trainer.errors import ConfigError, MissingError
+
+KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class YamlDocument:
+    """A parsed YAML mapping and the line on which each of its keys stands."""
+
+    data: dict[str, Any]
+    lines: Mapping[KeyPath, int]
+    source: str
+
+    def where(self, path: KeyPath) -> str:
+        """File, line and dotted key of a place in the document (the nearest parent that exists)."""
+        known = path
+        while known and known not in self.lines:
+            known = known[:-1]
+        line = f":{self.lines[known]}" if known in self.lines else ""
+        return f"{self.source}{line}, key {dotted(path)}" if path else self.source
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """``("algorithm", "name")`` as ``algorithm.name``."""
+    return ".".join(str(part) for part in path)
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """A hint naming the closest of ``choices``, or all of them when nothing is close."""
+    names = sorted(choices)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"valid: {', '.join(names)}"
+
+
+def read_yaml(path: Path) -> YamlDocument:
+    """Read one YAML mapping with safe loading only.
+
+    Raises:
+        MissingError: the file does not exist.
+        ConfigError: it is not valid YAML, has a Python tag or a duplicate key, or is not a mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise MissingError(f"no such file: {path}", str(path), "check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", str(path)) from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, source: str) -> YamlDocument:
+    """Parse the text of a YAML mapping; ``source`` names it in errors."""
+    lines: dict[KeyPath, int] = {}
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
+        if root is not None:
+            _collect_lines(root, (), lines, source)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not valid YAML"
+        raise ConfigError(f"not valid YAML: {problem}", f"{source}{line}", "mend the line") from None
+    if not isinstance(data, dict):
+        raise ConfigError("the file must hold a mapping of keys", source, "write it as `key: value` lines")
+    return YamlDocument(data, lines, source)
+
+
+def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            child = (*path, str(key.value))
+            if child in lines:
+                raise ConfigError(
+                    f"key {dotted(child)} stands twice (lines {lines[child]} and {key.start_mark.line + 1})",
+                    f"{source}:{key.start_mark.line + 1}",
+                    "remove one of them",
+                )
+            lines[child] = key.start_mark.line + 1
+            _collect_lines(value, child, lines, source)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            lines[(*path, index)] = value.start_mark.line + 1
+            _collect_lines(value, (*path, index), lines, source)
+
+
+def validate(model: type[Model], document: YamlDocument) -> Model:
+    """Build ``model`` from a document.
+
+    Raises:
+        ConfigError: the first thing that is wrong, with file, line, key and the nearest valid key.
+    """
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = tuple(first["loc"])
+        if first["type"] == "extra_forbidden":
+            valid = field_names(model, path[:-1])
+            raise ConfigError(
+                f"unknown key {dotted(path)}", document.where(path), nearest(str(path[-1]), valid)
+            ) from None
+        message = first["msg"].removeprefix("Value error, ")
+        given = first.get("input")
+        shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) else ""
+        raise ConfigError(
+            f"{dotted(path)}: {message}{shown}" if path else message,
+            document.where(path),
+            _choices_hint(first, given),
+        ) from None
+
+
+def _choices_hint(error: Any, given: Any) -> str:
+    expected = (error.get("ctx") or {}).get("expected")
+    if error["type"] == "literal_error" and expected:
+        return nearest(
+            str(given), [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")]
+        )
+    return "change the value"
+
+
+def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
+    """Names of the fields of the model found by following ``path`` from ``model``."""
+    current = submodel(model, path)
+    return list(current.model_fields) if current is not None else []
+
+
+def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
+    """The model class that ``path`` leads to, through optional, list and mapping fields."""
+    current: type[BaseModel] | None = model
+    for part in path:
+        if current is None:
+            return None
+        if part in current.model_fields:
+            current = _model_in(current.model_fields[str(part)].annotation)
+        # any other part is a list index or the key of a mapping whose model is already `current`
+    return current
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Annotated, Union, UnionType, list, dict, tuple):
+        for argument in get_args(annotation):
+            found = _model_in(argument)
+            if found is not None:
+                return found
+    return None

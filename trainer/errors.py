@@ -1,0 +1,62 @@
+"""Errors meant for the person at the keyboard: what is wrong, where, and what to type next."""
+
+
+class UserError(Exception):
+    """A problem the user can mend, printed as three lines and turned into an exit code.
+
+    Args:
+        what: the problem in one sentence.
+        where: file, key or resource that has it.
+        hint: the next thing to type or change.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where, hint)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [f"error: {self.what}"]
+        if self.where:
+            lines.append(f"where: {self.where}")
+        if self.hint:
+            lines.append(f"next:  {self.hint}")
+        return "\n".join(lines)
+
+
+class ConfigError(UserError):
+    """Usage or configuration: exit code 2."""
+
+
+class MissingError(UserError):
+    """Resources, data or model files that are not there: exit code 3."""
+
+    exit_code = 3
+
+
+class StorageError(UserError):
+    """Storage or tracking that does not work: exit code 4."""
+
+    exit_code = 4
+
+
+class NameHeldError(UserError):
+    """A name another process is using: exit code 5."""
+
+    exit_code = 5
+
+
+class DivergedError(Exception):
+    """The loss or the gradient norm stopped being a finite number."""
+
+    def __init__(self, step: int, quantity: str, value: float) -> None:
+        super().__init__(step, quantity, value)
+        self.step = step
+        self.quantity = quantity
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"diverged at step {self.step}: {self.quantity} is {self.value}"

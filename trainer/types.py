@@ -1,0 +1,102 @@
+"""The values that pass between the stages of a training step.
+
+Shapes: B completions of the batch, T tokens of the longest completion, P tokens of the longest prompt,
+G completions of a group. Stages never change a value they were given; they return a new one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One task to solve.
+
+    The policy reads ``prompt + prefill``; the reward reads ``prefill + completion``.
+    """
+
+    problem_id: str
+    prompt: str
+    prefill: str
+    answer: Any  # JSON value, in the form the task's reward expects
+    source: str
+    difficulty: str = ""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the policy wrote: the sampled tokens (stop token included) and the engine's log-probabilities."""
+
+    token_ids: tuple[int, ...]
+    rollout_logprobs: tuple[float, ...]
+    text: str
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A completion with its reward."""
+
+    group_id: int
+    problem: Problem
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    reward: float
+    reward_breakdown: Mapping[str, float]
+    correct: bool
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """All completions of one prompt in one step."""
+
+    group_id: int
+    rollouts: Sequence[Rollout]  # [G]
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """The completions of one step as tensors.
+
+    Rows are left-padded prompts followed by right-padded completions. Every ``[B, T]`` field is aligned with
+    the completion tokens; positions outside ``completion_mask`` hold 0.
+    """
+
+    input_ids: Tensor  # [B, P + T] int64
+    attention_mask: Tensor  # [B, P + T] int64, 1 at prompt and completion tokens
+    completion_mask: Tensor  # [B, T] float32, 1 at completion tokens
+    rollout_logprobs: Tensor  # [B, T] float32, from the engine
+    old_logprobs: Tensor  # [B, T] float32, from the policy before its update
+    ref_logprobs: Tensor | None  # [B, T] float32, None where no KL coefficient asks for a reference
+    advantages: Tensor  # [B, T] float32
+    rewards: Tensor  # [B] float32
+    group_ids: Tensor  # [B] int64
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """A differentiable scalar and the detached sums its metrics are made of."""
+
+    loss: Tensor  # []
+    metrics: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Where a run lives on disk and in MLflow.
+
+    ``run_dir`` belongs to this run alone; ``runs_dir`` is the folder that holds all runs and the embedded
+    MLflow store. The tags find the same MLflow run again after a restart.
+    """
+
+    run_dir: Path
+    runs_dir: Path
+    experiment: str
+    run_name: str
+    tags: Mapping[str, str] = field(default_factory=dict)
