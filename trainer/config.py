@@ -32,11 +32,11 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """Which policy to train."""
 
-    name_or_path: str = Field(
-        "tiny", description="Hugging Face hub name or folder; `tiny` is the embedded policy"
-    )
+    name_or_path: str = Field("tiny", description="Hugging Face hub name or folder; `tiny` is the embedded policy")
     revision: str | None = Field(None, description="hub revision (branch, tag or commit)")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="parameter dtype while training")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="compute dtype; master weights stay float32"
+    )
     attn_implementation: str = Field("sdpa", description="attention kernel: sdpa, eager or flash_attention_2")
     gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass")
     trust_remote_code: bool = Field(False, description="run Python code shipped in the model folder")
@@ -46,9 +46,7 @@ class ModelConfig(Section):
 class DatasetConfig(Section):
     """Where problems come from."""
 
-    source: str = Field(
-        "generated", description="`generated`, a parquet/jsonl/csv file, or a hub dataset name"
-    )
+    source: str = Field("generated", description="`generated`, a parquet/jsonl/csv file, or a hub dataset name")
     name: str | None = Field(None, description="hub configuration (subset) name")
     split: str = Field("train", description="hub split, or the generator's split: train, dev or test")
     columns: dict[str, str] = Field(
@@ -82,16 +80,12 @@ class DataConfig(Section):
     task: Literal["knights_knaves", "math", "custom"] = Field(
         "knights_knaves", description="decides default prompt, prefill and column mapping"
     )
-    train: Datasets = Field(
-        [DatasetConfig()], description="one training source, or a list of them with weights"
-    )
+    train: Datasets = Field([DatasetConfig()], description="one training source, or a list of them with weights")
     prompt_format: Literal["auto", "raw", "chat"] = Field(
         "auto", description="raw text, chat template, or chat where the tokenizer has a template"
     )
     prompt_template: str | None = Field(None, description="own template with {question}; replaces the task's")
-    system_prompt: str | None = Field(
-        None, description="system message for chat prompts; replaces the task's"
-    )
+    system_prompt: str | None = Field(None, description="system message for chat prompts; replaces the task's")
     prefill: str | None = Field(None, description="text the answer starts with; task default where null")
     max_prompt_tokens: Count = Field(1024, description="longer prompts are dropped and counted [tokens]")
     shuffle: bool = Field(True, description="new order of the problems in every epoch")
@@ -118,9 +112,7 @@ class RewardConfig(Section):
 class VllmConfig(Section):
     """Settings of the vLLM engine."""
 
-    gpu_memory_utilization: Probability = Field(
-        0.45, description="share of GPU memory for weights and KV cache"
-    )
+    gpu_memory_utilization: Probability = Field(0.45, description="share of GPU memory for weights and KV cache")
     max_model_len: Count | None = Field(
         None, description="context length; prompt + completion limit if null [tokens]"
     )
@@ -144,9 +136,7 @@ class RolloutConfig(Section):
     top_k: Annotated[int, Field(ge=0)] = Field(0, description="tokens kept; 0 keeps all")
     min_p: Probability = Field(0.0, description="drop tokens below this share of the largest probability")
     max_new_tokens: Count = Field(4096, description="completion limit [tokens]")
-    stop_token_ids: list[int] = Field(
-        default_factory=list, description="stop tokens besides the tokenizer's EOS"
-    )
+    stop_token_ids: list[int] = Field(default_factory=list, description="stop tokens besides the tokenizer's EOS")
     max_batch_tokens: Count = Field(131072, description="KV-cache budget of the transformers engine [tokens]")
     vllm: VllmConfig = Field(VllmConfig(), description="settings of the vLLM engine")
 
@@ -239,14 +229,10 @@ class CheckpointConfig(Section):
 class TrackingConfig(Section):
     """MLflow."""
 
-    uri: str | None = Field(
-        None, description="tracking URI; MLFLOW_TRACKING_URI, else SQLite in the runs folder"
-    )
+    uri: str | None = Field(None, description="tracking URI; MLFLOW_TRACKING_URI, else SQLite in the runs folder")
     experiment: str | None = Field(None, description="experiment name; the run's or sweep's name if null")
     offline: bool = Field(False, description="write only metrics.jsonl; `trainer upload` sends it later")
-    completions: Annotated[int, Field(ge=0)] = Field(
-        8, description="sampled completions logged per evaluation"
-    )
+    completions: Annotated[int, Field(ge=0)] = Field(8, description="sampled completions logged per evaluation")
     tags: dict[str, str] = Field(default_factory=dict, description="MLflow tags of the run")
 
 
@@ -262,9 +248,7 @@ class TrainConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
-    max_steps: Count | None = Field(
-        None, description="training steps (rollout batches); epochs decide if null"
-    )
+    max_steps: Count | None = Field(None, description="training steps (rollout batches); epochs decide if null")
     epochs: Positive = Field(1.0, description="passes over the training problems")
     seed: int = Field(0, description="seed of data order, rollouts and random weights", ge=0)
 
@@ -273,18 +257,14 @@ class TrainConfig(Section):
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         if self.checkpoint.every_steps % self.evaluation.every_steps and self.checkpoint.keep_best:
-            raise ValueError(
-                "to keep the best checkpoint, checkpoint.every_steps must be a multiple of evaluation.every_steps"
-            )
+            raise ValueError("to keep the best, make checkpoint.every_steps a multiple of evaluation.every_steps")
         return self
 
 
 def preset_names() -> list[str]:
     """Names of the built-in presets, for ``trainer presets`` and ``extends:``."""
     folder = resources.files("trainer") / "presets"
-    return sorted(
-        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
-    )
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 def find_spec(spec: str, relative_to: Path = Path()) -> Path:
@@ -340,9 +320,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
-        raise ConfigError(
-            f"the value of {key} is not valid YAML: {value}", "command line", "quote it"
-        ) from None
+        raise ConfigError(f"the value of {key} is not valid YAML: {value}", "command line", "quote it") from None
     if isinstance(parsed, str):
         with contextlib.suppress(ValueError):  # YAML 1.1 reads 1e-6 as text
             parsed = float(parsed) if parsed.lower() not in ("nan", "inf", "-inf") else parsed
@@ -406,9 +384,7 @@ def _resolve_extends(path: Path, seen: tuple[Path, ...]) -> YamlDocument:
     if base is None:
         return document
     if not isinstance(base, str):
-        raise ConfigError(
-            "extends must name one preset or file", document.where(("extends",)), "write one name"
-        )
+        raise ConfigError("extends must name one preset or file", document.where(("extends",)), "write one name")
     parent = find_spec(base, relative_to=path.parent) if base.endswith((".yaml", ".yml")) else find_spec(base)
     if parent.resolve() in (*seen, path.resolve()):
         raise ConfigError("extends leads back to itself", document.where(("extends",)), "remove the circle")

@@ -1,7 +1,7 @@
 """The values that pass between the stages of a training step.
 
-Shapes: B completions of the batch, T tokens of the longest completion, P tokens of the longest prompt,
-G completions of a group. Stages never change a value they were given; they return a new one.
+Shapes: B completions of the batch, T tokens of the longest completion, L tokens of the longest prompt with its
+completion, G completions of a group. Stages never change a value they were given; they return a new one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,12 +64,12 @@ class RolloutGroup:
 class TrainBatch:
     """The completions of one step as tensors.
 
-    Rows are left-padded prompts followed by right-padded completions. Every ``[B, T]`` field is aligned with
-    the completion tokens; positions outside ``completion_mask`` hold 0.
+    A row of ``input_ids`` is the prompt, the completion, then padding: with causal attention the padding needs
+    no mask. Every ``[B, T]`` field is aligned with the completion tokens and 0 outside ``completion_mask``.
     """
 
-    input_ids: Tensor  # [B, P + T] int64
-    attention_mask: Tensor  # [B, P + T] int64, 1 at prompt and completion tokens
+    input_ids: Tensor  # [B, L] int64, L = longest prompt + completion
+    prompt_lengths: Tensor  # [B] int64
     completion_mask: Tensor  # [B, T] float32, 1 at completion tokens
     rollout_logprobs: Tensor  # [B, T] float32, from the engine
     old_logprobs: Tensor  # [B, T] float32, from the policy before its update
@@ -77,6 +77,11 @@ class TrainBatch:
     advantages: Tensor  # [B, T] float32
     rewards: Tensor  # [B] float32
     group_ids: Tensor  # [B] int64
+
+    @property
+    def completion_lengths(self) -> Tensor:
+        """Completion tokens of each row, [B] int64."""
+        return self.completion_mask.sum(dim=1).long()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,151 @@
+"""Holds the algorithms against recorded inputs and outputs of the published implementation.
+
+``python -m tests.reference_vectors FILE`` prints one line per family with the largest relative error and exits
+with 1 when a family is above 1e-5 (rewards must be equal).
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rewards.knights_knaves import score_text
+from torch import Tensor
+
+from trainer.advantages import (
+    discounted_returns,
+    grpo_advantages,
+    reinforce_plus_plus_advantages,
+    token_rewards,
+)
+from trainer.config import AlgorithmConfig
+from trainer.isolation import isolation_passes
+from trainer.loss import kl_penalty, policy_loss, token_weights, update_loss
+from trainer.reweighting import reweighted
+from trainer.types import TrainBatch
+
+TOLERANCE = 1e-5
+BUNDLED = Path(__file__).parent / "data" / "reference_vectors.json"
+
+Case = dict[str, Any]
+
+
+def relative_error(ours: Tensor | float, published: Any) -> float:
+    """Largest |ours - published|, relative to the largest |published| of the field (at least 1e-3)."""
+    ours, published = torch.as_tensor(ours).double(), torch.as_tensor(published).double()
+    assert ours.shape == published.shape, f"shape {tuple(ours.shape)} is not {tuple(published.shape)}"
+    scale = max(float(published.abs().max()), 1e-3)
+    return float((ours - published).abs().max()) / scale
+
+
+def tensors(case: Case, *names: str) -> Iterator[Tensor]:
+    return (torch.tensor(case[name]) for name in names)
+
+
+def check_grpo(case: Case) -> Iterator[float]:
+    scores, group_ids, mask = tensors(case, "scores", "group_ids", "mask")
+    yield relative_error(grpo_advantages(scores, group_ids, mask), case["advantages"])
+
+
+def check_reinforce_plus_plus(case: Case) -> Iterator[float]:
+    scores, mask, old, ref = tensors(case, "scores", "mask", "old_logprobs", "ref_logprobs")
+    per_token = token_rewards(scores, mask, old, ref, case["kl_coef"])
+    yield relative_error(per_token * mask, torch.tensor(case["token_rewards"]) * mask)
+    returns = discounted_returns(per_token, mask, case["gamma"])
+    yield relative_error(returns * mask, torch.tensor(case["returns"]) * mask)
+    advantages = reinforce_plus_plus_advantages(per_token, mask, case["gamma"], lambda tensor: tensor)
+    yield relative_error(advantages * mask, torch.tensor(case["advantages"]) * mask)
+
+
+def check_reweighting(case: Case) -> Iterator[float]:
+    advantages, old, mask = tensors(case, "advantages", "old_logprobs", "mask")
+    ours = reweighted(advantages, old, case["alpha"])
+    yield relative_error(ours * mask, torch.tensor(case["reweighted"]) * mask)
+
+
+def check_policy_loss(case: Case) -> Iterator[float]:
+    logprobs, old, advantages, mask = tensors(case, "logprobs", "old_logprobs", "advantages", "mask")
+    logprobs.requires_grad_()
+    weights = token_weights(mask, case["aggregation"].replace("-", "_"), float(mask.sum()), len(mask))
+    output = policy_loss(
+        logprobs, old, advantages, weights, mask, case["clip_low"], case["clip_high"], case["dual_clip"]
+    )
+    output.loss.backward()
+    tokens = output.metrics["tokens"]
+    yield relative_error(output.loss.detach(), case["loss"])
+    yield relative_error(logprobs.grad, case["grad_logprobs"])
+    yield relative_error(output.metrics["clipped"] / tokens, case["clip_fraction"])
+    yield relative_error(output.metrics["approx_kl"] / tokens, case["approx_kl"])
+    yield relative_error(output.metrics["dual_clipped"] / tokens, case["dual_clip_fraction"])
+
+
+def check_kl(case: Case) -> Iterator[float]:
+    logprobs, ref, mask = tensors(case, "logprobs", "ref_logprobs", "mask")
+    ours = kl_penalty(logprobs, ref, case["estimator"])
+    yield relative_error(ours, case["kl"])
+    yield relative_error((ours * mask).sum() / mask.sum(), case["token_mean"])
+
+
+def check_lopti(case: Case) -> Iterator[float]:
+    old, ref, advantages, mask = tensors(case, "old_logprobs", "ref_logprobs", "advantages", "mask")
+    config = AlgorithmConfig(
+        lopti_eta=case["eta"],
+        kl_coef=case["kl_coef"],
+        clip_ratio_low=case["clip_low"],
+        clip_ratio_high=case["clip_high"],
+        dual_clip=case["dual_clip"],
+    )
+    empty = torch.zeros(0)
+    batch = TrainBatch(empty, empty, mask, old, old, ref, advantages, empty, empty)
+    passes = isolation_passes(batch, config)
+    assert len(passes) == len(case["low_then_high"])
+    weights = token_weights(mask, "token_mean", float(mask.sum()), len(mask))
+    for token_mask, published in zip(passes, case["low_then_high"], strict=True):
+        logprobs = torch.tensor(case["logprobs"], requires_grad=True)
+        output = update_loss(logprobs, old, ref, old, advantages, weights, token_mask, config)
+        output.loss.backward()
+        yield relative_error(token_mask, published["keep"])
+        yield relative_error(output.loss.detach(), published["loss"])
+        yield relative_error(logprobs.grad, published["grad_logprobs"])
+
+
+def check_knights_knaves_reward(case: Case) -> Iterator[float]:
+    yield 0.0 if score_text(case["response"], case["solution"]) == case["score"] else float("inf")
+
+
+FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {
+    "grpo_advantage": check_grpo,
+    "reinforce_plus_plus": check_reinforce_plus_plus,
+    "advantage_reweighting": check_reweighting,
+    "policy_loss": check_policy_loss,
+    "kl": check_kl,
+    "lopti": check_lopti,
+    "knights_knaves_reward": check_knights_knaves_reward,
+}
+
+
+def largest_errors(path: Path) -> dict[str, tuple[int, float]]:
+    """Cases and largest relative error of every family in the file."""
+    vectors = json.loads(path.read_text())
+    unknown = set(vectors) - set(FAMILIES)
+    assert not unknown, f"families without a check: {sorted(unknown)}"
+    return {
+        family: (len(cases), max(error for case in cases for error in FAMILIES[family](case)))
+        for family, cases in vectors.items()
+    }
+
+
+def main() -> int:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else BUNDLED
+    worst = 0.0
+    for family, (cases, error) in largest_errors(path).items():
+        verdict = "ok" if error <= TOLERANCE else "FAILED"
+        print(f"{family:24} {cases:4} cases   largest relative error {error:.2e}   {verdict}")
+        worst = max(worst, error)
+    return 0 if worst <= TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
