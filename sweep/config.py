@@ -1,0 +1,304 @@
+"""The search space: what a sweep searches, how it scores, schedules and limits its trials.
+
+The YAML file is the one of ``search_spaces/``. ``load_space`` checks everything that can be checked before
+a trial starts: names, ranges, conditions and baselines are tried against the trainer's configuration.
+"""
+
+import copy
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from sweep.checks import check_space
+from sweep.parameters import ParameterSpec, ValueMapping
+from trainer.config import (
+    Count,
+    NonNegative,
+    Positive,
+    Section,
+    TrainConfig,
+    apply_overrides,
+    check_key,
+    dotted_keys,
+    find_spec,
+    load_config,
+    parse_override,
+)
+from trainer.config_file import KeyPath, YamlDocument, dotted, nearest, read_yaml, validate
+from trainer.errors import ConfigError
+
+# Keys of the results a trial reports to Tune after every evaluation.
+SCORE = "score"  # objective: mean of the last `window` evaluations
+STEP = "step"  # training step of the evaluation
+EVALUATION = "evaluation"  # evaluations after the first training step; the schedulers' time
+FINISHED_KEY = "finished"  # true when the trial trained to its end
+
+NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class TrainerSpec(Section):
+    """What every trial starts from."""
+
+    preset: str | None = Field(None, description="preset name or YAML file (relative to the search space)")
+    overrides: ValueMapping = Field(default_factory=dict, description="dotted trainer keys -> values")
+    config: TrainConfig | None = Field(
+        None, description="resolved configuration, as space.lock.yaml keeps it; replaces the preset"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "TrainerSpec":
+        if self.preset is None and self.config is None:
+            raise ValueError("name a preset or a trainer file: trainer.preset")
+        return self
+
+
+class ObjectiveSpec(Section):
+    """The number a sweep optimises."""
+
+    metric: str = Field("eval/accuracy", description="evaluation metric")
+    mode: Literal["max", "min"] = Field("max", description="whether larger or smaller is better")
+    window: Count = Field(3, description="score = mean of the last N evaluations")
+
+
+class SearchSpec(Section):
+    """Which configurations are tried."""
+
+    sampler: Literal["tpe", "random", "grid", "gp", "cmaes", "nsga2"] = Field(
+        "tpe", description="how configurations are proposed"
+    )
+    configurations: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="configurations to propose besides the baselines; the whole grid if null"
+    )
+    seed: int = Field(0, description="seed of the sampler", ge=0)
+    startup: Count | None = Field(
+        None,
+        description="random configurations before the sampler learns (baselines count); nsga2: population size",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "SearchSpec":
+        if self.configurations is None and self.sampler != "grid":
+            raise ValueError(f"say how many configurations {self.sampler} may propose: search.configurations")
+        return self
+
+
+class AshaSpec(Section):
+    """Asynchronous successive halving."""
+
+    grace_period: Count = Field(1, description="evaluations before a trial may be stopped")
+    reduction_factor: Annotated[float, Field(gt=1)] = Field(3, description="one of N goes on at each rung")
+    brackets: Count = Field(1, description="brackets with later first rungs")
+
+
+class MedianSpec(Section):
+    """Stop a trial whose best score is below the median of the others' running means."""
+
+    grace_period: Count = Field(1, description="evaluations before a trial may be stopped")
+    min_samples: Count = Field(3, description="trials needed for a median")
+
+
+class SchedulerSpec(Section):
+    """Early stopping; none where neither is set."""
+
+    asha: AshaSpec | None = Field(None, description="asynchronous successive halving")
+    median: MedianSpec | None = Field(None, description="median stopping rule")
+
+    @model_validator(mode="after")
+    def _check(self) -> "SchedulerSpec":
+        if self.asha and self.median:
+            raise ValueError("choose one of asha and median")
+        return self
+
+
+def _read_scheduler(value: Any) -> Any:
+    if value is None or value == "none":
+        return {}
+    if isinstance(value, str):
+        return {value: {}}
+    if isinstance(value, dict):  # `asha:` with nothing behind it means its defaults
+        return {key: {} if item is None and len(value) == 1 else item for key, item in value.items()}
+    return value
+
+
+class ResourcesSpec(Section):
+    """What one trial occupies, besides one CPU for its own bookkeeping."""
+
+    gpus_per_trial: NonNegative = Field(0, description="GPUs; one worker drives one; below 1 is a share")
+    workers_per_trial: Count = Field(1, description="rank processes")
+    cpus_per_worker: Count = Field(1, description="CPU cores of a rank")
+    placement: Literal["PACK", "STRICT_PACK"] = Field(
+        "STRICT_PACK", description="STRICT_PACK: all workers on one node; PACK: if possible"
+    )
+
+    @property
+    def gpus_per_worker(self) -> float:
+        """GPUs of one rank."""
+        return self.gpus_per_trial / self.workers_per_trial
+
+    @model_validator(mode="after")
+    def _check(self) -> "ResourcesSpec":
+        shared = self.gpus_per_trial < 1 and self.workers_per_trial == 1
+        if self.gpus_per_trial and not shared and self.gpus_per_trial != self.workers_per_trial:
+            raise ValueError(
+                f"one worker drives one GPU: workers_per_trial is {self.workers_per_trial}, "
+                f"gpus_per_trial is {self.gpus_per_trial:g}"
+            )
+        return self
+
+
+class LimitsSpec(Section):
+    """What a sweep may spend."""
+
+    max_concurrent: Count | None = Field(None, description="trials at a time; what fits if null")
+    max_failures: Annotated[int, Field(ge=0)] = Field(2, description="retries of a trial that dies")
+    time_budget_s: Positive | None = Field(None, description="stop after this long [s]")
+    gpu_hours: Positive | None = Field(None, description="stop after this many GPU hours")
+
+
+class SweepSpec(Section):
+    """A search space, read and checked."""
+
+    name: str = Field(description="name of the sweep: its folder and its MLflow experiment")
+    trainer: Annotated[
+        TrainerSpec, BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value)
+    ] = Field(description="what every trial starts from")
+    objective: ObjectiveSpec = Field(ObjectiveSpec(), description="the number to optimise")
+    parameters: dict[str, ParameterSpec] = Field(
+        default_factory=dict, description="trainer key or switch -> range"
+    )
+    baselines: list[ValueMapping] = Field(default_factory=list, description="configurations to run first")
+    search: SearchSpec = Field(description="which configurations are tried")
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+        [0], description="every configuration runs once per seed", min_length=1
+    )
+    scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler)] = Field(
+        SchedulerSpec(), description="none, asha or median"
+    )
+    resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")
+    limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")
+
+    @property
+    def base(self) -> TrainConfig:
+        """The trainer configuration that parameters are applied to."""
+        assert self.trainer.config is not None, "load_space resolves it"
+        return self.trainer.config
+
+    @property
+    def evaluations(self) -> int | None:
+        """Evaluations of a trial after its first step; None where the data or a parameter decides."""
+        steps, every = self.base.max_steps, self.base.evaluation.every_steps
+        if steps is None or {"max_steps", "evaluation.every_steps"} & set(self.parameters):
+            return None
+        return math.ceil(steps / every)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not NAME_RULE.fullmatch(name):
+            raise ValueError(
+                "a name has 1 to 64 letters, digits, dots, dashes or underscores and starts with a letter or digit"
+            )
+        return name
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) != len(seeds):
+            raise ValueError(f"seeds must differ: {seeds}")
+        return seeds
+
+
+def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
+    """Read a search space, apply the overrides and check all of it against the trainer.
+
+    Args:
+        path: YAML file.
+        overrides: ``key=value`` with keys of the search space (``search.configurations=4``), or
+            ``trainer.KEY=value`` for a key of the trainer (``trainer.optim.lr=1e-4``).
+
+    Raises:
+        ConfigError: what is wrong, with file, line, key and the nearest valid key.
+        MissingError: a named file does not exist.
+    """
+    document = _apply_space_overrides(read_yaml(path), overrides)
+    spec = validate(SweepSpec, document)
+    base = _resolve_trainer(spec, path.parent, document)
+    spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": base})})
+    check_space(spec, document)
+    return spec
+
+
+def dump_space(spec: SweepSpec) -> str:
+    """The space as YAML text that ``load_space`` reads back, with the trainer configuration resolved."""
+    data = spec.model_dump(mode="json", by_alias=True)
+    data["parameters"] = {
+        key: parameter.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        for key, parameter in spec.parameters.items()
+    }
+    return yaml.safe_dump(data, sort_keys=False)
+
+
+@dataclass(frozen=True)
+class _OverriddenDocument(YamlDocument):
+    """A document some of whose keys came from the command line."""
+
+    overridden: frozenset[KeyPath] = frozenset()
+
+    def where(self, path: KeyPath) -> str:
+        if any(path[: len(key)] == key for key in self.overridden):
+            return f"command line, key {dotted(path)}"
+        return super().where(path)
+
+
+def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> YamlDocument:
+    data = copy.deepcopy(document.data)
+    places = [_override_place(text) for text in overrides]
+    for path, value in places:
+        parent: Any = data
+        for part in path[:-1]:
+            if part == "trainer" and isinstance(parent.get("trainer"), str):
+                parent["trainer"] = {"preset": parent["trainer"]}
+            below = parent.get(part)
+            parent[part] = below if isinstance(below, dict) else {}
+            parent = parent[part]
+        parent[path[-1]] = value
+    overridden = frozenset(path for path, _ in places)
+    return _OverriddenDocument(data, document.lines, document.source, overridden)
+
+
+def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
+    key, value = parse_override(text)
+    head, _, rest = key.partition(".")
+    if head not in SweepSpec.model_fields:
+        hint = f"write trainer.{text}" if key in dotted_keys() else nearest(head, SweepSpec.model_fields)
+        raise ConfigError(f"unknown key {key}", f"command line, key {key}", hint)
+    if head == "trainer" and rest not in ("", "preset"):
+        return ("trainer", "overrides", rest.removeprefix("overrides.")), value
+    if head == "parameters" and rest:
+        return ("parameters", rest), value
+    return tuple(key.split(".")), value
+
+
+def _resolve_trainer(spec: SweepSpec, folder: Path, document: YamlDocument) -> TrainConfig:
+    trainer = spec.trainer
+    if trainer.config is not None:
+        base = trainer.config
+    else:
+        assert trainer.preset is not None
+        preset = trainer.preset
+        # A file is named relative to the search space, like `extends:` in a trainer file.
+        base = load_config(str(find_spec(preset, folder)) if preset.endswith((".yaml", ".yml")) else preset)
+    for key in trainer.overrides:
+        check_key(key, document.where(("trainer", "overrides", key)))
+    try:
+        return apply_overrides(base, trainer.overrides) if trainer.overrides else base
+    except ConfigError as error:
+        key = next((key for key in trainer.overrides if error.where.endswith(f"key {key}")), "")
+        path = ("trainer", "overrides", key) if key else ("trainer", "overrides")
+        raise ConfigError(error.what, document.where(path), error.hint) from None
