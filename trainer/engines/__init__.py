@@ -1,0 +1,59 @@
+"""What every rollout engine takes and gives back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import nn
+
+from trainer.types import FinishReason
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How completions are sampled.
+
+    ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 keep every token.
+    """
+
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_new_tokens: int = 4096
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One completion, stop token included.
+
+    ``logprobs`` are those of the distribution the tokens were drawn from: of ``log_softmax(logits / T)``,
+    renormalised over the kept tokens where top_k, top_p or min_p drop some; of ``log_softmax(logits)`` where
+    the completion is greedy.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+
+
+class RolloutEngine(Protocol):
+    """Samples completions from the current policy."""
+
+    def sync_weights(self, policy_model: nn.Module) -> None:
+        """Take over the policy's current weights."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+    ) -> list[list[Sample]]:
+        """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with ``seeds[p][g]``."""
+
+    def sleep(self) -> None:
+        """Hand back device memory while the policy trains."""
+
+    def wake(self) -> None:
+        """Undo ``sleep``; weights may have to be synchronised again."""
+
+    def close(self) -> None:
+        """Free everything."""

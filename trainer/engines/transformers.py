@@ -1,0 +1,232 @@
+"""Rollouts from a live Hugging Face model.
+
+A group shares the prefill of its prompt, keys and values live in preallocated buffers, and finished rows leave
+the batch. `generate` of transformers is not used: its work per token outweighs a small model's forward pass.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicLayer
+
+from trainer.engines import Sample, SamplingParams
+from trainer.engines.sampling import row_uniforms, sample_tokens
+
+COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
+
+
+class TransformersEngine:
+    """Samples from the policy's own module, so that its weights are always the current ones.
+
+    Args:
+        model: a Hugging Face causal language model with attention caches.
+        pad_token_id: any valid token id; padding is masked.
+        max_batch_tokens: limit of rows x (longest prompt + ``max_new_tokens``) decoded together, the positions
+            of the KV cache. One row is decoded even where it is larger.
+    """
+
+    def __init__(self, model: nn.Module, *, pad_token_id: int, max_batch_tokens: int) -> None:
+        self.model = model
+        self.pad_token_id = pad_token_id
+        self.max_batch_tokens = max_batch_tokens
+
+    def sync_weights(self, policy_model: nn.Module) -> None:
+        """Nothing to do: the engine runs the policy itself."""
+
+    def sleep(self) -> None:
+        """Nothing to do: no memory is held between calls."""
+
+    def wake(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+    ) -> list[list[Sample]]:
+        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
+
+        A completion depends on its prompt, its seed and the weights alone, not on its neighbours or on how the
+        batch was split (up to float rounding). The global random state is neither read nor changed.
+
+        Raises:
+            ValueError: an empty prompt, or not one list of seeds per prompt.
+        """
+        if len(prompts) != len(seeds):
+            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds: give one per prompt")
+        if not all(len(prompt) for prompt in prompts):
+            raise ValueError("a prompt has no tokens: give at least one, such as the BOS token")
+        samples: dict[tuple[int, int], Sample] = {}
+        with _evaluating(self.model), torch.no_grad():
+            for rows in self._split(prompts, seeds, params.max_new_tokens):
+                samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
+        return [[samples[p, g] for g in range(len(row_seeds))] for p, row_seeds in enumerate(seeds)]
+
+    def _split(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Batches of (prompt, completion) indices within the token budget, of similar prompt lengths."""
+        batch: list[tuple[int, int]] = []
+        for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p])):
+            for g in range(len(seeds[p])):
+                if batch and (len(batch) + 1) * (len(prompts[p]) + max_new_tokens) > self.max_batch_tokens:
+                    yield batch
+                    batch = []
+                batch.append((p, g))
+        if batch:
+            yield batch
+
+    def _decode(
+        self,
+        places: Sequence[tuple[int, int]],
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        params: SamplingParams,
+    ) -> list[Sample]:
+        """Complete all (prompt, completion) places together, one prefill per prompt."""
+        unique = sorted({p for p, _ in places})
+        batch = _DecodingBatch(self.model, [prompts[p] for p in unique], self.pad_token_id)
+        device = batch.logits.device
+        prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
+        batch.expand(prompt_of_row, params.max_new_tokens)
+        uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
+        stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
+        rows = torch.arange(len(places), device=device)  # the place each row of the shrinking batch belongs to
+        finished = torch.zeros(len(places), dtype=torch.bool, device=device)
+        tokens = torch.full((len(places), params.max_new_tokens), -1, dtype=torch.int64, device=device)
+        logprobs = torch.zeros(tokens.shape, device=device)
+        for position in range(params.max_new_tokens):
+            chosen, chosen_logprobs = sample_tokens(batch.logits, uniforms[rows, position], params)
+            tokens[rows, position], logprobs[rows, position] = chosen, chosen_logprobs
+            finished |= (chosen[:, None] == stop_ids).any(dim=-1)
+            n_finished = int(finished.sum())
+            if n_finished == len(rows) or position + 1 == params.max_new_tokens:
+                break
+            if n_finished >= max(1, COMPACT_FRACTION * len(rows)):
+                keep = (~finished).nonzero()[:, 0]
+                batch.select(keep)
+                rows, chosen, finished = rows[keep], chosen[keep], finished[keep]
+            batch.step(chosen)
+        return _samples(tokens.cpu(), logprobs.cpu(), stop_ids.cpu())
+
+
+def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Sample]:
+    """Cut every row after its first stop token; what a finished row sampled later is not part of it."""
+    stops = torch.isin(tokens, stop_ids)
+    lengths = torch.where(stops.any(dim=-1), stops.int().argmax(dim=-1) + 1, tokens.shape[-1])
+    return [
+        Sample(tuple(row[:length]), tuple(row_logprobs[:length]), "stop" if stopped else "length")
+        for row, row_logprobs, length, stopped in zip(
+            tokens.tolist(), logprobs.tolist(), lengths.tolist(), stops.any(dim=-1).tolist(), strict=True
+        )
+    ]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode (no dropout), then the mode every submodule had."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class _PreallocatedLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
+    """Keys and values of one layer, [B, heads, capacity, head_dim], appended in place.
+
+    The first update (the prefill) keeps the tensors it is given; ``expand`` moves them into the buffers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.is_initialized: bool = True
+            self.keys, self.values = key_states, value_states
+            self.length = key_states.shape[-2]
+            return key_states, value_states
+        start, self.length = self.length, self.length + key_states.shape[-2]
+        self.keys[:, :, start : self.length] = key_states
+        self.values[:, :, start : self.length] = value_states
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def expand(self, rows: Tensor, capacity: int) -> None:
+        """Copy row ``rows[i]`` to row i of buffers for ``capacity`` positions."""
+        self.keys = _with_capacity(self.keys, rows, capacity)
+        self.values = _with_capacity(self.values, rows, capacity)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep ``rows`` in the front of the same buffers."""
+        for name in ("keys", "values"):
+            buffer = getattr(self, name)
+            buffer[: len(rows), :, : self.length] = buffer[rows, :, : self.length]
+            setattr(self, name, buffer[: len(rows)])
+
+
+def _with_capacity(states: Tensor, rows: Tensor, capacity: int) -> Tensor:
+    buffer = states.new_empty(len(rows), states.shape[1], capacity, states.shape[3])
+    buffer[:, :, : states.shape[2]] = states[rows]
+    return buffer
+
+
+class _DecodingBatch:
+    """The model's state between tokens: cache, mask and positions of the rows, and their next logits [B, V]."""
+
+    def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]], pad_token_id: int) -> None:
+        """Prefill the left-padded prompts."""
+        self.model = model
+        self.cache = Cache(layer_class_to_replicate=_PreallocatedLayer)
+        # A few families return the logits of all positions only.
+        keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.options: dict[str, Any] = {"use_cache": True, **({"logits_to_keep": 1} if keeps else {})}
+        self.length = max(map(len, prompts))
+        device = next(model.parameters()).device
+        padding = torch.tensor([self.length - len(prompt) for prompt in prompts])
+        input_ids = torch.tensor([[pad_token_id] * (self.length - len(p)) + list(p) for p in prompts])
+        self.mask = (torch.arange(self.length) >= padding[:, None]).long().to(device)
+        position_ids = (torch.arange(self.length) - padding[:, None]).clamp_(min=0).to(device)
+        self.logits = self._forward(input_ids.to(device), position_ids)
+        self.positions = position_ids[:, -1:]
+
+    def expand(self, rows: Tensor, max_new_tokens: int) -> None:
+        """Repeat prompts so that row i continues prompt ``rows[i]``, with room for the new tokens."""
+        for layer in self.cache.layers:
+            layer.expand(rows, self.length + max_new_tokens)
+        self.mask = nn.functional.pad(self.mask[rows], (0, max_new_tokens), value=1)
+        self.logits, self.positions = self.logits[rows], self.positions[rows]
+
+    def select(self, rows: Tensor) -> None:
+        """Drop all rows but these."""
+        for layer in self.cache.layers:
+            layer.select(rows)
+        self.mask, self.positions = self.mask[rows], self.positions[rows]
+
+    def step(self, tokens: Tensor) -> None:
+        """Append one token [B] to every row."""
+        self.length += 1
+        self.positions = self.positions + 1
+        self.logits = self._forward(tokens[:, None], self.positions)
+
+    def _forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        output = self.model(
+            input_ids=input_ids,
+            attention_mask=self.mask[:, : self.length],
+            position_ids=position_ids,
+            past_key_values=self.cache,
+            **self.options,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
