@@ -1,0 +1,110 @@
+"""A trainer without a model: the real one's interface, steps of a few milliseconds, faults on order.
+
+``runs_dir/faults.json`` maps a trial to the faults it shall meet, e.g. ``{"c001-s0": {"kill_at": 3}}``:
+
+- ``kill_at``: SIGKILL itself at this step, the first time it gets there (``always`` repeats it)
+- ``hang_at``: sleep for ever at this step
+- ``diverge_at``: raise DivergedError at this step
+- ``nan_at``: report a score that is not a number from this step on
+- ``raise_at``: raise RuntimeError at this step, every time
+- ``step_s``: seconds of a step (``LOPTUNE_FAKE_STEP_S`` sets it for all trials)
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sweep.worker import Assignment
+from trainer.errors import DivergedError
+
+
+class FakeTrainer:
+    def __init__(self, assignment: Assignment, after_step: Callable[[], None]) -> None:
+        config = assignment.config
+        self.run_dir = assignment.run_dir
+        self.after_step = after_step
+        self.total_steps = config.max_steps or 8
+        self.every = config.evaluation.every_steps
+        self.quality = config.algorithm.ar_alpha + 0.01 * config.seed
+        self.step = 0
+        faults = assignment.runs_dir / "faults.json"
+        self.faults = json.loads(faults.read_text()).get(assignment.trial, {}) if faults.exists() else {}
+        self.step_s = self.faults.get("step_s", float(os.environ.get("LOPTUNE_FAKE_STEP_S", "0.1")))
+        self._record("build")
+
+    @property
+    def done(self) -> bool:
+        return self.step >= self.total_steps
+
+    def run_period(self) -> Mapping[str, float]:
+        while True:
+            self._fault()
+            time.sleep(self.step_s)
+            self.step += 1
+            row = {"step": self.step, "rollout/reward": self.quality}
+            if at_evaluation := self.step % self.every == 0 or self.done:
+                row |= self._evaluate()
+            with (self.run_dir / "metrics.jsonl").open("a") as out:
+                out.write(json.dumps(row) + "\n")
+            self._record("step")
+            if at_evaluation:
+                self.save_checkpoint()
+                self.after_step()
+                return {key: value for key, value in row.items() if key == "step" or key.startswith("eval/")}
+            self.after_step()
+
+    def _evaluate(self) -> dict[str, float]:
+        score = self.quality + 0.001 * self.step
+        if self.step >= self.faults.get("nan_at", 10**9):
+            score = float("nan")
+        return {"eval/accuracy": score, "eval/reward": 3 * score}
+
+    def save_checkpoint(self) -> Path:
+        folder = self.run_dir / "checkpoints" / f"step-{self.step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / "state.json.tmp"
+        partial.write_text(json.dumps({"step": self.step}))
+        partial.rename(folder / "state.json")
+        return folder
+
+    def resume(self) -> int:
+        states = (self.run_dir / "checkpoints").glob("step-*/state.json")
+        self.step = max((json.loads(state.read_text())["step"] for state in states), default=0)
+        self._cut_metrics()
+        self._record("resume")
+        return self.step
+
+    def close(self, status: str = "FINISHED") -> None:
+        self._record(f"close {status}")
+
+    def _cut_metrics(self) -> None:
+        path = self.run_dir / "metrics.jsonl"
+        if path.exists():
+            lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= self.step]
+            path.write_text("".join(line + "\n" for line in lines))
+
+    def _fault(self) -> None:
+        step, faults = self.step, self.faults
+        if step == faults.get("diverge_at"):
+            raise DivergedError(step, "policy/loss", float("nan"))
+        if step == faults.get("raise_at"):
+            raise RuntimeError("the disk caught fire")
+        if step == faults.get("hang_at"):
+            time.sleep(3600)
+        marker = self.run_dir / f"killed-{step}"
+        if step == faults.get("kill_at") and (faults.get("always") or not marker.exists()):
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _record(self, event: str) -> None:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        line = {"event": event, "step": self.step, "pid": os.getpid(), "time": time.time()}
+        with (self.run_dir / "fake.jsonl").open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+
+def build(assignment: Assignment, after_step: Callable[[], None]) -> FakeTrainer:
+    return FakeTrainer(assignment, after_step)
