@@ -38,6 +38,8 @@ SCORE = "score"  # objective: mean of the last `window` evaluations
 STEP = "step"  # training step of the evaluation
 EVALUATION = "evaluation"  # evaluations after the first training step; the schedulers' time
 FINISHED_KEY = "finished"  # true when the trial trained to its end
+INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial keeps its place and goes on later
+REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
 
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
