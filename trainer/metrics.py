@@ -18,16 +18,12 @@ class Metric:
 
 _DECLARED = [
     Metric("rollout/reward", "mean reward of the step's completions", "reward"),
-    Metric(
-        "rollout/reward_std", "mean over groups of the reward's standard deviation in the group", "reward"
-    ),
+    Metric("rollout/reward_std", "mean over groups of the reward's standard deviation in the group", "reward"),
     Metric("rollout/accuracy", "share of completions whose answer is correct", "share"),
     Metric("rollout/completion_length", "mean tokens of a completion", "tokens"),
     Metric("rollout/truncated", "share of completions ended by max_new_tokens", "share"),
     Metric("rollout/silent_groups", "share of groups in which all rewards are equal", "share"),
-    Metric(
-        "rollout/engine_logprob_diff", "mean |rollout_logprob - old_logprob| over completion tokens", "nats"
-    ),
+    Metric("rollout/engine_logprob_diff", "mean |rollout_logprob - old_logprob| over completion tokens", "nats"),
     Metric("rollout/engine_logprob_diff_max", "max |rollout_logprob - old_logprob|", "nats", "max"),
     Metric("reward/timeouts", "share of completions whose scoring hit a time or memory limit", "share"),
     Metric("reward/errors", "share of completions whose scoring raised", "share"),
@@ -59,6 +55,7 @@ _DECLARED = [
     Metric("best/accuracy", "largest eval/accuracy of the run", "share", "max"),
     Metric("best/step", "training step of best/accuracy", "step", "max"),
     Metric("final/accuracy", "mean of the last three eval/accuracy", "share"),
+    Metric("final/score", "score the sweep gave the trial: mean of the objective's last evaluations", "1"),
 ]
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _DECLARED}

@@ -193,16 +193,16 @@ def find_runs(client: "MlflowClient", experiment_ids: list[str], tags: Mapping[s
 
 
 def open_run(
-    client: "MlflowClient", uri: str, experiment: str, run_name: str, tags: Mapping[str, str], key: str
+    client: "MlflowClient", uri: str, experiment_id: str, run_name: str, tags: Mapping[str, str], key: str
 ) -> str:
     """The id of the run tagged ``loptune.run = key``, created where it is missing, status RUNNING.
 
     Raises:
         StorageError: the store does not answer.
     """
-    experiment_id = find_experiment(client, uri, experiment)
 
     def find_or_create() -> str:
+        # Searched anew in every attempt: an attempt whose answer was lost may have created the run.
         for run in find_runs(client, [experiment_id], {RUN_TAG: key}):
             run_id = str(run.info.run_id)
             client.update_run(run_id, status="RUNNING")

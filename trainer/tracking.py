@@ -19,6 +19,7 @@ from trainer.metrics_log import JsonLines, metrics_record, rewind_lines
 from trainer.mlflow_store import (
     RUN_TAG,
     connect,
+    find_experiment,
     first_line,
     flatten,
     log_missing_params,
@@ -28,10 +29,20 @@ from trainer.mlflow_store import (
     retry,
     tracking_uri,
 )
+from trainer.parent_run import ParentRun, TrialOutcome, open_parent_run
 from trainer.shipping import COMPLETIONS_FILE, METRICS_FILE, Shipper, TrackingState
 from trainer.types import RunContext
 
-__all__ = ["NullTracker", "Tracker", "prepare_store", "tracking_uri", "upload"]
+__all__ = [
+    "NullTracker",
+    "ParentRun",
+    "Tracker",
+    "TrialOutcome",
+    "open_parent_run",
+    "prepare_store",
+    "tracking_uri",
+    "upload",
+]
 
 CONFIG_FILE = "config.yaml"
 SHIP_INTERVAL_S = 1.0
@@ -290,7 +301,8 @@ def _open_shipper(
     config: TrainConfig, run_dir: Path, state: TrackingState, uri: str, lock: threading.Lock
 ) -> Shipper:
     client = connect(uri)
-    run_id = open_run(client, uri, state.experiment, state.run_name, state.tags, state.key)
+    experiment_id = find_experiment(client, uri, state.experiment)
+    run_id = open_run(client, uri, experiment_id, state.run_name, state.tags, state.key)
     if (state.uri, state.run_id) != (uri, run_id):  # another store, or the run was deleted: send it all
         state.metrics_sent, state.completions_sent, state.sent_through = 0, 0, {}
     state.uri, state.run_id = uri, run_id
