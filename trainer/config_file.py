@@ -135,7 +135,7 @@ def _choices_hint(error: Any, given: Any) -> str:
 def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
     """Names of the fields of the model found by following ``path`` from ``model``."""
     current = submodel(model, path)
-    return list(current.model_fields) if current is not None else []
+    return [info.alias or name for name, info in current.model_fields.items()] if current is not None else []
 
 
 def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
