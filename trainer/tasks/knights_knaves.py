@@ -1,0 +1,316 @@
+"""Knights-and-Knaves puzzles: logic, generator and wording.
+
+Knights always tell the truth and knaves always lie; every inhabitant makes one statement, and exactly one
+assignment of roles fits all of them. Statements are nested tuples in the form of the public dataset
+(https://huggingface.co/datasets/K-and-K/knights-and-knaves): ``("telling-truth", i)`` says that person i is a
+knight, ``("lying", i)`` that person i is a knave, and ``("not", s)``, ``("and", s, t)``, ``("or", s, t)``,
+``("->", s, t)``, ``("<=>", s, t)`` combine them.
+"""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+from trainer.errors import ConfigError
+
+Statement = tuple[Any, ...]
+Split = Literal["train", "dev", "test"]
+
+OPERATORS = ("and", "or", "->", "<=>")
+ROLES = ("telling-truth", "lying")
+PREFILL = "<think>"
+
+# fmt: off
+NAMES = (
+    "Abigail", "Aiden", "Alexander", "Amelia", "Aria", "Aurora", "Ava", "Avery", "Benjamin", "Charlotte",
+    "Chloe", "Daniel", "David", "Elizabeth", "Ella", "Emily", "Emma", "Ethan", "Evelyn", "Grace", "Harper",
+    "Henry", "Isabella", "Jack", "Jackson", "Jacob", "James", "Joseph", "Liam", "Lily", "Logan", "Lucas",
+    "Luke", "Mason", "Matthew", "Mia", "Michael", "Noah", "Oliver", "Olivia", "Owen", "Penelope", "Riley",
+    "Samuel", "Scarlett", "Sebastian", "Sofia", "Sophia", "Victoria", "William", "Zoey",
+)
+# fmt: on
+
+SYSTEM_PROMPT = (
+    "You are a helpful assistant. The assistant first thinks about the reasoning process in the mind and then "
+    "provides the user with the answer. The reasoning process and answer are enclosed within <think> </think> "
+    "and<answer> </answer> tags, respectively, i.e., <think> reasoning process here </think><answer> answer here "
+    "</answer>.  Now the user asks you to solve a logical reasoning problem. After thinking, when you finally "
+    "reach a conclusion, clearly state the identity of each character within <answer> </answer> tags. i.e., "
+    "<answer> (1) Zoey is a knight\n(2) ... </answer>."
+)
+
+_SPOKEN = (
+    '"{claim}," {name} claimed.',
+    '"{claim}," {name} declared.',
+    '"{claim}," {name} mentioned.',
+    '"{claim}" - {name}.',
+    '{name} asserted: "{claim}".',
+    '{name} commented, "{claim}".',
+    "{name} expressed that {claim}.",
+    '{name} noted, "{claim}".',
+    '{name} remarked, "{claim}".',
+    '{name} said, "{claim}."',
+    "{name} said that {claim}.",
+    '{name} stated, "{claim}".',
+    "{name} told you that {claim}.",
+    '{name} was heard saying, "{claim}".',
+    'According to {name}, "{claim}".',
+    'As {name} put it, "{claim}".',
+    'In a statement by {name}: "{claim}".',
+    'In {name}\'s words: "{claim}".',
+)
+
+# Of 10 equal shares of all statement sets.
+_SPLIT_SHARES: dict[Split, range] = {"train": range(0, 8), "dev": range(8, 9), "test": range(9, 10)}
+_MAX_REPEATS = 2000
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A puzzle and its only solution; ``solution[i]`` says whether ``names[i]`` is a knight."""
+
+    names: tuple[str, ...]
+    statements: tuple[Statement, ...]
+    solution: tuple[bool, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of names and statements: equal for equal puzzles, whatever their wording."""
+        return _digest((self.names, self.statements))
+
+    @cached_property
+    def text(self) -> str:
+        """The puzzle in the wording of the public dataset; who speaks how follows from the key."""
+        rng = random.Random(self.key)
+        spoken = [
+            rng.choice(_SPOKEN).format(name=name, claim=_claim(statement, self.names))
+            for name, statement in zip(self.names, self.statements, strict=True)
+        ]
+        return (
+            "A very special island is inhabited only by knights and knaves. Knights always tell the truth, and "
+            f"knaves always lie. You meet {len(self.names)} inhabitants: {_enumerate(self.names)}. "
+            f"{' '.join(spoken)} So who is a knight and who is a knave?"
+        )
+
+    @property
+    def solution_text(self) -> str:
+        """One line per person, ``(1) Zoey is a knight``: what the answer must say."""
+        return "\n".join(
+            f"({number}) {role_statement(name, knight)}"
+            for number, (name, knight) in enumerate(zip(self.names, self.solution, strict=True), start=1)
+        )
+
+
+def role_statement(name: str, knight: bool) -> str:
+    """``Ava is a knight`` or ``Ava is a knave``."""
+    return f"{name} is a {'knight' if knight else 'knave'}"
+
+
+def compact_prompt(puzzle: Puzzle) -> str:
+    """The puzzle in few words, separated by single spaces, for word-level tokenizers.
+
+    ``people : Ava , Ben ; Ava says not Ben is a knave ; Ben says if Ava is a knight then Ben is a knave ;``
+    Role statements are always the whole phrase of ``role_statement``.
+    """
+    parts = ["people : " + " , ".join(puzzle.names)]
+    parts += [
+        f"{name} says {_compact_claim(statement, puzzle.names)}"
+        for name, statement in zip(puzzle.names, puzzle.statements, strict=True)
+    ]
+    return " ; ".join(parts) + " ;"
+
+
+def holds(statement: Statement, assignment: Sequence[bool]) -> bool:
+    """Whether a statement is true when ``assignment[i]`` says that person i is a knight.
+
+    Raises:
+        ValueError: not a statement of the form described at the top of this module.
+    """
+    match statement:
+        case ("telling-truth", int(person)):
+            return assignment[person]
+        case ("lying", int(person)):
+            return not assignment[person]
+        case ("not", part):
+            return not holds(part, assignment)
+        case ("and", left, right):
+            return holds(left, assignment) and holds(right, assignment)
+        case ("or", left, right):
+            return holds(left, assignment) or holds(right, assignment)
+        case ("->", left, right):
+            return not holds(left, assignment) or holds(right, assignment)
+        case ("<=>", left, right):
+            return holds(left, assignment) == holds(right, assignment)
+    raise ValueError(f"not a statement: {statement!r}")
+
+
+def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
+    """All assignments under which exactly the knights' statements are true.
+
+    Truth tables are integers with one bit per assignment, so that 8 people cost no more than a few 256-bit
+    operations per statement.
+    """
+    people = len(statements)
+    fitting = _everything(people)
+    for person, statement in enumerate(statements):
+        disagreeing = _truth_table(statement, people) ^ _knight_table(person, people)
+        fitting &= ~disagreeing
+    return [
+        tuple(bool(row >> person & 1) for person in range(people))
+        for row in range(1 << people)
+        if fitting >> row & 1
+    ]
+
+
+def split_of(statements: Sequence[Statement]) -> Split:
+    """The split a set of statements belongs to: 8 tenths train, 1 dev, 1 test.
+
+    Names are left out, so that no puzzle of one split is a renamed puzzle of another.
+    """
+    share = int(_digest(tuple(statements)), 16) % 10
+    return next(split for split, shares in _SPLIT_SHARES.items() if share in shares)
+
+
+def generate(split: Split, people: Sequence[int], size: int, seed: int, depth: int = 2) -> list[Puzzle]:
+    """Different puzzles of one split, each with exactly one solution.
+
+    Args:
+        split: which part of all puzzles to draw from; the parts share no set of statements.
+        people: numbers of people (2-8), used in turn.
+        size: number of puzzles.
+        seed: equal arguments give equal puzzles.
+        depth: levels of a statement: 1 is role statements alone, 2 the public dataset's operators over role
+            statements, more nests operators in operators.
+
+    Raises:
+        ConfigError: unknown split, people outside 2-8, or more puzzles than there are.
+    """
+    if split not in _SPLIT_SHARES:
+        raise ConfigError(f"no split named {split}", "generated puzzles", "use train, dev or test")
+    if not people or not all(2 <= count <= 8 for count in people):
+        raise ConfigError(f"people must be 2 to 8, got {list(people)}", "generated puzzles", "e.g. [2, 3]")
+    rng = random.Random(f"{split} {list(people)} {depth} {seed}")
+    puzzles: dict[str, Puzzle] = {}
+    repeats = 0
+    while len(puzzles) < size:
+        puzzle = _draw(rng, split, people[len(puzzles) % len(people)], depth)
+        if puzzle is not None and puzzle.key not in puzzles:
+            puzzles[puzzle.key] = puzzle
+            continue
+        repeats += 1
+        if repeats > _MAX_REPEATS + len(puzzles):
+            raise ConfigError(
+                f"too few different {split} puzzles with {list(people)} people exist for size {size}",
+                f"generated puzzles, after {len(puzzles)} of them",
+                "lower size or allow more people",
+            )
+    return list(puzzles.values())
+
+
+def _draw(rng: random.Random, split: Split, people: int, depth: int) -> Puzzle | None:
+    """A random puzzle of the split with one solution; None after too many tries without any."""
+    for _ in range(_MAX_REPEATS):
+        statements = tuple(_draw_statement(rng, person, people, depth) for person in range(people))
+        if split_of(statements) != split:
+            continue
+        solutions = solve(statements)
+        if len(solutions) == 1:
+            return Puzzle(tuple(rng.sample(NAMES, people)), statements, solutions[0])
+    return None
+
+
+def _draw_statement(rng: random.Random, speaker: int, people: int, depth: int) -> Statement:
+    """A statement as ``speaker`` may make it: the kinds are equally likely, as in the public dataset."""
+    kind = rng.choice(("role", "not", *OPERATORS)) if depth > 1 else "role"
+    if kind in OPERATORS:
+        left = right = _draw_part(rng, people, depth - 1)
+        while left == right:
+            right = _draw_part(rng, people, depth - 1)
+        return (kind, left, right)
+    # "I am a knight" says nothing and "I am a knave" is impossible: a lone role is another person's.
+    other = (speaker + rng.randrange(1, people)) % people
+    role = (rng.choice(ROLES), other)
+    return ("not", role) if kind == "not" else role
+
+
+def _draw_part(rng: random.Random, people: int, depth: int) -> Statement:
+    if depth > 1:
+        return _draw_statement(rng, rng.randrange(people), people, depth)
+    return (rng.choice(ROLES), rng.randrange(people))
+
+
+def _digest(content: Any) -> str:
+    return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _knight_table(person: int, people: int) -> int:
+    return sum(1 << row for row in range(1 << people) if row >> person & 1)
+
+
+def _everything(people: int) -> int:
+    return (1 << (1 << people)) - 1
+
+
+def _truth_table(statement: Statement, people: int) -> int:
+    """Bit r is the statement's truth when the binary digits of r say who is a knight."""
+    kind = statement[0]
+    if kind == "telling-truth":
+        return _knight_table(statement[1], people)
+    if kind == "lying":
+        return _everything(people) & ~_knight_table(statement[1], people)
+    left = _truth_table(statement[1], people)
+    if kind == "not":
+        return _everything(people) & ~left
+    right = _truth_table(statement[2], people)
+    if kind == "and":
+        return left & right
+    if kind == "or":
+        return left | right
+    if kind == "->":
+        return _everything(people) & (~left | right)
+    if kind == "<=>":
+        return _everything(people) & ~(left ^ right)
+    raise ValueError(f"not a statement: {statement!r}")
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    return f"{names[0]} and {names[1]}" if len(names) == 2 else ", ".join(names[:-1]) + f", and {names[-1]}"
+
+
+def _claim(statement: Statement, names: Sequence[str], nested: bool = False) -> str:
+    match statement:
+        case ("telling-truth" | "lying" as role, int(person)):
+            return role_statement(names[person], role == "telling-truth")
+        case ("not", ("telling-truth" | "lying" as role, int(person))):
+            return f"{names[person]} is not a {'knight' if role == 'telling-truth' else 'knave'}"
+        case ("not", part):
+            text = f"It is not the case that {_claim(part, names, nested=True)}"
+        case ("->", left, right):
+            text = f"If {_claim(left, names, nested=True)} then {_claim(right, names, nested=True)}"
+        case (operator, left, right):
+            word = {"and": "and", "or": "or", "<=>": "if and only if"}[operator]
+            text = f"{_claim(left, names, nested=True)} {word} {_claim(right, names, nested=True)}"
+        case _:
+            raise ValueError(f"not a statement: {statement!r}")
+    return f"({text})" if nested else text
+
+
+def _compact_claim(statement: Statement, names: Sequence[str], nested: bool = False) -> str:
+    match statement:
+        case ("telling-truth" | "lying" as role, int(person)):
+            return role_statement(names[person], role == "telling-truth")
+        case ("not", part):
+            return f"not {_compact_claim(part, names, nested=True)}"
+        case ("->", left, right):
+            left_text, right_text = (_compact_claim(part, names, nested=True) for part in (left, right))
+            text = f"if {left_text} then {right_text}"
+        case (operator, left, right):
+            word = {"and": "and", "or": "or", "<=>": "iff"}[operator]
+            text = f"{_compact_claim(left, names, nested=True)} {word} {_compact_claim(right, names, nested=True)}"
+        case _:
+            raise ValueError(f"not a statement: {statement!r}")
+    return f"( {text} )" if nested else text
