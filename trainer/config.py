@@ -126,7 +126,7 @@ class VllmConfig(Section):
 class RolloutConfig(Section):
     """How completions are sampled."""
 
-    engine: Literal["auto", "transformers", "vllm"] = Field(
+    engine: Literal["auto", "transformers"] = Field(
         "auto", description="auto: vllm where a GPU and vLLM are present, else transformers"
     )
     prompts_per_step: Count = Field(64, description="prompts of one step, over all ranks")

@@ -49,6 +49,10 @@ class NameHeldError(UserError):
     exit_code = 5
 
 
+class RewardError(UserError):
+    """Scoring fails too often for the rewards to mean anything."""
+
+
 class DivergedError(Exception):
     """The loss or the gradient norm stopped being a finite number."""
 

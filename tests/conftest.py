@@ -1,0 +1,45 @@
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from transformers import LlamaConfig, PreTrainedModel, Qwen2Config
+
+torch.set_num_threads(1)
+
+
+def random_model(family: str = "qwen2", tied: bool = True, vocab_size: int = 61, seed: int = 0) -> PreTrainedModel:
+    """A small random model in float32 with weights large enough for peaked distributions."""
+    from transformers import LlamaForCausalLM, Qwen2ForCausalLM
+
+    shape = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": tied,
+        "initializer_range": 0.15,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    torch.manual_seed(seed)
+    if family == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**shape)).eval()
+    return LlamaForCausalLM(LlamaConfig(**shape)).eval()
+
+
+@pytest.fixture(params=[("qwen2", True), ("qwen2", False), ("llama", False)], ids=["qwen2-tied", "qwen2", "llama"])
+def causal_lm(request) -> PreTrainedModel:
+    family, tied = request.param
+    return random_model(family, tied)
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")

@@ -1,0 +1,90 @@
+"""From rollout groups to tensors, update batches and microbatches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from trainer.types import RolloutGroup, TrainBatch
+
+
+def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch.device) -> TrainBatch:
+    """The completions of some groups as tensors; old and reference log-probabilities are still 0 / None."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    sequences = [torch.tensor([*r.prompt_ids, *r.completion.token_ids]) for r in rollouts]
+    logprobs = [torch.tensor(r.completion.rollout_logprobs, dtype=torch.float32) for r in rollouts]
+    lengths = torch.tensor([len(r.completion.token_ids) for r in rollouts])
+    pad = torch.nn.utils.rnn.pad_sequence
+    mask = (torch.arange(int(lengths.max()))[None] < lengths[:, None]).float()
+    batch = TrainBatch(
+        input_ids=pad(sequences, batch_first=True, padding_value=pad_token_id),
+        prompt_lengths=torch.tensor([len(r.prompt_ids) for r in rollouts]),
+        completion_mask=mask,
+        rollout_logprobs=pad(logprobs, batch_first=True),
+        old_logprobs=torch.zeros_like(mask),
+        ref_logprobs=None,
+        advantages=torch.zeros_like(mask),
+        rewards=torch.tensor([r.reward for r in rollouts], dtype=torch.float32),
+        group_ids=torch.tensor([r.group_id for r in rollouts]),
+    )
+    return _map_tensors(batch, lambda tensor: tensor.to(device))
+
+
+def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
+    """Some rows of a batch, cut to their own longest sequence and completion."""
+    longest_completion = int(batch.completion_lengths[rows].max())
+    longest = int((batch.prompt_lengths + batch.completion_lengths)[rows].max())
+    chosen = _map_tensors(batch, lambda tensor: tensor[rows])
+    return replace(
+        _map_tensors(chosen, lambda tensor: tensor[:, :longest_completion] if tensor.dim() == 2 else tensor),
+        input_ids=chosen.input_ids[:, :longest],
+    )
+
+
+@dataclass(frozen=True)
+class UpdateBatch:
+    """The rows of one optimizer step, in microbatches of similar length."""
+
+    microbatches: Sequence[Tensor]  # row indices, [b] int64 each
+
+    @property
+    def rows(self) -> Tensor:
+        """All rows of the update batch."""
+        return torch.cat(list(self.microbatches))
+
+
+def plan_update_batches(
+    batch: TrainBatch, update_batch_size: int, tokens_per_microbatch: int
+) -> list[UpdateBatch]:
+    """Cut the rows into update batches in order, and each into length-sorted microbatches under a token budget.
+
+    The same plan serves old log-probabilities, reference and every pass: a row is always computed beside the
+    same others, so that the importance ratio of the first update is exactly 1.
+
+    Args:
+        batch: B rows.
+        update_batch_size: completions of one optimizer step on this rank.
+        tokens_per_microbatch: largest rows x longest sequence of a microbatch; a single longer row stands alone.
+    """
+    lengths = (batch.prompt_lengths + batch.completion_lengths).cpu()
+    plan = []
+    for rows in torch.arange(len(lengths)).split(update_batch_size):
+        longest_first = rows[lengths[rows].argsort(descending=True, stable=True)]
+        microbatches: list[Tensor] = []
+        start = 0
+        while start < len(longest_first):
+            size = max(1, tokens_per_microbatch // int(lengths[longest_first[start]]))
+            microbatches.append(longest_first[start : start + size].to(batch.input_ids.device))
+            start += size
+        plan.append(UpdateBatch(microbatches))
+    return plan
+
+
+def _map_tensors(batch: TrainBatch, function) -> TrainBatch:  # type: ignore[no-untyped-def]
+    changed = {
+        field.name: function(getattr(batch, field.name))
+        for field in fields(batch)
+        if getattr(batch, field.name) is not None
+    }
+    return replace(batch, **changed)

@@ -1,0 +1,206 @@
+"""Checkpoints on disk: written whole or not at all, verified before they are read."""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from trainer.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d+)")
+
+
+def write_checkpoint(root: Path, step: int, write_files: Callable[[Path], None]) -> Path:
+    """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
+
+    Args:
+        root: the run's ``checkpoints`` folder.
+        step: training steps done.
+        write_files: writes the files into the folder it is given.
+
+    Raises:
+        StorageError: the disk is full or not writable; older checkpoints are untouched.
+    """
+    partial = root / f".step-{step}.partial"
+    final = root / f"step-{step}"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        write_files(partial)
+        hashes = {str(path.relative_to(partial)): _sha256(path) for path in _files(partial)}
+        (partial / MANIFEST).write_text(json.dumps(hashes, indent=1))
+        for path in [*_files(partial), partial]:
+            _fsync(path)
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+        _fsync(root)
+    except Exception as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise _storage_error(root, error) from error
+    return final
+
+
+def steps_on_disk(root: Path) -> list[int]:
+    """Steps of the complete checkpoints, newest first."""
+    if not root.is_dir():
+        return []
+    matches = (_NAME.fullmatch(entry.name) for entry in root.iterdir() if (entry / MANIFEST).is_file())
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def intact_checkpoints(root: Path) -> Iterator[Path]:
+    """Checkpoints whose every file has the recorded hash, newest first; others are reported and passed over."""
+    for step in steps_on_disk(root):
+        folder = root / f"step-{step}"
+        damaged = damaged_files(folder)
+        if damaged:
+            logger.warning(
+                "checkpoint %s is damaged (%s): falling back to an older one", folder, ", ".join(damaged)
+            )
+        else:
+            yield folder
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """Names of files that are missing from a checkpoint or do not have the recorded hash."""
+    try:
+        hashes: dict[str, str] = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return [MANIFEST]
+    return [name for name, sha in hashes.items() if not (folder / name).is_file() or _sha256(folder / name) != sha]
+
+
+def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -> None:
+    """Delete all but the newest ``keep_last`` checkpoints and those of ``keep_steps``."""
+    for step in steps_on_disk(root)[keep_last:]:
+        if step not in keep_steps:
+            shutil.rmtree(root / f"step-{step}")
+
+
+def save_training_state(
+    folder: Path, model: PreTrainedModel, tokenizer: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+) -> None:
+    """Write weights and tokenizer in Hugging Face's format, optimizer and random states as safetensors."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    tensors = {f"optimizer/{name}": tensor for name, tensor in optimizer_tensors(model, optimizer).items()}
+    tensors |= {f"random/{name}": tensor for name, tensor in random_states().items()}
+    save_file(tensors, folder / "training_state.safetensors")
+    (folder / "training_state.json").write_text(json.dumps(state, indent=1))
+
+
+def load_training_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Restore what `save_training_state` wrote; returns its ``state``."""
+    load_weights(folder, model)
+    tensors = load_file(folder / "training_state.safetensors")
+    load_optimizer_tensors(
+        model,
+        optimizer,
+        {name.removeprefix("optimizer/"): t for name, t in tensors.items() if name.startswith("optimizer/")},
+    )
+    restore_random_states(
+        {name.removeprefix("random/"): t for name, t in tensors.items() if name.startswith("random/")}
+    )
+    state: dict[str, Any] = json.loads((folder / "training_state.json").read_text())
+    return state
+
+
+def load_weights(folder: Path, model: PreTrainedModel) -> None:
+    """Copy a checkpoint's weights into the model.
+
+    Raises:
+        StorageError: the checkpoint lacks a weight of the model or has one too many.
+    """
+    weights: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        weights |= load_file(path)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    own_storage = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights}
+    lost = [name for name in missing if model.state_dict()[name].data_ptr() not in own_storage]
+    if lost or unexpected:
+        raise StorageError(
+            f"the checkpoint does not fit the model (missing {lost[:3]}, unexpected {unexpected[:3]})",
+            str(folder),
+            "resume with the configuration the run was started with",
+        )
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's state as ``parameter name/key`` -> tensor."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[id(parameter)]}/{key}": value.detach().cpu().contiguous()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Restore what `optimizer_tensors` returned."""
+    parameters = dict(model.named_parameters())
+    optimizer.state.clear()
+    for name, tensor in tensors.items():
+        parameter_name, key = name.rsplit("/", 1)
+        parameter = parameters[parameter_name]
+        # Adam keeps its step counter on the CPU.
+        optimizer.state[parameter][key] = tensor.to("cpu" if key == "step" else parameter.device)
+
+
+def random_states() -> dict[str, Tensor]:
+    """The state of torch's random generators on this rank."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random_states(states: dict[str, Tensor]) -> None:
+    """Put back what `random_states` returned."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _storage_error(root: Path, error: Exception) -> Exception:
+    # safetensors reports a full disk as its own error type, with the system's words in the text.
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not full and "No space left" not in str(error) and not isinstance(error, OSError):
+        return error
+    free = shutil.disk_usage(root if root.exists() else root.parent).free
+    return StorageError(
+        f"cannot write a checkpoint: {error}",
+        f"{root} ({free / 2**20:.0f} MiB free)",
+        "free some space, then resume",
+    )

@@ -1,0 +1,177 @@
+"""The ``trainer`` command."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config import TrainConfig, dotted_keys, dump_config, find_spec, load_config, preset_names, save_config
+from trainer.errors import ConfigError, UserError
+from trainer.run_folder import check_name, hold
+
+INTERRUPTED = 130
+# What may differ between a run and its resumption without making it another run.
+_RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkpoint.keep_best")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+        return code
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trainer", description="Train one policy with one update rule.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="train; records into runs/NAME and MLflow")
+    run.add_argument("spec", help="preset name or YAML file, see `trainer presets`")
+    run.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3")
+    run.add_argument("--name", help="name of the run (default: the spec's name and the time)")
+    run.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    run.add_argument("--resume", action="store_true", help="continue the run NAME from its newest checkpoint")
+    run.add_argument(
+        "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
+    )
+    run.set_defaults(command=_run)
+
+    presets = commands.add_parser("presets", help="list the presets, or print one resolved")
+    presets.add_argument("name", nargs="?", help="preset to print")
+    presets.add_argument("--json", action="store_true", help="print JSON")
+    presets.set_defaults(command=_presets)
+
+    options = commands.add_parser("options", help="every configuration key with default and meaning")
+    options.add_argument("prefix", nargs="?", default="", help="only keys that start with this")
+    options.add_argument("--json", action="store_true", help="print JSON")
+    options.set_defaults(command=_options)
+
+    upload = commands.add_parser("upload", help="send an offline run's history to MLflow")
+    upload.add_argument("run_dir", type=Path, help="the run's folder")
+    upload.set_defaults(command=_upload)
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    overrides = [*arguments.overrides, *(["tracking.offline=true"] if arguments.offline else [])]
+    config = load_config(arguments.spec, overrides)
+    path = find_spec(arguments.spec)
+    in_run_folder = path.name == "config.yaml" and path.parent.parent.resolve() == arguments.runs_dir.resolve()
+    if arguments.name is None and arguments.resume and not in_run_folder:
+        raise ConfigError("--resume needs the run's name", "--resume", "add --name NAME")
+    default = path.parent.name if arguments.resume else f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = check_name(arguments.name or default)
+    run_dir = arguments.runs_dir / name
+    saved = run_dir / "config.yaml"
+    if saved.is_file() and not arguments.resume:
+        raise ConfigError(
+            f"run {name} exists",
+            str(run_dir),
+            f"trainer run {saved} --name {name} --resume, or give another --name",
+        )
+    if arguments.resume:
+        if not saved.is_file():
+            raise ConfigError(f"no run {name} to resume", str(saved), "leave out --resume to start it")
+        _check_same_run(config, load_config(str(saved)))
+    from trainer.run import run_training  # torch and transformers take seconds to import
+
+    with hold(run_dir):
+        save_config(config, saved)
+        return run_training(config, name, arguments.runs_dir, resume=arguments.resume)
+
+
+def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
+    for key in dotted_keys():
+        if not key.startswith(_RESUMABLE) and _value(config, key) != _value(saved, key):
+            raise ConfigError(
+                f"{key} is {_value(config, key)!r}, but the run was started with {_value(saved, key)!r}",
+                key,
+                "resume with the run's own config.yaml, or start another run with --name",
+            )
+
+
+def _value(config: TrainConfig, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _presets(arguments: argparse.Namespace) -> int:
+    if arguments.name:
+        config = load_config(arguments.name)
+        print(
+            json.dumps(config.model_dump(mode="json"), indent=2) if arguments.json else dump_config(config), end=""
+        )
+        return 0
+    rows = [{"name": name, "description": _first_comment(find_spec(name))} for name in preset_names()]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        _print_table(rows)
+    return 0
+
+
+def _first_comment(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
+def _options(arguments: argparse.Namespace) -> int:
+    rows = [_describe(key) for key in dotted_keys() if key.startswith(arguments.prefix)]
+    if not rows:
+        raise ConfigError(f"no key starts with {arguments.prefix}", "command line", "trainer options")
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        _print_table(rows)
+    return 0
+
+
+def _describe(key: str) -> dict[str, Any]:
+    *parents, last = key.split(".")
+    model: Any = TrainConfig
+    for part in parents:
+        model = model.model_fields[part].annotation
+    default = _value(TrainConfig(), key)
+    if hasattr(default, "model_dump"):
+        default = default.model_dump(mode="json")
+    shown = json.dumps(default, default=lambda value: value.model_dump(exclude_defaults=True))
+    return {"key": key, "default": shown, "description": model.model_fields[last].description}
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, overflow="fold", no_wrap=column == "key" or column == "name")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)
+
+
+def _upload(arguments: argparse.Namespace) -> int:
+    from trainer.tracking import upload
+
+    run_id = upload(arguments.run_dir)
+    print(f"uploaded {arguments.run_dir} as MLflow run {run_id}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

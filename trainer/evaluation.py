@@ -1,0 +1,110 @@
+"""Measuring a policy on sets of problems."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rewards.sandbox import RewardPool
+from transformers import PreTrainedTokenizerBase
+
+from trainer.config import EvaluationConfig, RolloutConfig
+from trainer.engines import RolloutEngine, SamplingParams
+from trainer.parallel import Parallel
+from trainer.rollout import collect_rollouts, derive_seed, stop_tokens
+from trainer.stopwatch import Stopwatch
+from trainer.types import Problem, Rollout
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Rollouts of every evaluation set and the metrics computed from them."""
+
+    rollouts: dict[str, list[Rollout]]
+    metrics: dict[str, float]
+
+
+def evaluate(
+    engine: RolloutEngine,
+    tokenizer: PreTrainedTokenizerBase,
+    sets: dict[str, list[Problem]],
+    evaluation: EvaluationConfig,
+    rollout: RolloutConfig,
+    rewards: RewardPool,
+    seed: int,
+    parallel: Parallel,
+) -> EvaluationResult:
+    """Answer every problem of every set ``completions_per_problem`` times.
+
+    The seeds depend on the problem alone, so that two evaluations differ by the policy and nothing else.
+    """
+    params = SamplingParams(
+        temperature=evaluation.temperature,
+        top_p=evaluation.top_p,
+        max_new_tokens=evaluation.max_new_tokens or rollout.max_new_tokens,
+        stop_token_ids=stop_tokens(rollout, tokenizer),
+    )
+    rollouts: dict[str, list[Rollout]] = {}
+    for name, problems in sets.items():
+        mine = list(enumerate(problems))[parallel.rank :: parallel.world_size]
+        groups, _ = collect_rollouts(
+            engine,
+            tokenizer,
+            [problem for _, problem in mine],
+            [
+                [derive_seed(seed, "evaluation", name, i, k) for k in range(evaluation.completions_per_problem)]
+                for i, _ in mine
+            ],
+            [i for i, _ in mine],
+            params,
+            rewards,
+            Stopwatch(),
+        )
+        everyone = parallel.gather(groups)
+        rollouts[name] = [r for group in sorted(everyone, key=lambda g: g.group_id) for r in group.rollouts]
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts))
+
+
+def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
+    """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty."""
+    metrics: dict[str, float] = {}
+    for index, (name, answers) in enumerate(rollouts.items()):
+        if index == 0:
+            metrics["eval/accuracy"] = _mean([r.correct for r in answers])
+            metrics["eval/reward"] = _mean([r.reward for r in answers])
+            metrics["eval/completion_length"] = _mean([len(r.completion.token_ids) for r in answers])
+            metrics["eval/truncated"] = _mean([r.completion.finish_reason == "length" for r in answers])
+        else:
+            metrics[f"eval/accuracy/{name}"] = _mean([r.correct for r in answers])
+        by_difficulty: dict[str, list[bool]] = defaultdict(list)
+        for r in answers:
+            by_difficulty[r.problem.difficulty].append(r.correct)
+        if len(by_difficulty) > 1:
+            prefix = "eval/accuracy/" if index == 0 else f"eval/accuracy/{name}."
+            for difficulty, correct in sorted(by_difficulty.items()):
+                metrics[prefix + (difficulty or "none")] = _mean(correct)
+    return metrics
+
+
+def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict[str, Any]]:
+    """The first ``count`` rollouts of the first set, as rows of the table of completions."""
+    name, answers = next(iter(rollouts.items()))
+    return [
+        {
+            "set": name,
+            "problem": r.problem.problem_id,
+            "difficulty": r.problem.difficulty,
+            "prompt": r.problem.prompt + r.problem.prefill,
+            "completion": r.completion.text,
+            "answer": str(r.problem.answer),
+            "reward": r.reward,
+            "correct": r.correct,
+            "tokens": len(r.completion.token_ids),
+            "finish_reason": r.completion.finish_reason,
+        }
+        for r in answers[:count]
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

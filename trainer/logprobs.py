@@ -1,0 +1,117 @@
+"""Log-probabilities of completion tokens, with logits only where and while they are needed."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from trainer.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """What the model says about the completion tokens of some rows; 0 outside the completion mask."""
+
+    logprobs: Tensor  # [b, T], with gradient where grad mode is on
+    entropies: Tensor | None  # [b, T], detached
+
+
+class LogprobModel(nn.Module):
+    """A causal language model that returns log-probabilities of given tokens instead of logits.
+
+    ``log_softmax(logits / temperature)`` at completion tokens only, computed in float32 over chunks of tokens
+    whose logits are recomputed in the backward pass: no [B, T, vocabulary] tensor exists at any time. It is a
+    module of its own so that what wraps a model for data parallelism sees an ordinary ``forward``.
+    """
+
+    def __init__(
+        self,
+        causal_lm: PreTrainedModel,
+        temperature: float,
+        chunk_tokens: int,
+        compute_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.causal_lm = causal_lm
+        self.temperature = temperature
+        self.chunk_tokens = chunk_tokens
+        self.compute_dtype = compute_dtype
+
+    def forward(
+        self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, with_entropy: bool = False
+    ) -> TokenScores:
+        """Score the completion tokens.
+
+        Args:
+            input_ids: [b, L], rows of prompt, completion, padding.
+            prompt_lengths: [b].
+            completion_mask: [b, T].
+            with_entropy: also return the entropy of each next-token distribution.
+        """
+        lower_precision = self.compute_dtype != torch.float32
+        with torch.autocast(input_ids.device.type, self.compute_dtype, enabled=lower_precision):
+            return self._forward(input_ids, prompt_lengths, completion_mask, with_entropy)
+
+    def _forward(
+        self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, with_entropy: bool
+    ) -> TokenScores:
+        hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+        rows, columns = completion_mask.nonzero(as_tuple=True)  # in row-major order, [N] each
+        positions = prompt_lengths[rows] + columns
+        predicting = hidden[rows, positions - 1]  # [N, H]; the state before a token predicts it
+        targets = input_ids[rows, positions]
+
+        logprobs, entropies = [], []
+        for chunk, chunk_targets in zip(
+            predicting.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True
+        ):
+            if torch.is_grad_enabled():
+                logprob, entropy = checkpoint(
+                    self._score, chunk, chunk_targets, with_entropy, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                logprob, entropy = self._score(chunk, chunk_targets, with_entropy)
+            logprobs.append(logprob)
+            entropies.append(entropy)
+
+        place = completion_mask.bool()
+        zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=hidden.device)
+        return TokenScores(
+            zeros.masked_scatter(place, torch.cat(logprobs)),
+            zeros.masked_scatter(place, torch.cat(entropies)) if with_entropy else None,
+        )
+
+    def _score(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
+        logits = self.causal_lm.get_output_embeddings()(hidden).float() / self.temperature  # [n, vocabulary]
+        log_normalizer = logits.logsumexp(dim=-1)
+        logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normalizer
+        if not with_entropy:
+            return logprobs, logprobs.detach()
+        with torch.no_grad():
+            probabilities = (logits - log_normalizer[:, None]).exp_()
+            entropies = log_normalizer - probabilities.mul_(logits).sum(dim=-1)
+        return logprobs, entropies
+
+
+@torch.no_grad()
+def check_logits(causal_lm: PreTrainedModel) -> None:
+    """Make sure that hidden states and output embedding are all there is to this model's logits.
+
+    Raises:
+        ConfigError: the architecture transforms its logits further (soft-capping, scaling).
+    """
+    vocabulary = causal_lm.get_input_embeddings().num_embeddings
+    probe = (torch.arange(8, device=causal_lm.device) * 7 % vocabulary)[None]
+    theirs = causal_lm(input_ids=probe, use_cache=False).logits.float()
+    ours = causal_lm.get_output_embeddings()(
+        causal_lm.base_model(input_ids=probe, use_cache=False).last_hidden_state
+    ).float()
+    largest = float((theirs - ours).abs().max())
+    if largest > 1e-3 * max(1.0, float(theirs.abs().max())):
+        raise ConfigError(
+            f"{type(causal_lm).__name__} changes its logits after the output embedding (by up to {largest:.3g})",
+            "model.name_or_path",
+            "use a model without logit soft-capping or scaling, e.g. Qwen2 or Llama",
+        )

@@ -1,0 +1,356 @@
+"""The training loop."""
+
+import copy
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from rewards.sandbox import RewardPool
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainer.advantages import estimate_advantages
+from trainer.batching import build_batch, plan_update_batches
+from trainer.checkpoint import (
+    damaged_files,
+    intact_checkpoints,
+    load_training_state,
+    prune_checkpoints,
+    save_training_state,
+    write_checkpoint,
+)
+from trainer.config import RolloutConfig, TrainConfig
+from trainer.data import ProblemSampler, load_problems
+from trainer.diagnostics import (
+    batch_metrics,
+    check_reward_failures,
+    rollout_metrics,
+    time_metrics,
+    update_metrics,
+)
+from trainer.engines import RolloutEngine, SamplingParams
+from trainer.engines.transformers import TransformersEngine
+from trainer.errors import ConfigError, DivergedError
+from trainer.evaluation import completion_rows, evaluate
+from trainer.isolation import isolation_passes
+from trainer.logprobs import LogprobModel, check_logits
+from trainer.parallel import Parallel
+from trainer.policy import default_device, load_policy, load_tokenizer
+from trainer.reweighting import reweight_advantages
+from trainer.rollout import collect_rollouts, derive_seed, stop_tokens
+from trainer.stopwatch import Stopwatch
+from trainer.tracking import NullTracker, Tracker
+from trainer.types import RunContext
+from trainer.update import UpdateStatistics, attach_logprobs, learning_rate, update_policy
+
+logger = logging.getLogger(__name__)
+
+FINAL_WINDOW = 3  # evaluations whose mean is a run's final accuracy, as in arXiv:2505.12929
+
+
+class ProgressReport(Protocol):
+    """What is told about a run while it goes on."""
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A training step is done."""
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation is done."""
+
+
+class Trainer:
+    """One training run: Algorithm 1 of arXiv:2505.12929 with GRPO or REINFORCE++ advantages.
+
+    Raises:
+        ConfigError, MissingError: model, data or settings that cannot work, before the first step.
+        DivergedError: from training, when loss, gradient norm or reward stops being a finite number.
+        RewardError: from training, when scoring fails too often.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        context: RunContext,
+        tracker: Tracker | NullTracker,
+        progress: ProgressReport | None = None,
+        parallel: Parallel | None = None,
+    ) -> None:
+        self.config = config
+        self.context = context
+        self.tracker = tracker
+        self.progress = progress
+        self.parallel = parallel or Parallel()
+        self.step = 0
+        self.evaluations: list[tuple[int, float]] = []
+        self.stop_requested = False
+        _check_divisible(config, self.parallel.world_size)
+
+        torch.manual_seed(config.seed)
+        self.device = default_device()
+        self.tokenizer = load_tokenizer(config.model)
+        self.problems = load_problems(config.data.train, config.data, self.tokenizer)
+        self.evaluation_sets = {
+            name: load_problems(dataset, config.data, self.tokenizer)
+            for name, dataset in config.evaluation.sets.items()
+        }
+        self.sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle)
+        self.causal_lm = load_policy(config.model, self.device)
+        check_logits(self.causal_lm)
+        self.reference = self._frozen_reference() if config.algorithm.kl_coef > 0 else None
+        # Adam's fused kernel does the same arithmetic in one pass over the parameters.
+        optimizer = torch.optim.AdamW(
+            self.causal_lm.parameters(),
+            lr=config.optim.lr,
+            betas=config.optim.betas,
+            eps=config.optim.eps,
+            weight_decay=config.optim.weight_decay,
+            fused=True,
+        )
+        self.policy, self.optimizer = self.parallel.prepare(self._scored(self.causal_lm), optimizer)
+        self.engine = build_engine(config, self.causal_lm, self.tokenizer)
+        self.rewards = RewardPool(
+            config.reward.functions,
+            timeout_s=config.reward.timeout_s,
+            memory_mb=config.reward.memory_mb,
+            workers=config.reward.workers,
+            failure_score=config.reward.failure_score,
+        )
+
+    @property
+    def total_steps(self) -> int:
+        """Training steps of the whole run."""
+        per_epoch = len(self.problems) / self.config.rollout.prompts_per_step
+        return self.config.max_steps or math.ceil(self.config.epochs * per_epoch)
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are trained and the last one evaluated."""
+        return self.step >= self.total_steps and self._evaluated(self.step)
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """Step and accuracy of the best evaluation (the earliest of equals)."""
+        return max(self.evaluations, key=lambda evaluation: evaluation[1], default=None)
+
+    def train(self) -> None:
+        """Train to the end, or to the next step boundary after ``stop_requested``."""
+        while not self.done and not self.stop_requested:
+            self.run_period()
+
+    def run_period(self) -> dict[str, float]:
+        """Train up to and including the next evaluation.
+
+        Returns:
+            Its ``eval/*`` metrics and ``step``; only ``step`` when a stop was requested before it.
+        """
+        while not self._evaluation_due() and not self.stop_requested:
+            metrics = self.training_step()
+            self.step += 1
+            self.tracker.log(metrics, self.step)
+            if self.progress is not None:
+                self.progress.step(self.step, metrics)
+        metrics = self._evaluate() if self._evaluation_due() else {}
+        if self.step > 0 and (self._checkpoint_due() or self.stop_requested):
+            self.save_checkpoint()
+        if self.done:
+            self.tracker.summarize(self._final_metrics())
+        return {**metrics, "step": float(self.step)}
+
+    def training_step(self) -> dict[str, float]:
+        """One step of Algorithm 1: roll out, score, estimate advantages, update. Returns its metrics."""
+        config, algorithm, parallel = self.config, self.config.algorithm, self.parallel
+        stopwatch = Stopwatch()
+        with stopwatch("step"):
+            problems = self.sampler.next(config.rollout.prompts_per_step)
+            mine = range(parallel.rank, len(problems), parallel.world_size)
+            groups, scored = collect_rollouts(
+                self.engine,
+                self.tokenizer,
+                [problems[i] for i in mine],
+                [
+                    [derive_seed(config.seed, self.step, i, g) for g in range(config.rollout.group_size)]
+                    for i in mine
+                ],
+                list(mine),
+                sampling_params(config.rollout, self.tokenizer),
+                self.rewards,
+                stopwatch,
+            )
+            metrics = rollout_metrics(groups, scored, parallel)
+            check_reward_failures(metrics, scored, config.reward.max_failure_rate)
+            if not math.isfinite(metrics["rollout/reward"]):
+                raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
+
+            batch = build_batch(groups, self.tokenizer.pad_token_id, self.device)
+            plan = plan_update_batches(
+                batch, config.optim.update_batch_size // parallel.world_size, config.optim.tokens_per_microbatch
+            )
+            with stopwatch("logprobs"):
+                batch, entropies = attach_logprobs(batch, self.policy, self.reference, plan)
+            batch = estimate_advantages(batch, algorithm, parallel.sum)
+            batch = reweight_advantages(batch, algorithm)
+
+            lr = learning_rate(config.optim, self.step, self.total_steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            statistics = UpdateStatistics()
+            split_generator = torch.Generator().manual_seed(derive_seed(config.seed, "isolation", self.step))
+            with stopwatch("update"):
+                for _ in range(algorithm.update_epochs):
+                    for token_mask in isolation_passes(batch, algorithm, split_generator):
+                        update_policy(
+                            self.policy,
+                            self.optimizer,
+                            batch,
+                            token_mask,
+                            plan,
+                            algorithm,
+                            config.optim.max_grad_norm,
+                            parallel,
+                            statistics,
+                            self.step + 1,
+                        )
+                self.engine.sync_weights(self.causal_lm)
+        return (
+            metrics
+            | batch_metrics(batch, entropies, algorithm, parallel)
+            | update_metrics(statistics, lr, parallel)
+            | time_metrics(stopwatch, batch, parallel)
+        )
+
+    def save_checkpoint(self) -> Path:
+        """Write ``checkpoints/step-N`` of the run folder; nothing where it is already there and intact."""
+        root = self.context.run_dir / "checkpoints"
+        folder = root / f"step-{self.step}"
+        if folder.is_dir() and not damaged_files(folder):
+            return folder
+        state = {
+            "step": self.step,
+            "evaluations": self.evaluations,
+            "sampler": self.sampler.state_dict(),
+        }
+        write_checkpoint(
+            root,
+            self.step,
+            lambda partial: save_training_state(partial, self.causal_lm, self.tokenizer, self.optimizer, state),
+        )
+        best = {self.best[0]} if self.best and self.config.checkpoint.keep_best else set()
+        prune_checkpoints(root, self.config.checkpoint.keep_last, best)
+        return folder
+
+    def resume(self) -> int:
+        """Continue from the newest intact checkpoint of the run folder.
+
+        Returns:
+            The step continued from; 0 where there is no checkpoint.
+        """
+        for folder in intact_checkpoints(self.context.run_dir / "checkpoints"):
+            state = load_training_state(folder, self.causal_lm, self.optimizer)
+            self.step = state["step"]
+            self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
+            self.sampler.load_state_dict(state["sampler"])
+            self.engine.sync_weights(self.causal_lm)
+            break
+        self.tracker.rewind(self.step)
+        return self.step
+
+    def close(self, status: str = "FINISHED") -> None:
+        """End scoring processes, engine and tracking."""
+        self.rewards.close()
+        self.engine.close()
+        self.tracker.close(status)
+
+    def _evaluate(self) -> dict[str, float]:
+        stopwatch = Stopwatch()
+        with stopwatch("evaluation"):
+            result = evaluate(
+                self.engine,
+                self.tokenizer,
+                self.evaluation_sets,
+                self.config.evaluation,
+                self.config.rollout,
+                self.rewards,
+                self.config.seed,
+                self.parallel,
+            )
+        metrics = result.metrics | {"time/evaluation": stopwatch.seconds["evaluation"]}
+        self.evaluations.append((self.step, metrics["eval/accuracy"]))
+        self.tracker.log(metrics, self.step)
+        rows = completion_rows(result.rollouts, self.config.tracking.completions)
+        if rows:
+            self.tracker.log_completions(rows, self.step)
+        if self.progress is not None:
+            self.progress.evaluation(self.step, metrics)
+        return metrics
+
+    def _evaluation_due(self) -> bool:
+        if self.step == 0:
+            due = self.config.evaluation.at_start
+        else:
+            due = self.step % self.config.evaluation.every_steps == 0 or self.step >= self.total_steps
+        return due and not self._evaluated(self.step)
+
+    def _evaluated(self, step: int) -> bool:
+        return any(evaluated == step for evaluated, _ in self.evaluations)
+
+    def _checkpoint_due(self) -> bool:
+        return self.step % self.config.checkpoint.every_steps == 0 or self.step >= self.total_steps
+
+    def _final_metrics(self) -> dict[str, float]:
+        last = [accuracy for _, accuracy in self.evaluations[-FINAL_WINDOW:]]
+        assert self.best is not None
+        return {
+            "best/accuracy": self.best[1],
+            "best/step": float(self.best[0]),
+            "final/accuracy": sum(last) / len(last),
+        }
+
+    def _frozen_reference(self) -> LogprobModel:
+        reference = copy.deepcopy(self.causal_lm).requires_grad_(False)
+        return self._scored(reference.to(getattr(torch, self.config.model.dtype))).eval()
+
+    def _scored(self, causal_lm: PreTrainedModel) -> LogprobModel:
+        return LogprobModel(
+            causal_lm,
+            self.config.rollout.temperature,
+            self.config.optim.logits_chunk_tokens,
+            getattr(torch, self.config.model.dtype),
+        )
+
+
+def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
+    """How training completions are sampled."""
+    return SamplingParams(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        min_p=config.min_p,
+        max_new_tokens=config.max_new_tokens,
+        stop_token_ids=stop_tokens(config, tokenizer),
+    )
+
+
+def build_engine(config: TrainConfig, model: PreTrainedModel, tokenizer: Any) -> RolloutEngine:
+    """The configured rollout engine.
+
+    Raises:
+        ConfigError: vLLM is asked for where it is not installed.
+    """
+    return TransformersEngine(
+        model, pad_token_id=tokenizer.pad_token_id, max_batch_tokens=config.rollout.max_batch_tokens
+    )
+
+
+def _check_divisible(config: TrainConfig, world_size: int) -> None:
+    for key, value in (
+        ("rollout.prompts_per_step", config.rollout.prompts_per_step),
+        ("optim.update_batch_size", config.optim.update_batch_size),
+    ):
+        if value % world_size:
+            raise ConfigError(
+                f"{key} {value} cannot be split over {world_size} ranks",
+                key,
+                f"make it a multiple of {world_size}",
+            )

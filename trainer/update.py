@@ -1,0 +1,133 @@
+"""Optimizer steps over a rollout batch."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.batching import UpdateBatch, select_rows
+from trainer.config import AlgorithmConfig, OptimConfig
+from trainer.errors import DivergedError
+from trainer.logprobs import TokenScores
+from trainer.loss import kl_penalty, token_weights, update_loss
+from trainer.parallel import Parallel
+from trainer.types import TrainBatch
+
+
+@dataclass
+class UpdateStatistics:
+    """Sums over the optimizer steps of one training step; token sums are those of this rank."""
+
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    updates: int = 0
+    tokens: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    ratio_max: float = 0.0
+
+
+def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
+    """The learning rate of a training step (0-based): linear warm-up, then constant, linear or cosine to 0."""
+    if step < config.warmup_steps:
+        return config.lr * (step + 1) / (config.warmup_steps + 1)
+    if config.lr_schedule == "constant":
+        return config.lr
+    progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
+    if config.lr_schedule == "linear":
+        return config.lr * (1 - progress)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+@torch.no_grad()
+def score_batch(
+    model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch], with_entropy: bool
+) -> TokenScores:
+    """Log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T]."""
+    logprobs = torch.zeros_like(batch.completion_mask)
+    entropies = torch.zeros_like(batch.completion_mask)
+    for update_batch in plan:
+        for rows in update_batch.microbatches:
+            part = select_rows(batch, rows)
+            scores: TokenScores = model(part.input_ids, part.prompt_lengths, part.completion_mask, with_entropy)
+            width = part.completion_mask.shape[1]
+            logprobs[rows, :width] = scores.logprobs
+            if scores.entropies is not None:
+                entropies[rows, :width] = scores.entropies
+    return TokenScores(logprobs, entropies if with_entropy else None)
+
+
+def attach_logprobs(
+    batch: TrainBatch, policy: nn.Module, reference: nn.Module | None, plan: Sequence[UpdateBatch]
+) -> tuple[TrainBatch, Tensor]:
+    """The batch with ``old_logprobs`` and ``ref_logprobs``, and the policy's entropies [B, T]."""
+    scores = score_batch(policy, batch, plan, with_entropy=True)
+    assert scores.entropies is not None
+    ref_logprobs = score_batch(reference, batch, plan, with_entropy=False).logprobs if reference else None
+    return replace(batch, old_logprobs=scores.logprobs, ref_logprobs=ref_logprobs), scores.entropies
+
+
+def update_policy(
+    policy: nn.Module,
+    optimizer: Any,
+    batch: TrainBatch,
+    token_mask: Tensor,
+    plan: Sequence[UpdateBatch],
+    algorithm: AlgorithmConfig,
+    max_grad_norm: float,
+    parallel: Parallel,
+    statistics: UpdateStatistics,
+    step: int,
+) -> None:
+    """One pass: an optimizer step per update batch on the tokens of ``token_mask`` [B, T].
+
+    An update batch with no such token on any rank is skipped: without a gradient, Adam's momentum alone would
+    move the weights.
+
+    Raises:
+        DivergedError: the loss or the gradient norm is not finite; the weights are those of the step before.
+    """
+    for update_batch in plan:
+        rows = update_batch.rows
+        mask = batch.completion_mask[rows]
+        counts = torch.stack([mask.sum(), mask.new_tensor(len(rows)), token_mask[rows].sum()]).double()
+        total_tokens, total_sequences, pass_tokens = parallel.sum(counts).tolist()
+        if pass_tokens == 0:
+            continue
+        loss_sum = torch.zeros((), dtype=torch.float64, device=mask.device)
+        for index, micro_rows in enumerate(update_batch.microbatches):
+            part = select_rows(batch, micro_rows)
+            scores = policy(part.input_ids, part.prompt_lengths, part.completion_mask)
+            output = update_loss(
+                scores.logprobs,
+                part.old_logprobs,
+                part.ref_logprobs,
+                part.rollout_logprobs,
+                part.advantages,
+                token_weights(part.completion_mask, algorithm.loss_aggregation, total_tokens, total_sequences),
+                token_mask[micro_rows, : part.completion_mask.shape[1]],
+                algorithm,
+            )
+            parallel.backward(output.loss, index == len(update_batch.microbatches) - 1)
+            loss_sum += output.loss.detach()
+            for name, value in output.metrics.items():
+                if name != "ratio_max":
+                    statistics.tokens[name] += float(value)
+            statistics.ratio_max = max(statistics.ratio_max, float(output.metrics["ratio_max"]))
+        loss = float(parallel.sum(loss_sum))
+        grad_norm = parallel.step(policy, optimizer, max_grad_norm)
+        for quantity, number in (("loss", loss), ("gradient norm", grad_norm)):
+            if not math.isfinite(number):
+                raise DivergedError(step, quantity, number)
+        statistics.loss += loss
+        statistics.grad_norm += grad_norm
+        statistics.updates += 1
+
+
+def kl_sum(batch: TrainBatch, algorithm: AlgorithmConfig) -> Tensor:
+    """Sum over completion tokens of the KL estimate of the policy before its update; []."""
+    assert batch.ref_logprobs is not None
+    penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_estimator)
+    return (penalty * batch.completion_mask).sum()
