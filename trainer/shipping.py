@@ -46,6 +46,7 @@ class TrackingState:
     sent_through: dict[str, int] = field(default_factory=dict)  # metric -> last step sent before a rewind
     artifacts: list[tuple[str, str]] = field(default_factory=list)  # (file, artifact folder) still to send
     status: str | None = None  # FINISHED, FAILED or KILLED once the run has ended
+    status_sent: bool = False
 
     @classmethod
     def load(cls, run_dir: Path) -> "TrackingState | None":
@@ -131,6 +132,8 @@ class Shipper:
     def finish(self, status: str) -> None:
         """Set the run's final status."""
         self._client.set_terminated(self._run_id, status)
+        with self._remember():
+            self._state.status_sent = True
 
     def _send_completions(self) -> None:
         path = self._run_dir / COMPLETIONS_FILE

@@ -41,14 +41,15 @@ __all__ = [
     "open_parent_run",
     "prepare_store",
     "tracking_uri",
+    "unsent",
     "upload",
 ]
 
 CONFIG_FILE = "config.yaml"
 SHIP_INTERVAL_S = 1.0
 MAX_PAUSE_S = 10.0  # between attempts while the server is away
-STOP_LIMIT_S = 5.0  # for the call in flight
-CLOSE_LIMIT_S = 30.0
+STOP_LIMIT_S = 3.0  # for the call in flight
+CLOSE_LIMIT_S = 12.0
 
 _logger = logging.getLogger(__name__)
 
@@ -285,6 +286,16 @@ def upload(run_dir: Path, uri: str | None = None) -> str:
     return state.run_id
 
 
+def unsent(run_dir: Path) -> bool:
+    """Whether MLflow lacks something of the run in this folder; False where there is no run."""
+    state = TrackingState.load(run_dir)
+    if state is None:
+        return False
+    queues = ((METRICS_FILE, state.metrics_sent), (COMPLETIONS_FILE, state.completions_sent))
+    waiting = any((run_dir / name).exists() and (run_dir / name).stat().st_size > sent for name, sent in queues)
+    return waiting or bool(state.artifacts) or not state.status_sent
+
+
 def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
     """The state of an earlier process with this run's folder, or a fresh one; tags are today's."""
     tags = {**config.tracking.tags, **context.tags}
@@ -292,7 +303,7 @@ def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
     place = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:12]
     key = tags.pop(RUN_TAG, None) or (stored.key if stored else f"{context.run_dir.name}-{place}")
     state = stored or TrackingState(key, context.experiment, context.run_name, tags, "")
-    state.key, state.tags, state.status = key, tags, None
+    state.key, state.tags, state.status, state.status_sent = key, tags, None, False
     state.runs_dir = str(context.runs_dir.resolve())
     return state
 
