@@ -122,7 +122,7 @@ class ParameterSpec(Section):
         if self.has_otherwise and not self.when:
             raise ValueError("`else` needs a `when`")
         if self.kind == "choice":
-            _refuse_duplicates(self.choice or [])
+            _check_choice(self.choice or [])
         elif self.kind != "value":
             _check_bounds(self.kind, *self.bounds)
         return self
@@ -132,8 +132,10 @@ def _field(kind: str) -> str:
     return "integer" if kind == "int" else kind
 
 
-def _refuse_duplicates(values: Sequence[Any]) -> None:
+def _check_choice(values: Sequence[Any]) -> None:
     for index, value in enumerate(values):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"choice lists {value}")
         # `1` and `true` are the same choice to Optuna as well, so plain equality is meant here.
         if value in values[:index]:
             raise ValueError(f"choice lists {value!r} twice")
