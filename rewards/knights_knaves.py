@@ -1,0 +1,77 @@
+"""The rule-based Knights-and-Knaves reward of Logic-RL [arXiv:2502.14768, section 2.2].
+
+reward = format (+1 right form, -1 otherwise) + answer (+2 right, -1.5 read but wrong, -2 not readable or wrong
+form). 3 is therefore the only score of a correct completion.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from rewards.format import has_think_answer_form
+from rewards.types import Score
+
+MINIMUM = -3.0
+
+_ROLE_IN_LINE = re.compile(r"\b([A-Za-z]+)\b.*?\b(knight|knave)\b", re.IGNORECASE)
+
+
+def score(text: str, answer: Any) -> Score:
+    """Score a completion.
+
+    Args:
+        text: prefill and completion, from the opening ``<think>`` on.
+        answer: the solution, ``(1) Zoey is a knight`` on one line per person, or a mapping that holds it
+            under ``solution_text_format``.
+
+    Raises:
+        ValueError: the solution names nobody.
+    """
+    solution = answer["solution_text_format"] if isinstance(answer, Mapping) else answer
+    roles = _solution_roles(solution)
+    if not has_think_answer_form(text):
+        return Score(-3.0, False, {"format": -1.0, "answer": -2.0}, parsed=False)
+    given = _given_roles(text[text.find("<answer>") + len("<answer>") : text.find("</answer>")], tuple(roles))
+    if given is None:
+        return Score(-1.0, False, {"format": 1.0, "answer": -2.0}, parsed=False)
+    if given == roles:
+        return Score(3.0, True, {"format": 1.0, "answer": 2.0})
+    return Score(-0.5, False, {"format": 1.0, "answer": -1.5})
+
+
+def score_text(response: str, solution: str) -> float:
+    """The reward alone, in [-3, 3]."""
+    return score(response, solution).reward
+
+
+@lru_cache(maxsize=4096)
+def _solution_roles(solution: str) -> dict[str, str]:
+    roles = {}
+    for line in solution.splitlines():
+        if match := _ROLE_IN_LINE.search(line):
+            roles[match[1]] = match[2].lower()
+    if not roles:
+        raise ValueError(
+            f"not a Knights-and-Knaves solution: {solution!r}; expected lines like '(1) Zoey is a knight'"
+        )
+    return roles
+
+
+def _given_roles(answer: str, names: tuple[str, ...]) -> dict[str, str] | None:
+    """The role stated for every name; None if one is missing or more roles are named than people."""
+    lowered = answer.lower()
+    if lowered.count("knight") + lowered.count("knave") != len(names):
+        return None
+    roles = {}
+    for name in names:
+        match = _statement_pattern(name).search(answer)
+        if match is None:
+            return None
+        roles[name] = match[1].lower()
+    return roles
+
+
+@lru_cache(maxsize=4096)
+def _statement_pattern(name: str) -> re.Pattern[str]:
+    return re.compile(rf"\b{re.escape(name)}\b\s+is\s+a\s+\b(knight|knave)\b", re.IGNORECASE)
