@@ -64,11 +64,6 @@ class SweepFolder:
         return self.root / "driver.log"
 
     @property
-    def ray(self) -> Path:
-        """Scratch of Ray Tune; nothing in it is needed after the driver has ended."""
-        return self.root / "ray"
-
-    @property
     def report(self) -> Path:
         """The report."""
         return self.root / "report"
@@ -197,7 +192,8 @@ def raise_held(folder: SweepFolder) -> None:
 
 def request_stop(folder: SweepFolder) -> None:
     """Ask the driver and all ranks to stop at the next training step."""
-    folder.stop.touch()
+    with contextlib.suppress(OSError):  # a folder that has disappeared stops the sweep by itself
+        folder.stop.touch()
 
 
 def leftovers(folder: SweepFolder) -> list[psutil.Process]:

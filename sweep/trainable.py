@@ -4,6 +4,7 @@ Ray Train's own trainers keep their workers outside the resources that Tune coun
 is reserved as one unit, limits how many trials run at a time, and is gone as soon as the trial ends.
 """
 
+import contextlib
 import logging
 import math
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from sweep.config import (
     ObjectiveSpec,
     ResourcesSpec,
 )
+from sweep.summary import FAILURE_FILE, trial_tags
 from sweep.worker import (
     Assignment,
     Period,
@@ -34,7 +36,7 @@ from sweep.worker import (
     evaluation_history,
 )
 from trainer.config import TrainConfig, apply_overrides, save_config
-from trainer.errors import DivergedError, UserError
+from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class TrialPlan:
     """What all trials of a sweep have in common."""
 
     sweep: str
+    experiment: str  # in MLflow
     sweep_dir: Path
     runs_dir: Path
     base: TrainConfig
@@ -108,8 +111,11 @@ class SweepTrial(tune.Trainable):
             return self._interrupted(self._last_step)
         try:
             period = self._run_period()
-        except (DivergedError, UserError) as error:
+        except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
+        except Exception as error:
+            self._note_failure(error)
+            raise
         if period.interrupted:
             return self._interrupted(period.step)
         self._last_step = period.step
@@ -148,13 +154,7 @@ class SweepTrial(tune.Trainable):
     def _assign(self, config: dict[str, Any]) -> None:
         plan, trial = self.plan, str(config["trial"])
         run_dir = plan.run_dir(trial)
-        tags = {
-            "loptune.sweep": plan.sweep,
-            "loptune.trial": trial,
-            "loptune.configuration": str(config["configuration"]),
-            "loptune.seed": str(config["seed"]),
-            "loptune.run": f"{plan.sweep}/{trial}",
-        }
+        tags = trial_tags(plan.sweep, int(config["configuration"]), int(config["seed"]))
         if plan.parent_run:
             tags["mlflow.parentRunId"] = plan.parent_run
         self._assignment = Assignment(
@@ -162,7 +162,7 @@ class SweepTrial(tune.Trainable):
             config=apply_overrides(plan.base, config["overrides"], f"trial {trial}"),
             run_dir=run_dir,
             runs_dir=plan.runs_dir,
-            experiment=plan.sweep,
+            experiment=plan.experiment,
             stop_file=plan.stop_file,
             tags=tags,
         )
@@ -194,6 +194,8 @@ class SweepTrial(tune.Trainable):
                 resources.gpus_per_worker,
             )
         if not self._built:
+            if not self.plan.sweep_dir.exists():
+                raise StorageError("the sweep's folder has disappeared", str(self.plan.sweep_dir), "put it back")
             self._assignment.run_dir.mkdir(parents=True, exist_ok=True)
             save_config(self._assignment.config, self._assignment.run_dir / "config.yaml")
             self._last_step = self._group.call("build", self.plan.factory, self._assignment)[0]
@@ -224,6 +226,7 @@ class SweepTrial(tune.Trainable):
 
     def _failed(self, error: Exception) -> dict[str, Any]:
         step = error.step if isinstance(error, DivergedError) else self._last_step
+        self._note_failure(error)
         self._close("FAILED")
         return {
             STEP: step,
@@ -231,6 +234,12 @@ class SweepTrial(tune.Trainable):
             REASON_KEY: str(error) if isinstance(error, DivergedError) else getattr(error, "what", str(error)),
             "done": True,
         }
+
+    def _note_failure(self, error: Exception) -> None:
+        """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        with contextlib.suppress(OSError):
+            (self._assignment.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
 
     def _interrupted(self, step: int) -> dict[str, Any]:
         self._close("KILLED")

@@ -29,14 +29,21 @@ class TrainerLike(Protocol):
     """What a rank needs of a trainer; ``trainer.loop.Trainer`` is the real one."""
 
     step: int
-    total_steps: int
+    stop_requested: bool  # set by anyone: run_period then ends at the next training step, with a checkpoint
+
+    @property
+    def total_steps(self) -> int:
+        """Training steps of the whole run."""
 
     @property
     def done(self) -> bool:
         """Whether training has reached its end."""
 
     def run_period(self) -> Mapping[str, float]:
-        """Train up to and including the next evaluation and return its metrics and ``step``."""
+        """Train up to and including the next evaluation and return its metrics and ``step``.
+
+        Only ``step`` when a stop was requested before the evaluation.
+        """
 
     def save_checkpoint(self) -> Path:
         """Write a checkpoint of the current step."""
@@ -72,18 +79,30 @@ class Period:
     interrupted: bool = False
 
 
-TrainerFactory = Callable[[Assignment, Callable[[], None]], TrainerLike]
+class StopWatcher:
+    """Told of every training step; asks the trainer to stop once the stop file exists."""
+
+    def __init__(self, stop_file: Path) -> None:
+        self._stop_file = stop_file
+        self.trainer: TrainerLike | None = None
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A training step is done."""
+        if self.trainer is not None and self._stop_file.exists():
+            self.trainer.stop_requested = True
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation is done."""
 
 
-class StopRequested(Exception):
-    """Raised by the hook that the trainer calls after a training step, when the sweep is to stop."""
+TrainerFactory = Callable[[Assignment, StopWatcher], TrainerLike]
 
 
 class WorkerLostError(RuntimeError):
     """A rank died, hung or could not be placed."""
 
 
-def build_trainer(assignment: Assignment, after_step: Callable[[], None]) -> TrainerLike:
+def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
     """The trainer of ``trainer run``, for one trial."""
     from trainer.loop import Trainer
     from trainer.tracking import Tracker
@@ -97,7 +116,7 @@ def build_trainer(assignment: Assignment, after_step: Callable[[], None]) -> Tra
         tags=assignment.tags,
     )
     tracker = Tracker(assignment.config, context)
-    return Trainer(assignment.config, context, tracker, progress=after_step)
+    return Trainer(assignment.config, context, tracker, progress)
 
 
 class RankWorker:
@@ -130,11 +149,8 @@ class RankWorker:
         _send_stderr_to(assignment.run_dir / "stderr.log")
         self.close("KILLED")
 
-        def after_step() -> None:
-            if assignment.stop_file.exists():
-                raise StopRequested
-
-        self._trainer = factory(assignment, after_step)
+        progress = StopWatcher(assignment.stop_file)
+        self._trainer = progress.trainer = factory(assignment, progress)
         return self._trainer.resume()
 
     def run_period(self) -> Period:
@@ -142,12 +158,9 @@ class RankWorker:
         trainer = self._require()
         if trainer.done:  # stopped after its last step, before it could be reported
             return Period(trainer.step, trainer.total_steps, True, {})
-        try:
-            metrics = dict(trainer.run_period())
-        except StopRequested:
-            trainer.save_checkpoint()
-            return Period(trainer.step, trainer.total_steps, False, {}, interrupted=True)
-        return Period(trainer.step, trainer.total_steps, trainer.done, metrics)
+        metrics = {name: value for name, value in trainer.run_period().items() if name != "step"}
+        interrupted = trainer.stop_requested and not metrics
+        return Period(trainer.step, trainer.total_steps, trainer.done, metrics, interrupted)
 
     def save_checkpoint(self) -> str:
         """Write a checkpoint and return its path."""

@@ -14,18 +14,20 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from sweep.worker import Assignment
+from sweep.worker import Assignment, StopWatcher
 from trainer.errors import DivergedError
+from trainer.metrics_log import metrics_record
 
 
 class FakeTrainer:
-    def __init__(self, assignment: Assignment, after_step: Callable[[], None]) -> None:
+    def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
         config = assignment.config
         self.run_dir = assignment.run_dir
-        self.after_step = after_step
+        self.progress = progress
+        self.stop_requested = False
         self.total_steps = config.max_steps or 8
         self.every = config.evaluation.every_steps
         self.quality = config.algorithm.ar_alpha + 0.01 * config.seed
@@ -40,21 +42,21 @@ class FakeTrainer:
         return self.step >= self.total_steps
 
     def run_period(self) -> Mapping[str, float]:
-        while True:
+        metrics: dict[str, float] = {}
+        while not metrics and not self.stop_requested:
             self._fault()
             time.sleep(self.step_s)
             self.step += 1
-            row = {"step": self.step, "rollout/reward": self.quality}
-            if at_evaluation := self.step % self.every == 0 or self.done:
-                row |= self._evaluate()
+            if self.step % self.every == 0 or self.done:
+                metrics = self._evaluate()
             with (self.run_dir / "metrics.jsonl").open("a") as out:
-                out.write(json.dumps(row) + "\n")
+                out.write(
+                    json.dumps(metrics_record({"rollout/reward": self.quality, **metrics}, self.step)) + "\n"
+                )
             self._record("step")
-            if at_evaluation:
-                self.save_checkpoint()
-                self.after_step()
-                return {key: value for key, value in row.items() if key == "step" or key.startswith("eval/")}
-            self.after_step()
+            self.progress.step(self.step, metrics)
+        self.save_checkpoint()
+        return {**metrics, "step": float(self.step)}
 
     def _evaluate(self) -> dict[str, float]:
         score = self.quality + 0.001 * self.step
@@ -106,5 +108,5 @@ class FakeTrainer:
             out.write(json.dumps(line) + "\n")
 
 
-def build(assignment: Assignment, after_step: Callable[[], None]) -> FakeTrainer:
-    return FakeTrainer(assignment, after_step)
+def build(assignment: Assignment, progress: StopWatcher) -> FakeTrainer:
+    return FakeTrainer(assignment, progress)

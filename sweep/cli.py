@@ -1,0 +1,336 @@
+"""The ``sweep`` command."""
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep import plan as plans
+from sweep.cluster import check_fit, local_node, prepare_environment
+from sweep.config import SweepSpec, load_space, with_more_configurations
+from sweep.state import (
+    SweepFolder,
+    all_sweeps,
+    command,
+    existing_sweep,
+    holder,
+    read_spec,
+    request_stop,
+    sweep_folder,
+)
+from sweep.table import number, print_json, print_table, print_trials, rows_as_json
+from trainer.errors import ConfigError, MissingError, StorageError, UserError
+
+if TYPE_CHECKING:
+    from sweep.runner import Options
+    from sweep.worker import TrainerFactory
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = None) -> int:
+    """Entry point; returns the exit code.
+
+    Args:
+        argv: arguments; those of the process if None.
+        factory: builds a trial's trainer; the real one if None.
+    """
+    arguments = _parser().parse_args(argv)
+    arguments.factory = factory
+    try:
+        code: int = arguments.command(arguments)
+        return code
+    except UserError as error:
+        print(error, file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of the output has gone, as in `sweep status X | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sweep", description="Find out which update rule works on a task.")
+    parser.set_defaults(json=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    table = argparse.ArgumentParser(add_help=False)
+    table.add_argument("--json", action="store_true", help="print JSON")
+    machine = argparse.ArgumentParser(add_help=False)
+    machine.add_argument(
+        "--address", help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT (default: start Ray here)"
+    )
+    machine.add_argument("--cpus", type=_positive, help="CPUs of this machine to use (default: all)")
+    space = argparse.ArgumentParser(add_help=False)
+    space.add_argument("space", type=Path, help="YAML file, see search_spaces/")
+    space.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4")
+    space.add_argument("--name", help="name of the sweep (default: the file's)")
+    space.add_argument(
+        "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
+    )
+
+    plan = commands.add_parser("plan", parents=[space, common, table, machine], help="what a sweep would do")
+    plan.add_argument("--step-seconds", type=float, help="seconds of a training step, for the forecast")
+    plan.set_defaults(command=_plan)
+    run = commands.add_parser("run", parents=[space, common, machine], help="run a new sweep")
+    run.set_defaults(command=_run)
+
+    resume = _named(commands, "resume", "go on with a sweep that was stopped or killed", common, machine)
+    resume.set_defaults(command=_resume)
+    extend = _named(commands, "extend", "add configurations to a sweep and go on", common, machine)
+    extend.add_argument("--configurations", type=_positive, required=True, help="how many more to propose")
+    extend.set_defaults(command=_extend)
+    _named(commands, "status", "the trials of a sweep", common, table).set_defaults(command=_status)
+    _named(commands, "stop", "stop a running sweep at the next training step", common).set_defaults(command=_stop)
+    ls = commands.add_parser("ls", parents=[common, table], help="all sweeps")
+    ls.set_defaults(command=_ls)
+    _named(commands, "report", "write the report again", common).set_defaults(command=_report)
+    export = _named(commands, "export", "the winner as a file for `trainer run`", common)
+    export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
+    export.set_defaults(command=_export)
+    ui = _named(commands, "ui", "open the MLflow UI on this machine", common)
+    ui.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: 5000)")
+    ui.set_defaults(command=_ui)
+    return parser
+
+
+def _named(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    verb: str,
+    text: str,
+    *parents: argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(verb, parents=list(parents), help=text)
+    parser.add_argument("name", help="name of the sweep, see `sweep ls`")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _load(arguments: argparse.Namespace) -> tuple[SweepSpec, SweepFolder]:
+    if arguments.name is not None:
+        sweep_folder(arguments.runs_dir, arguments.name)  # refuse a bad name before the file is read
+    overrides = [
+        *arguments.overrides,
+        *([f"name={arguments.name}"] if arguments.name is not None else []),
+        *(["trainer.tracking.offline=true"] if arguments.offline else []),
+    ]
+    spec = load_space(arguments.space, overrides)
+    return spec, sweep_folder(arguments.runs_dir, spec.name)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    spec, folder = _load(arguments)
+    plan = plans.make_plan(spec, folder, arguments.cpus, arguments.step_seconds)
+    if arguments.json:
+        print_json(plans.as_json(plan))
+    else:
+        plans.print_plan(plan, spec)
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    spec, folder = _load(arguments)
+    _prepare(spec, arguments)
+    from sweep.runner import start_sweep
+
+    return start_sweep(spec, folder, _options(arguments))
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    spec = read_spec(folder)
+    _prepare(spec, arguments)
+    from sweep.runner import resume_sweep
+
+    return resume_sweep(spec, folder, _options(arguments))
+
+
+def _extend(arguments: argparse.Namespace) -> int:
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    spec = with_more_configurations(read_spec(folder), arguments.configurations)
+    _prepare(spec, arguments)
+    from sweep.runner import resume_sweep
+
+    return resume_sweep(spec, folder, _options(arguments))
+
+
+def _options(arguments: argparse.Namespace) -> "Options":
+    from sweep.runner import Options
+    from sweep.worker import build_trainer
+
+    return Options(arguments.address, arguments.cpus, arguments.factory or build_trainer)
+
+
+def _prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
+    """What comes before Ray is imported, which takes seconds and reads the environment."""
+    prepare_environment(arguments.address)
+    if arguments.address is None:
+        check_fit(spec.resources, [local_node(arguments.cpus)])
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from sweep.summary import best_configuration, planned_trials, trial_rows
+
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    spec, by = read_spec(folder), holder(folder)
+    rows = trial_rows(spec, folder, running=by is not None)
+    best = best_configuration(spec, folder)
+    if arguments.json:
+        print_json(
+            {
+                "name": folder.name,
+                "running": by is not None,
+                "planned": planned_trials(spec),
+                "best": best and vars(best),
+                "trials": rows_as_json(rows),
+            }
+        )
+        return 0
+    print_trials(rows)
+    ended = sum(row.state in ("COMPLETE", "PRUNED", "FAIL") for row in rows)
+    state = f"run by {by}" if by else "not running"
+    print(f"\n{folder.name}: {ended} of {planned_trials(spec)} trials ended, {state}")
+    if best is not None:
+        print(best.text(spec.objective))
+    if by is None and ended < planned_trials(spec):
+        print(f"to go on: {command('resume', folder)}")
+    return 0
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    by = holder(folder)
+    if by is None:
+        print(f"sweep {folder.name} is not running")
+        return 0
+    # A file, not a signal: it reaches a driver and ranks on other machines too.
+    request_stop(folder)
+    print(f"asked {by} to stop after the current training step")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Listed:
+    name: str
+    state: str  # running, done, stopped, or what is wrong with it
+    ended: int = 0
+    planned: int = 0
+    best: float | None = None
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    from sweep.summary import best_configuration, planned_trials, trial_rows
+
+    found = []
+    for folder in all_sweeps(arguments.runs_dir):
+        try:
+            spec = read_spec(folder)
+            rows = trial_rows(spec, folder)
+            best = best_configuration(spec, folder)
+        except UserError as error:
+            found.append(_Listed(folder.name, error.what))
+            continue
+        ended = sum(row.state in ("COMPLETE", "PRUNED", "FAIL") for row in rows)
+        planned = planned_trials(spec)
+        state = "running" if holder(folder) else "done" if ended >= planned else "stopped"
+        found.append(_Listed(folder.name, state, ended, planned, best.score if best else None))
+    if arguments.json:
+        print_json([asdict(listed) for listed in found])
+    elif found:
+        print_table(
+            ["name", "state", "trials", "best"],
+            [[one.name, one.state, f"{one.ended}/{one.planned}", number(one.best)] for one in found],
+        )
+    else:
+        print(f"no sweeps in {arguments.runs_dir}")
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    spec = read_spec(folder)
+    from dashboards.report import write_report
+
+    print(write_report(folder.name, _tracking_uri(spec, folder), folder.report))
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from sweep.space import trial_config
+    from sweep.summary import best_configuration
+    from trainer.config import save_config
+
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    spec = read_spec(folder)
+    best = best_configuration(spec, folder)
+    if best is None:
+        raise MissingError(
+            f"no configuration of {folder.name} is complete yet", str(folder.root), command("status", folder)
+        )
+    output: Path = arguments.output or Path(f"{folder.name}-best.yaml")
+    if output.exists():
+        raise ConfigError(f"{output} exists", str(output), "choose another file with --output")
+    try:
+        save_config(trial_config(spec.base, best.parameters, spec.seeds[0]), output)
+    except OSError as error:
+        raise StorageError(f"cannot write {output}: {error.strerror}", str(output), "choose --output") from None
+    print(best.text(spec.objective))
+    print(f"trainer run {output}")
+    return 0
+
+
+def _ui(arguments: argparse.Namespace) -> int:
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    uri = _tracking_uri(read_spec(folder), folder)
+    if not _is_free(arguments.port):
+        raise ConfigError(
+            f"port {arguments.port} is in use", "--port", f"{command('ui', folder)} --port {arguments.port + 1}"
+        )
+    print(f"MLflow: http://127.0.0.1:{arguments.port}  (experiment {folder.name}; Ctrl-C ends it)", flush=True)
+    hosts = f"127.0.0.1:{arguments.port},localhost:{arguments.port}"
+    os.execv(
+        sys.executable,
+        [
+            sys.executable,
+            *("-m", "mlflow", "ui", "--backend-store-uri", uri),
+            *("--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"),
+            *("--allowed-hosts", hosts),
+        ],
+    )
+
+
+def _tracking_uri(spec: SweepSpec, folder: SweepFolder) -> str:
+    from trainer.mlflow_store import sqlite_path, tracking_uri
+
+    if spec.base.tracking.offline:
+        raise MissingError(
+            f"sweep {folder.name} ran offline", str(folder.root), "send its runs with `trainer upload` first"
+        )
+    uri = tracking_uri(spec.base.tracking, folder.runs_dir)
+    database = sqlite_path(uri)
+    if database is not None and not database.exists():
+        raise StorageError("the MLflow store is gone", str(database), "restore it from a backup")
+    return uri
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

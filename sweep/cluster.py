@@ -1,0 +1,187 @@
+"""Starting Ray for a sweep: what the machine or cluster has, and whether a trial fits."""
+
+import logging
+import math
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweep.config import ResourcesSpec
+from trainer.errors import MissingError
+
+OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
+
+_ENVIRONMENT = {
+    "AIR_VERBOSITY": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # A relative path in a configuration means the folder the sweep was started in.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # A diverged trial reports no score.
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """CPUs and GPUs of one machine."""
+
+    cpus: float
+    gpus: float
+
+
+def local_node(cpus: int | None = None) -> Node:
+    """The machine this runs on, without asking Ray (which takes seconds to import).
+
+    Args:
+        cpus: the number to use instead of the one found.
+    """
+    return Node(cpus or _usable_cpus(), _visible_gpus())
+
+
+def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
+    """Trials that fit on the nodes at one time when each stays on one node."""
+    return sum(_trials_on(resources, node) for node in nodes)
+
+
+def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
+    """Refuse a trial that could never start.
+
+    Raises:
+        MissingError: what one trial needs against what is present.
+    """
+    if slots(resources, nodes) > 0:
+        return
+    cpus = resources.workers_per_trial * resources.cpus_per_worker
+    total = Node(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    spread = resources.placement == "PACK" and _spread_fits(resources, nodes)
+    if spread:
+        return
+    largest = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
+    raise MissingError(
+        f"a trial needs {resources.gpus_per_trial:g} GPUs and {cpus} CPUs; "
+        f"present: {total.gpus:g} GPUs and {total.cpus:g} CPUs{largest}",
+        "resources.gpus_per_trial" if resources.gpus_per_trial > total.gpus else "resources.workers_per_trial",
+        "lower resources, or name a cluster with --address",
+    )
+
+
+def prepare_environment(address: str | None) -> None:
+    """Set the variables that Ray reads, some of them already while it is imported: call it before that.
+
+    Args:
+        address: of a cluster, which has its own token; None for a Ray of this process.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if address is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+        # Ray would otherwise make up a token and write it into the user's home folder.
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
+    """Start Ray on this machine, or connect to a cluster, and return its nodes.
+
+    Ray's own messages go to ``log``: its warnings about itself would bury the sweep's lines.
+
+    Raises:
+        MissingError: no cluster at that address.
+    """
+    prepare_environment(address)
+    import ray
+
+    log.parent.mkdir(parents=True, exist_ok=True)
+    _send_logs_to(log)
+    if address is None:
+        node = local_node(cpus)
+        ray.init(
+            address="local",
+            num_cpus=int(node.cpus),
+            num_gpus=int(node.gpus),
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+        )
+        return [node]
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            configure_logging=False,
+            runtime_env={"env_vars": _forwarded_environment(), "py_modules": _packages()},
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise MissingError(
+            f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
+        ) from error
+    return [
+        Node(found["Resources"].get("CPU", 0), found["Resources"].get("GPU", 0))
+        for found in ray.nodes()
+        if found["Alive"]
+    ]
+
+
+def _trials_on(resources: ResourcesSpec, node: Node) -> int:
+    per_gpu = resources.gpus_per_trial
+    by_cpu = node.cpus // (resources.workers_per_trial * resources.cpus_per_worker)
+    return int(min(by_cpu, node.gpus // per_gpu if per_gpu else by_cpu))
+
+
+def _spread_fits(resources: ResourcesSpec, nodes: list[Node]) -> bool:
+    per_gpu = resources.gpus_per_worker
+    workers = sum(
+        int(min(node.cpus // resources.cpus_per_worker, node.gpus // per_gpu if per_gpu else math.inf))
+        for node in nodes
+    )
+    return workers >= resources.workers_per_trial
+
+
+def _usable_cpus() -> int:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:  # a container's share
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cpus = min(cpus, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return cpus
+
+
+def _visible_gpus() -> int:
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+
+
+def _forwarded_environment() -> dict[str, str]:
+    prefixes = ("MLFLOW_", "LOPTUNE_")
+    return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+
+
+def _packages() -> list[str]:
+    root = Path(__file__).resolve().parent.parent
+    return [str(root / name) for name in ("sweep", "trainer", "rewards", "dashboards", "search_spaces")]
+
+
+def _send_logs_to(path: Path) -> None:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("ray", "sweep"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(logging.INFO)

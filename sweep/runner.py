@@ -1,0 +1,327 @@
+"""Running a sweep: everything is checked, then Ray Tune runs the trials, then the winner is named.
+
+The driver keeps nothing that it could lose: what was proposed and how it ended is in the ledger, what was
+trained is in the trials' folders. To resume is to start Tune anew with a searcher that first hands out the
+trials without a result; each continues from its own newest checkpoint.
+"""
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
+
+from sweep.cluster import Node, check_fit, local_node, slots, start_ray
+from sweep.config import EVALUATION, SCORE, SweepSpec, dump_space
+from sweep.control import StopControl, orderly_signals
+from sweep.preflight import check_training
+from sweep.progress import Reporter, SweepCallback
+from sweep.search import ConfigurationSearcher
+from sweep.state import (
+    MARKER,
+    SweepFolder,
+    command,
+    end_leftovers,
+    hold,
+    raise_held,
+)
+from sweep.summary import best_configuration, gpu_hours_spent, planned_trials, trial_outcomes, trial_rows
+from sweep.trainable import TrialPlan, bind, windowed
+from sweep.worker import TrainerFactory, build_trainer, evaluation_history
+from trainer.errors import ConfigError, StorageError, UserError
+from trainer.tracking import ParentRun, open_parent_run, prepare_store, tracking_uri
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+REPORT_FILE = "report.html"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, as opposed to what."""
+
+    address: str | None = None  # of a Ray cluster; None starts Ray here
+    cpus: int | None = None  # CPUs of this machine to use; all if None
+    factory: TrainerFactory = build_trainer
+
+
+def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
+    """Run a new sweep and return the exit code.
+
+    Raises:
+        ConfigError: a sweep of that name exists.
+        MissingError, StorageError, NameHeldError: something it needs is not there.
+    """
+    raise_held(folder)
+    if folder.exists() or folder.ledger.exists():
+        raise ConfigError(
+            f"sweep {folder.name} exists already",
+            str(folder.root),
+            f"{command('resume', folder)}, or choose another --name",
+        )
+    _check(spec, options)
+    with hold(folder):
+        folder.space.write_text(dump_space(spec), encoding="utf-8")
+        return _drive(spec, folder, options)
+
+
+def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
+    """Go on with a sweep, possibly with more configurations than before, and return the exit code.
+
+    Raises:
+        MissingError, StorageError, NameHeldError: something it needs is not there.
+    """
+    raise_held(folder)
+    _check(spec, options)
+    with hold(folder):
+        ended = end_leftovers(folder)
+        if ended:
+            print(f"ended {ended} processes that an earlier driver left behind", flush=True)
+        replacement = folder.space.with_suffix(".new")
+        replacement.write_text(dump_space(spec), encoding="utf-8")
+        replacement.replace(folder.space)
+        return _drive(spec, folder, options)
+
+
+def _check(spec: SweepSpec, options: Options) -> None:
+    if options.address is None:
+        check_fit(spec.resources, [local_node(options.cpus)])
+    if options.factory is build_trainer:
+        check_training(spec)
+
+
+def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
+    folder.stop.unlink(missing_ok=True)
+    # Every process of this sweep inherits the marker, so that a later driver finds what this one leaves.
+    os.environ[MARKER] = str(folder.root)
+    parent = _open_parent(spec, folder)
+    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study)
+    control = StopControl(folder, spec.limits, spec.resources.gpus_per_trial, gpu_hours_spent(spec, folder))
+    with Reporter(folder, planned_trials(spec), trial_rows(spec, folder)) as reporter:
+        try:
+            with _ray(options, folder) as nodes:
+                check_fit(spec.resources, nodes)
+                plan = TrialPlan(
+                    sweep=folder.name,
+                    experiment=_experiment(spec),
+                    sweep_dir=folder.root,
+                    runs_dir=folder.runs_dir,
+                    base=spec.base,
+                    objective=spec.objective,
+                    resources=spec.resources,
+                    stop_file=folder.stop,
+                    parent_run=parent.run_id if parent else None,
+                    factory=options.factory,
+                )
+                with orderly_signals(control, reporter.line), _mirror(spec, folder, parent) as changed:
+                    _tune(spec, folder, plan, searcher, control, reporter, nodes, changed)
+        except KeyboardInterrupt:
+            control.request("interrupted", interrupted=True)
+    return _finish(spec, folder, parent, control)
+
+
+def _tune(
+    spec: SweepSpec,
+    folder: SweepFolder,
+    plan: TrialPlan,
+    searcher: ConfigurationSearcher,
+    control: StopControl,
+    reporter: Reporter,
+    nodes: list[Node],
+    changed: threading.Event,
+) -> None:
+    callback = SweepCallback(reporter, spec.limits.max_failures, changed)
+    control.attach(searcher.halt, callback.running)
+    with tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch:
+        tuner = tune.Tuner(
+            tune.with_resources(bind(plan), plan.placement()),
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                scheduler=make_scheduler(spec, folder),
+                num_samples=-1,
+                max_concurrent_trials=spec.limits.max_concurrent or max(1, slots(spec.resources, nodes)),
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name=folder.name,
+                # Nothing of it is needed once Tune has ended: a restart is built from the ledger.
+                storage_path=scratch,
+                failure_config=tune.FailureConfig(max_failures=spec.limits.max_failures),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                callbacks=[callback],
+                stop=control,
+                verbose=0,
+            ),
+        )
+        tuner.fit()
+
+
+def make_scheduler(spec: SweepSpec, folder: SweepFolder) -> TrialScheduler:
+    """The trial scheduler, told what the trials that ended in earlier sessions had scored."""
+    asha, median = spec.scheduler.asha, spec.scheduler.median
+    common = {"time_attr": EVALUATION, "metric": SCORE, "mode": spec.objective.mode}
+    if asha is not None:
+        scheduler: TrialScheduler = ASHAScheduler(
+            **common,
+            max_t=max(spec.evaluations or 10_000, asha.grace_period),
+            grace_period=asha.grace_period,
+            reduction_factor=asha.reduction_factor,
+            brackets=asha.brackets,
+            stop_last_trials=False,
+        )
+    elif median is not None:
+        scheduler = MedianStoppingRule(
+            **common,
+            grace_period=median.grace_period,
+            min_samples_required=median.min_samples,
+            min_time_slice=float("inf"),  # never pause a trial to let another one run
+        )
+    else:
+        return FIFOScheduler()
+    for row in trial_rows(spec, folder):
+        if row.state in ("COMPLETE", "PRUNED"):
+            _replay(scheduler, row.trial, folder, spec)
+    return scheduler
+
+
+@dataclass(frozen=True)
+class _EndedTrial:
+    trial_id: str
+
+
+def _replay(scheduler: TrialScheduler, trial: str, folder: SweepFolder, spec: SweepSpec) -> None:
+    history = evaluation_history(folder.trial(trial) / "metrics.jsonl", spec.objective.metric)
+    ended = _EndedTrial(trial)
+    scheduler.on_trial_add(None, ended)
+    evaluated = sorted(step for step in history if step > 0)
+    for count, last in enumerate(evaluated, start=1):
+        seen = {step: value for step, value in history.items() if step <= last}
+        result = {EVALUATION: count, SCORE: windowed(seen, spec.objective.window)}
+        scheduler.on_trial_result(None, ended, result)
+
+
+@contextmanager
+def _ray(options: Options, folder: SweepFolder) -> Iterator[list[Node]]:
+    try:
+        yield start_ray(options.address, options.cpus, folder.log)
+    finally:
+        ray.shutdown()
+
+
+def _open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
+    tracking = spec.base.tracking
+    if tracking.offline:
+        return None
+    uri = tracking_uri(tracking, folder.runs_dir)
+    prepare_store(uri)
+    parent = open_parent_run(uri, _experiment(spec), folder.name, {}, _parent_params(spec))
+    parent.log_artifact(folder.space)
+    parent.reconcile(trial_outcomes(spec, folder))
+    return parent
+
+
+def _experiment(spec: SweepSpec) -> str:
+    return spec.base.tracking.experiment or spec.name
+
+
+def _parent_params(spec: SweepSpec) -> dict[str, str]:
+    return {
+        "objective": f"{spec.objective.mode} {spec.objective.metric}",
+        "sampler": spec.search.sampler,
+        "configurations": str(planned_trials(spec) // len(spec.seeds)),
+        "seeds": ", ".join(map(str, spec.seeds)),
+        **{f"space.{key}": parameter.kind for key, parameter in spec.parameters.items()},
+    }
+
+
+@contextmanager
+def _mirror(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> Iterator[threading.Event]:
+    """Keep the states in MLflow in step with the ledger, from a thread, because MLflow may hang."""
+    changed, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        while parent is not None and not over.is_set():
+            if changed.wait(timeout=1.0):
+                changed.clear()
+                try:
+                    parent.reconcile(trial_outcomes(spec, folder))
+                except Exception as error:  # the end of the sweep does it again, and reports
+                    logger.warning("MLflow does not have the latest states: %s", error)
+
+    thread = threading.Thread(target=work, name="mlflow-states", daemon=True)
+    thread.start()
+    try:
+        yield changed
+    finally:
+        over.set()
+        thread.join(timeout=5)
+
+
+def _finish(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, control: StopControl) -> int:
+    rows = trial_rows(spec, folder)
+    ended = [row for row in rows if row.state in ("COMPLETE", "PRUNED", "FAIL")]
+    failed = [row for row in rows if row.state == "FAIL"]
+    report = _report(folder, parent)
+    problem = _close_parent(spec, folder, parent, control)
+    states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
+    print(
+        f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "
+        f"{states['FAIL']} failed"
+    )
+    for row in failed:
+        print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
+    best = best_configuration(spec, folder)
+    if best is not None:
+        print(best.text(spec.objective))
+    if report is not None:
+        print(f"report: {report}")
+    if parent is not None:
+        print(f"MLflow: {command('ui', folder)}")
+    if problem is not None:
+        print(problem, flush=True)
+    if control.reason is not None:
+        left = planned_trials(spec) - len(ended)
+        print(f"{control.reason}; {left} trials are left, nothing is lost. To go on:")
+        print(command("resume", folder), flush=True)
+    if control.interrupted:
+        return INTERRUPTED
+    if problem is not None:
+        return problem.exit_code
+    return 1 if failed else 0
+
+
+def _report(folder: SweepFolder, parent: ParentRun | None) -> Path | None:
+    """Write the report; a report that cannot be written must not cost the sweep its end."""
+    if parent is None:
+        return None
+    try:
+        from dashboards.report import write_report
+
+        path: Path = write_report(folder.name, parent.uri, folder.report)
+        parent.log_artifact(path)
+        return path
+    except Exception as error:
+        logger.exception("no report")
+        print(f"no report: {' '.join(str(error).split())[:200]} ({folder.log}); try {command('report', folder)}")
+        return None
+
+
+def _close_parent(
+    spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, control: StopControl
+) -> UserError | None:
+    if parent is None:
+        return None
+    try:
+        parent.reconcile(trial_outcomes(spec, folder))
+        parent.finish("KILLED" if control.reason is not None else "FINISHED")
+    except StorageError as error:
+        return error
+    return None

@@ -1,0 +1,136 @@
+"""The table of a sweep's trials: one row each, for a terminal, a plain stream or a program."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_COLORS = {"RUNNING": "cyan", "COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "WAITING": "dim"}
+
+
+@dataclass
+class TrialRow:
+    """What is known of one trial."""
+
+    trial: str
+    configuration: int
+    seed: int
+    state: str = "WAITING"  # WAITING, RUNNING, COMPLETE, PRUNED, FAIL
+    step: int = 0
+    total_steps: int | None = None
+    score: float | None = None
+    reason: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def trial_table(rows: Iterable[TrialRow], title: str = "") -> Table:
+    """The trials as a table for a terminal."""
+    table = Table(title=title or None, title_justify="left", pad_edge=False, box=None)
+    for heading, justify in (
+        ("trial", "left"),
+        ("state", "left"),
+        ("step", "right"),
+        ("score", "right"),
+        ("parameters", "left"),
+    ):
+        table.add_column(heading, justify=justify, no_wrap=heading != "parameters")  # type: ignore[arg-type]
+    for row in rows:
+        color = _COLORS.get(row.state, "")
+        words = parameter_text(row.parameters)
+        table.add_row(
+            row.trial,
+            f"[{color}]{row.state}[/]" if color else row.state,
+            step_text(row),
+            number(row.score),
+            f"{words}  [red]{row.reason}[/]" if row.state == "FAIL" and row.reason else words,
+        )
+    return table
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns: with colours and folding in a terminal, whole lines elsewhere."""
+    console = Console()
+    if console.is_terminal:
+        table = Table(pad_edge=False, box=None)
+        for heading in headings:
+            table.add_column(heading)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    widths = [max(len(line[column]) for line in [headings, *rows]) for column in range(len(headings))]
+    for line in [headings, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_trials(rows: Sequence[TrialRow]) -> None:
+    """Print the trials of a sweep."""
+    console = Console()
+    if console.is_terminal:
+        console.print(trial_table(rows))
+        return
+    print_table(
+        ["trial", "state", "step", "score", "parameters"],
+        [
+            [
+                row.trial,
+                row.state,
+                step_text(row),
+                number(row.score),
+                f"{parameter_text(row.parameters)}  {row.reason}",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON; a number that is not finite becomes null."""
+    print(json.dumps(_finite(value), indent=2, default=str))
+
+
+def rows_as_json(rows: Iterable[TrialRow]) -> list[dict[str, Any]]:
+    """The trials as JSON values."""
+    return [asdict(row) for row in rows]
+
+
+def parameter_text(parameters: Mapping[str, Any]) -> str:
+    """Parameters on one line, sections left out: ``name=grpo ar_alpha=0.3``."""
+    return " ".join(f"{key.rsplit('.', 1)[-1]}={number(value)}" for key, value in parameters.items())
+
+
+def step_text(row: TrialRow) -> str:
+    """``20/60``, or nothing before the first step."""
+    if not row.step and row.state == "WAITING":
+        return ""
+    return f"{row.step}/{row.total_steps}" if row.total_steps else str(row.step)
+
+
+def number(value: Any) -> str:
+    """A value with at most four significant digits; text as it is."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """``2h 05m``, ``3m 20s`` or ``12s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
