@@ -1,0 +1,308 @@
+"""Scoring of untrusted model output in processes that can be killed.
+
+A completion may make a reward function hang, eat memory or crash the interpreter; here that costs the completion
+its score and nothing else. Every worker is a process of its own (``rewards.worker``) with a memory limit; one that
+is past the time limit is killed together with its children and replaced.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from rewards.types import Score
+
+_START_LIMIT_S = 120.0  # imports of the user's own module included
+_MAX_IN_FLIGHT = 256
+_READ_BYTES = 1 << 20
+# Waking up for every single reply of a fast function would cost more than scoring; a pause lets some gather.
+_GATHER_S = 0.0005
+_GATHER_ABOVE = 64
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """The score of one completion and whether it is one: a timeout or an error has the failure score."""
+
+    score: Score
+    status: Literal["ok", "timeout", "error"]
+    message: str = ""
+
+
+class RewardPool:
+    """Scores completions in killable processes.
+
+    Args:
+        functions: reward name or ``module:function`` -> weight.
+        timeout_s: limit for one completion [s].
+        memory_mb: address space of one process [MiB].
+        workers: number of processes.
+        failure_score: reward of a completion whose scoring failed; the functions' weighted minimum if None.
+
+    Raises:
+        ValueError: a reward that does not exist or cannot be imported.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, float],
+        *,
+        timeout_s: float,
+        memory_mb: int,
+        workers: int,
+        failure_score: float | None,
+    ) -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be at least 1, got {workers}")
+        self._settings = {"functions": dict(functions), "timeout_s": timeout_s, "memory_mb": memory_mb}
+        self._timeout_s = timeout_s
+        self._failure_score = failure_score
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        try:
+            self._workers = [self._start() for _ in range(workers)]
+            while not all(worker.ready for worker in self._workers):
+                self._serve([], deque())
+        except BaseException:
+            self.close()
+            raise
+
+    def score(self, texts: Sequence[str], answers: Sequence[Any]) -> list[ScoredText]:
+        """Score completions; results are in the order of ``texts``.
+
+        Args:
+            texts: prefill and completion of each.
+            answers: the problem's answer for each, a JSON value.
+
+        Raises:
+            RuntimeError: a worker cannot be started again.
+        """
+        if not self._workers:
+            raise RuntimeError("the reward pool is closed")
+        results: list[ScoredText | None] = [None] * len(texts)
+        waiting = deque(
+            _Job(index, json.dumps([text, answer]).encode() + b"\n")
+            for index, (text, answer) in enumerate(zip(texts, answers, strict=True))
+        )
+        try:
+            while waiting or any(worker.in_flight for worker in self._workers):
+                self._serve(results, waiting)
+        except BaseException:
+            # Replies still under way would be taken for those of the next call.
+            for worker in self._workers:
+                if worker.in_flight:
+                    self._replace(worker, deque())
+            raise
+        return [result for result in results if result is not None]
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self._workers:
+            self._end(worker)
+        self._workers = []
+        self._selector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _serve(self, results: list[ScoredText | None], waiting: "deque[_Job]") -> None:
+        """Hand out work, wait for the next event, take in replies and end what is past its limit."""
+        for worker in self._workers:
+            self._hand_out(worker, waiting)
+        deadlines = [worker.deadline for worker in self._workers if worker.deadline is not None]
+        if min(len(worker.in_flight) for worker in self._workers) > _GATHER_ABOVE:
+            time.sleep(_GATHER_S)
+        patience = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        for key, mask in self._selector.select(patience):
+            if key.data not in self._workers:
+                continue  # replaced by an earlier event of this round
+            if mask & selectors.EVENT_WRITE:
+                self._send(key.data)
+            if mask & selectors.EVENT_READ:
+                self._receive(key.data, results, waiting)
+        now = time.monotonic()
+        for worker in list(self._workers):
+            # What a worker said while this process was busy elsewhere has just been read, so that only a
+            # worker that is silent at this moment is late.
+            if worker.deadline is not None and now >= worker.deadline and not _readable(worker.replies):
+                self._give_up(worker, results, waiting)
+
+    def _hand_out(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
+        if not worker.ready or not waiting or 2 * len(worker.in_flight) > _MAX_IN_FLIGHT:
+            return
+        share = -(-len(waiting) // (2 * len(self._workers)))
+        room = min(_MAX_IN_FLIGHT, share) - len(worker.in_flight)
+        for _ in range(min(room, len(waiting))):
+            job = waiting.popleft()
+            if not worker.in_flight:
+                worker.deadline = time.monotonic() + self._timeout_s
+            worker.in_flight.append(job)
+            worker.unsent += job.line
+        if worker.unsent:
+            self._send(worker)
+
+    def _send(self, worker: "_Worker") -> None:
+        try:
+            while worker.unsent:
+                del worker.unsent[: os.write(worker.requests, worker.unsent)]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            worker.unsent.clear()  # its end shows up as the end of its replies
+        self._watch_requests(worker, bool(worker.unsent))
+
+    def _watch_requests(self, worker: "_Worker", wanted: bool) -> None:
+        if wanted and not worker.watched:
+            self._selector.register(worker.requests, selectors.EVENT_WRITE, worker)
+        elif worker.watched and not wanted:
+            self._selector.unregister(worker.requests)
+        worker.watched = wanted
+
+    def _receive(self, worker: "_Worker", results: list[ScoredText | None], waiting: "deque[_Job]") -> None:
+        try:
+            received = os.read(worker.replies, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not received:
+            self._give_up(worker, results, waiting)
+            return
+        *lines, rest = (worker.unread + received).split(b"\n")
+        worker.unread = rest
+        for line in lines:
+            reply = json.loads(line)
+            if not worker.ready:
+                self._greet(worker, reply)
+                continue
+            job = worker.in_flight.popleft()
+            if reply["status"] == "memory":
+                # The process may be bloated by what came before: only a fresh one can tell.
+                if worker.answered:
+                    waiting.appendleft(job)
+                else:
+                    results[job.index] = self._failed("error", reply["message"])
+                self._replace(worker, waiting)
+                return
+            worker.answered += 1
+            worker.deadline = time.monotonic() + self._timeout_s if worker.in_flight else None
+            results[job.index] = self._scored(reply)
+
+    def _greet(self, worker: "_Worker", reply: dict[str, Any]) -> None:
+        if reply["status"] != "ready":
+            raise ValueError(reply["message"])
+        worker.ready = True
+        worker.deadline = None
+        if self._failure_score is None:
+            self._failure_score = float(reply["minimum"])
+
+    def _scored(self, reply: dict[str, Any]) -> ScoredText:
+        if reply["status"] != "ok":
+            return self._failed("error", reply["message"])
+        score = Score(reply["reward"], reply["correct"], reply["breakdown"], reply["parsed"])
+        return ScoredText(score, "ok")
+
+    def _failed(self, status: Literal["timeout", "error"], message: str) -> ScoredText:
+        assert self._failure_score is not None, "known since the first worker's greeting"
+        return ScoredText(Score(self._failure_score, False, {}, parsed=False), status, message)
+
+    def _give_up(self, worker: "_Worker", results: list[ScoredText | None], waiting: "deque[_Job]") -> None:
+        """Replace a worker that is late or gone; the completion it was at has failed."""
+        late = worker.deadline is not None and time.monotonic() >= worker.deadline
+        self._kill(worker)
+        code = worker.process.returncode
+        if not worker.ready:
+            cause = "did not start in time" if late else f"ended at its start (exit {code})"
+            raise RuntimeError(f"the scoring process {cause}; reward.memory_mb may be too low for its imports")
+        if worker.in_flight:
+            job = worker.in_flight.popleft()
+            if late or code in (-signal.SIGALRM, -signal.SIGXCPU):
+                results[job.index] = self._failed("timeout", f"no score after {self._timeout_s:g} s")
+            else:
+                results[job.index] = self._failed("error", f"the scoring process ended (exit {code})")
+        self._replace(worker, waiting)
+
+    def _replace(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
+        waiting.extendleft(reversed(worker.in_flight))
+        self._end(worker)
+        self._workers[self._workers.index(worker)] = self._start()
+
+    def _start(self) -> "_Worker":
+        replies, reply_fd = os.pipe()
+        settings = {**self._settings, "reply_fd": reply_fd, "parent_pid": os.getpid()}
+        # The worker finds the same modules as this process, and one thread is what the CPU limit counts on.
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+            "OMP_NUM_THREADS": "1",
+            "MALLOC_ARENA_MAX": "1",
+        }
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rewards.worker", json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                pass_fds=(reply_fd,),
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the parent; killpg reaches the worker's children
+            )
+        finally:
+            os.close(reply_fd)
+        assert process.stdin is not None
+        worker = _Worker(process, process.stdin.fileno(), replies)
+        os.set_blocking(worker.requests, False)
+        os.set_blocking(worker.replies, False)
+        self._selector.register(replies, selectors.EVENT_READ, worker)
+        return worker
+
+    def _end(self, worker: "_Worker") -> None:
+        self._watch_requests(worker, False)
+        self._selector.unregister(worker.replies)
+        self._kill(worker)
+        assert worker.process.stdin is not None
+        worker.process.stdin.close()
+        os.close(worker.replies)
+
+    def _kill(self, worker: "_Worker") -> None:
+        """End the process and its children; one that ended by itself keeps its exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
+
+
+@dataclass(frozen=True)
+class _Job:
+    index: int
+    line: bytes
+
+
+class _Worker:
+    """One process, the jobs it was given in order, and when the first of them is late."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", requests: int, replies: int) -> None:
+        self.process = process
+        self.requests = requests
+        self.replies = replies
+        self.in_flight: deque[_Job] = deque()
+        self.unsent = bytearray()
+        self.unread = b""
+        self.watched = False
+        self.ready = False
+        self.answered = 0
+        self.deadline: float | None = time.monotonic() + _START_LIMIT_S
+
+
+def _readable(descriptor: int) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(0))
