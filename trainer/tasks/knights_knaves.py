@@ -24,14 +24,8 @@ ROLES = ("telling-truth", "lying")
 PREFILL = "<think>"
 
 # fmt: off
-NAMES = (
-    "Abigail", "Aiden", "Alexander", "Amelia", "Aria", "Aurora", "Ava", "Avery", "Benjamin", "Charlotte",
-    "Chloe", "Daniel", "David", "Elizabeth", "Ella", "Emily", "Emma", "Ethan", "Evelyn", "Grace", "Harper",
-    "Henry", "Isabella", "Jack", "Jackson", "Jacob", "James", "Joseph", "Liam", "Lily", "Logan", "Lucas",
-    "Luke", "Mason", "Matthew", "Mia", "Michael", "Noah", "Oliver", "Olivia", "Owen", "Penelope", "Riley",
-    "Samuel", "Scarlett", "Sebastian", "Sofia", "Sophia", "Victoria", "William", "Zoey",
-)
-# fmt: on
+# As many as the largest puzzle has people: a small policy's vocabulary can hold every phrase about each of them.
+NAMES = ("Ava", "Emma", "Jack", "Liam", "Mia", "Noah", "Owen", "Zoey")
 
 SYSTEM_PROMPT = (
     "You are a helpful assistant. The assistant first thinks about the reasoning process in the mind and then "
