@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sweep.parameters import ParameterSpec, same_value
 from sweep.space import Parameters, Space, allowed_values, fingerprint, is_section, is_switch
 from trainer.config import TrainConfig, apply_overrides, check_key, dotted_keys
-from trainer.config_file import YamlDocument, nearest
+from trainer.config_file import KeyPath, YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics import METRICS, declaration
 
@@ -26,13 +26,18 @@ def check_space(spec: "SweepSpec", document: YamlDocument) -> None:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
     _check_objective(spec, document)
-    _check_keys(spec, document)
     space = _check_conditions(spec.parameters, document)
+    _check_keys(spec, document)
     _check_values(spec, document)
     _check_baselines(spec, space, document)
     _check_combinations(spec.base, space, document)
     _check_search(spec, space, document)
     _check_scheduler(spec, document)
+
+
+def place(document: YamlDocument, path: KeyPath) -> str:
+    """File and line without the key, for errors that name a key of the trainer themselves."""
+    return document.where(path).rpartition(", key ")[0]
 
 
 def _check_objective(spec: "SweepSpec", document: YamlDocument) -> None:
@@ -69,7 +74,7 @@ def _check_keys(spec: "SweepSpec", document: YamlDocument) -> None:
         if is_switch(key):
             _check_switch(key, parameter, used, where)
         else:
-            check_key(key, where.rpartition(", key ")[0])
+            check_key(key, place(document, ("parameters", key)))
 
 
 def _check_switch(key: str, parameter: ParameterSpec, used: set[str], where: str) -> None:
@@ -178,13 +183,13 @@ def _check_baselines(spec: "SweepSpec", space: Space, document: YamlDocument) ->
             elif not space.parameters[key].contains(value):
                 options = ", ".join(map(repr, space.parameters[key].options or []))
                 raise ConfigError(f"{key} is never {value!r}", where, f"valid: {options}")
-        place = document.where(("baselines", index))
-        point = _complete_baseline(index, baseline, space, spec.base, place)
-        _try_point(spec.base, space, point, f"baseline {index + 1}", place)
+        entry = document.where(("baselines", index))
+        point = _complete_baseline(index, baseline, space, spec.base, entry)
+        _try_point(spec.base, space, point, f"baseline {index + 1}", entry)
         mark = fingerprint(space.resolve(point, spec.base))
         if mark in seen:
             raise ConfigError(
-                f"baselines {seen[mark] + 1} and {index + 1} are the same configuration", place, "remove one"
+                f"baselines {seen[mark] + 1} and {index + 1} are the same configuration", entry, "remove one"
             )
         seen[mark] = index
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from sweep.checks import check_space
+from sweep.checks import check_space, place
 from sweep.parameters import ParameterSpec, ValueMapping
 from trainer.config import (
     Count,
@@ -305,7 +305,7 @@ def _resolve_trainer(spec: SweepSpec, folder: Path, document: YamlDocument) -> T
         # A file is named relative to the search space, like `extends:` in a trainer file.
         base = load_config(str(find_spec(preset, folder)) if preset.endswith((".yaml", ".yml")) else preset)
     for key in trainer.overrides:
-        check_key(key, document.where(("trainer", "overrides", key)))
+        check_key(key, place(document, ("trainer", "overrides", key)))
     try:
         return apply_overrides(base, trainer.overrides) if trainer.overrides else base
     except ConfigError as error:
