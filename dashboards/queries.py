@@ -1,0 +1,262 @@
+"""Reading a sweep back from MLflow, and from nothing else.
+
+The parent run carries the tag ``loptune.sweep``; its children carry ``mlflow.parentRunId`` and say which
+trial they are. Tables are pandas frames, so that figures need no MLflow.
+"""
+
+import contextlib
+import difflib
+import json
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from trainer.errors import MissingError, StorageError
+from trainer.metrics import METRICS
+
+CURVES = (
+    "policy/kl",
+    "policy/entropy",
+    "policy/clip_fraction",
+    "rollout/completion_length",
+    "optim/grad_norm",
+)
+MAX_CURVE_POINTS = 400  # per trial and metric; more would only make the page heavy
+
+# Parameters that differ between trials without being searched.
+_NOT_SEARCHED = ("seed", "tracking.", "checkpoint.", "evaluation.", "data.train")
+_STATE_OF_STATUS = {"FINISHED": "COMPLETE", "FAILED": "FAIL", "KILLED": "KILLED", "RUNNING": "RUNNING"}
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the sweep optimised: the mean of the last ``window`` values of ``metric``."""
+
+    metric: str = "eval/accuracy"
+    mode: Literal["max", "min"] = "max"
+    window: int = 3
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as two tables.
+
+    ``trials`` has one row per trial, in the order of their start: trial, configuration, seed, state
+    (COMPLETE, PRUNED, FAIL, KILLED or RUNNING), reason, score (NaN for a failed trial), best (of the objective
+    metric), step (last evaluated), start (UTC), duration_s (NaN while running), algorithm, alpha, eta, variant,
+    run_id, and a column for every name in ``searched``.
+
+    ``histories`` has trial, metric, step, value, for the objective metric and ``CURVES``.
+    """
+
+    name: str
+    uri: str
+    status: str
+    objective: Objective
+    trials: pd.DataFrame
+    histories: pd.DataFrame
+    searched: tuple[str, ...]
+
+    def complete(self) -> pd.DataFrame:
+        """The trials that trained to their end and have a score."""
+        return self.trials[(self.trials.state == "COMPLETE") & self.trials.score.notna()]
+
+    def configurations(self) -> pd.DataFrame:
+        """One row per configuration with complete trials: mean, low, high, seeds and the parameters."""
+        complete = self.complete()
+        if complete.empty:
+            return pd.DataFrame(columns=[*complete.columns, "mean", "low", "high", "seeds"])
+        grouped = complete.groupby("configuration", sort=False)
+        table = grouped.first()
+        table["mean"], table["low"], table["high"] = (
+            grouped.score.mean(),
+            grouped.score.min(),
+            grouped.score.max(),
+        )
+        table["seeds"] = grouped.score.count()
+        return table.reset_index()
+
+
+def sweep_names(uri: str) -> list[str]:
+    """Names of all sweeps in the store."""
+    return sorted({run.data.tags["loptune.sweep"] for run in _parents(_client(uri))})
+
+
+def read_sweep(name: str, uri: str) -> Sweep:
+    """Everything a report needs of the sweep ``name``.
+
+    Raises:
+        MissingError: the store has no such sweep; names the nearest.
+        StorageError: the store cannot be read.
+    """
+    from mlflow.exceptions import MlflowException
+
+    client = _client(uri)
+    try:
+        parents = _parents(client)
+        named = [run for run in parents if run.data.tags["loptune.sweep"] == name]
+        if not named:
+            known = sorted({run.data.tags["loptune.sweep"] for run in parents})
+            near = difflib.get_close_matches(name, known, n=1) or known[:1]
+            hint = f"did you mean {near[0]}?" if near else "no sweep was recorded here yet"
+            raise MissingError(f"no sweep named {name}", uri, hint)
+        parent = named[-1]
+        children = _search(
+            client, [parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+        )
+        objective = _objective(parent.data.params)
+        histories = _histories(client, children, (objective.metric, *CURVES))
+    except MlflowException as error:
+        raise StorageError(
+            f"cannot read the sweep: {str(error).splitlines()[0][:200]}", uri, "check that the MLflow store is up"
+        ) from error
+    trials, searched = trials_table(children, histories, objective)
+    return Sweep(name, uri, parent.info.status, objective, trials, histories, searched)
+
+
+def trials_table(
+    runs: list[Any], histories: pd.DataFrame, objective: Objective
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The trials' table of the child runs, and the names of the parameters that vary."""
+    searched = _searched([run.data.params for run in runs])
+    rows = [_trial_row(run, histories, objective, searched) for run in runs]
+    columns = ["trial", "configuration", "seed", "state", "reason", "score", "best", "step", "start"]
+    columns += ["duration_s", "algorithm", "alpha", "eta", "variant", "run_id"]
+    table = pd.DataFrame(rows, columns=[*columns, *(name for name in searched if name not in columns)])
+    return table.sort_values("start", kind="stable").reset_index(drop=True), searched
+
+
+def _trial_row(
+    run: Any, histories: pd.DataFrame, objective: Objective, searched: tuple[str, ...]
+) -> dict[str, Any]:
+    tags, params = run.data.tags, run.data.params
+    trial = _trial_name(run)
+    state = tags.get("loptune.state") or _STATE_OF_STATUS.get(run.info.status, "RUNNING")
+    own = histories[(histories.trial == trial) & (histories.metric == objective.metric)].sort_values("step")
+    score = run.data.metrics.get("final/score", math.nan)
+    if math.isnan(score) and not own.empty:
+        score = float(own.value.tail(objective.window).mean())
+    end = run.info.end_time
+    alpha, eta = (_number(params.get(name)) for name in ("algorithm.ar_alpha", "algorithm.lopti_eta"))
+    algorithm = params.get("algorithm.name", "unknown")
+    return {
+        "trial": trial,
+        "configuration": tags.get("loptune.configuration", trial),
+        "seed": tags.get("loptune.seed", params.get("seed", "")),
+        "state": state,
+        "reason": tags.get("loptune.reason", ""),
+        # A failed trial has no score: what it reached before it diverged says nothing about its setting.
+        "score": math.nan if state == "FAIL" else score,
+        "best": math.nan if own.empty else float(getattr(own.value, objective.mode)()),
+        "step": math.nan if own.empty else int(own.step.max()),
+        "start": pd.Timestamp(run.info.start_time, unit="ms", tz="UTC"),
+        "duration_s": (end - run.info.start_time) / 1000 if end else math.nan,
+        "algorithm": algorithm,
+        "alpha": alpha,
+        "eta": eta,
+        "variant": variant_name(algorithm, alpha, eta),
+        "run_id": run.info.run_id,
+        **{name: _value(params.get(name)) for name in searched},
+    }
+
+
+def variant_name(algorithm: str, alpha: float, eta: float) -> str:
+    """The update rule in words: the algorithm and which of AR and Lopti are on."""
+    parts = [algorithm]
+    if alpha > 0:
+        parts.append("AR")
+    if eta > 0:
+        parts.append("Lopti")
+    return " + ".join(parts)
+
+
+def _client(uri: str) -> Any:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def _parents(client: Any) -> list[Any]:
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = _search(client, experiments, "tags.`loptune.sweep` LIKE '%'") if experiments else []
+    return [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+
+
+def _search(client: Any, experiments: list[str], condition: str) -> list[Any]:
+    found: list[Any] = []
+    token = None
+    while True:
+        page = client.search_runs(
+            experiments, condition, max_results=_PAGE, order_by=["start_time ASC"], page_token=token
+        )
+        found.extend(page)
+        token = page.token
+        if not token:
+            return found
+
+
+def _objective(params: dict[str, str]) -> Objective:
+    found: dict[str, Any] = {
+        name: params[f"objective.{name}"] for name in ("metric", "mode", "window") if f"objective.{name}" in params
+    }
+    if not found:
+        with contextlib.suppress(ValueError):  # MLflow cuts long parameters
+            found = json.loads(params.get("space", "{}")).get("objective", {})
+    default = Objective()
+    return Objective(
+        found.get("metric", default.metric),
+        found.get("mode", default.mode),
+        int(found.get("window", default.window)),
+    )
+
+
+def _histories(client: Any, runs: list[Any], metrics: tuple[str, ...]) -> pd.DataFrame:
+    rows = []
+    for run in runs:
+        for metric in metrics:
+            if metric not in run.data.metrics:
+                continue
+            # The newest value of a step counts: a run resumed by other means may hold a step twice.
+            points = {
+                point.step: point.value
+                for point in sorted(client.get_metric_history(run.info.run_id, metric), key=lambda p: p.timestamp)
+            }
+            steps = sorted(points)
+            stride = max(1, math.ceil(len(steps) / MAX_CURVE_POINTS)) if metric in CURVES else 1
+            kept = steps[::-1][::stride][::-1]  # the last point stays
+            rows += [(_trial_name(run), metric, step, points[step]) for step in kept]
+    return pd.DataFrame(rows, columns=["trial", "metric", "step", "value"])
+
+
+def _searched(params: list[dict[str, str]]) -> tuple[str, ...]:
+    names = dict.fromkeys(name for one in params for name in one)
+    # A parameter that only some runs have was not logged by the others (a trial that never started).
+    varying = [name for name in names if len({one[name] for one in params if name in one}) > 1]
+    return tuple(name for name in varying if not name.startswith(_NOT_SEARCHED))
+
+
+def _trial_name(run: Any) -> str:
+    return str(run.data.tags.get("loptune.trial") or run.info.run_name or run.info.run_id[:8])
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text) if text is not None else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _value(text: str | None) -> Any:
+    number = _number(text)
+    return text if math.isnan(number) else number
+
+
+def unit_of(metric: str) -> str:
+    """The declared unit of a metric, for an axis; empty where it is a plain number."""
+    declared = METRICS.get(metric)
+    return declared.unit if declared is not None and declared.unit != "1" else ""

@@ -1,0 +1,106 @@
+"""A sweep's report: one self-contained HTML file and the trials as CSV beside it."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+from plotly.offline import get_plotlyjs
+
+from dashboards.curves import failures, learning_curves, parallel_coordinates, training_health
+from dashboards.figures import (
+    alpha_eta_ranks,
+    best_so_far,
+    paired_differences,
+    parameter_importance,
+    score_against_alpha,
+    score_against_eta,
+    variants_compared,
+)
+from dashboards.page import render_page, render_table
+from dashboards.queries import Sweep, read_sweep
+from dashboards.theme import Picture, number
+from dashboards.verdict import verdict
+
+REPORT_FILE = "report.html"
+TRIALS_FILE = "trials.csv"
+
+# The pictures of a report, in its order. Each takes a sweep and says in one sentence what it shows.
+PICTURES: list[Callable[[Sweep], Picture]] = [
+    variants_compared,
+    score_against_alpha,
+    score_against_eta,
+    alpha_eta_ranks,
+    paired_differences,
+    learning_curves,
+    best_so_far,
+    parameter_importance,
+    parallel_coordinates,
+    training_health,
+    failures,
+]
+
+Cell = tuple[str, str, str]
+
+
+def write_report(sweep_name: str, uri: str, out_dir: Path) -> Path:
+    """Write ``report.html`` and ``trials.csv`` for a sweep recorded in MLflow.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        MissingError: the store has no such sweep.
+        StorageError: the store cannot be read.
+    """
+    sweep = read_sweep(sweep_name, uri)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    path = out_dir / REPORT_FILE
+    _write(out_dir / TRIALS_FILE, sweep.trials.to_csv(index=False))
+    _write(path, report_html(sweep))
+    return path
+
+
+def report_html(sweep: Sweep) -> str:
+    """The report as one page."""
+    objective = sweep.objective
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    meta = (
+        f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} (mean of the last "
+        f"{objective.window} evaluations), read from MLflow on {now}; the sweep is {sweep.status.lower()}."
+    )
+    pictures = [draw(sweep) for draw in PICTURES]
+    return render_page(sweep.name, meta, verdict(sweep), pictures, trials_html(sweep), get_plotlyjs())
+
+
+def trials_html(sweep: Sweep) -> str:
+    """The table of all trials, the best first, failed ones last with their reason."""
+    parameters = [name for name in sweep.searched if name in sweep.trials.columns]
+    headings = ["trial", "configuration", "seed", "state", "score", "best", "step"]
+    headings += [name.rsplit(".", 1)[-1] for name in parameters] + ["minutes", "reason"]
+    ordered = sweep.trials.sort_values("score", ascending=sweep.objective.mode == "min", na_position="last")
+    table = []
+    for _, row in ordered.iterrows():
+        cells = [_cell(row[name]) for name in ("trial", "configuration", "seed")]
+        cells.append((str(row["state"]), str(row["state"]), str(row["state"])))
+        cells += [_cell(row[name]) for name in ("score", "best", "step", *parameters)]
+        cells.append(_cell(row["duration_s"] / 60))
+        cells.append((str(row["reason"]), str(row["reason"]), "reason"))
+        table.append(cells)
+    return render_table(headings, table)
+
+
+def _cell(value: object) -> Cell:
+    if isinstance(value, str):
+        return value, value, "number" if value.isdigit() else ""
+    if value is None or pd.isna(value):  # type: ignore[call-overload]
+        return "", "", "number"
+    return number(float(value), 4), repr(float(value)), "number"  # type: ignore[arg-type]
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file whole: a reader never sees half a report."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text, encoding="utf-8")
+    os.replace(new, path)

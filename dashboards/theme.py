@@ -1,0 +1,82 @@
+"""How pictures look: colours that hold on white and on black, and quiet axes.
+
+The page sets text and grid colours to its light or dark scheme when it draws, so figures carry none.
+"""
+
+import html
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+PALETTE = ("#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00", "#4fb0c6", "#a0683c")
+FAILED = "#d43d4f"
+MUTED = "#8b93a1"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture of the report: what it asks, what it found in this sweep, and the drawing."""
+
+    key: str
+    title: str
+    sentence: str
+    figures: tuple[go.Figure, ...] = ()
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour per name, the same on every picture that is given the same names."""
+    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(sorted(set(names)))}
+
+
+def figure(x: str = "", y: str = "", *, height: int = 380, legend: bool = True) -> go.Figure:
+    """An empty figure with axis titles, the legend below the axes."""
+    drawing = go.Figure()
+    drawing.update_layout(
+        template="none",
+        height=height,
+        margin={"l": 54, "r": 14, "t": 14, "b": 46},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 13},
+        hoverlabel={"align": "left"},
+        showlegend=legend,
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0},
+        xaxis={"title": {"text": x, "standoff": 8}, "zeroline": False, "automargin": True},
+        yaxis={"title": {"text": y, "standoff": 8}, "zeroline": False, "automargin": True},
+    )
+    return drawing
+
+
+def translucent(colour: str, opacity: float) -> str:
+    """A hex colour with opacity."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+def rows(frame: pd.DataFrame) -> list[Any]:
+    """The rows of a frame as named tuples."""
+    return list(frame.itertuples())
+
+
+def hover(row: Any, *more: str) -> str:
+    """The text over a point: its trial and setting; escaped, because reasons are free text."""
+    lines = [f"trial {row.trial}", f"{row.variant}, alpha {row.alpha:.3g}, eta {row.eta:.3g}, seed {row.seed}"]
+    lines += more
+    return "<br>".join(html.escape(line) for line in lines if line)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, without exponent where it is readable."""
+    if value != value:
+        return "none"
+    if value and (abs(value) >= 10**5 or abs(value) < 10**-4):
+        return f"{value:.{digits - 1}e}"
+    return f"{value:.{digits}g}"
+
+
+def signed(value: float) -> str:
+    """A difference, with its sign."""
+    return f"{value:+.3f}"
