@@ -7,9 +7,11 @@ knight, ``("lying", i)`` that person i is a knave, and ``("not", s)``, ``("and",
 ``("->", s, t)``, ``("<=>", s, t)`` combine them.
 """
 
+import ast
 import hashlib
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -23,7 +25,6 @@ OPERATORS = ("and", "or", "->", "<=>")
 ROLES = ("telling-truth", "lying")
 PREFILL = "<think>"
 
-# fmt: off
 # As many as the largest puzzle has people: a small policy's vocabulary can hold every phrase about each of them.
 NAMES = ("Ava", "Emma", "Jack", "Liam", "Mia", "Noah", "Owen", "Zoey")
 
@@ -34,6 +35,11 @@ SYSTEM_PROMPT = (
     "</answer>.  Now the user asks you to solve a logical reasoning problem. After thinking, when you finally "
     "reach a conclusion, clearly state the identity of each character within <answer> </answer> tags. i.e., "
     "<answer> (1) Zoey is a knight\n(2) ... </answer>."
+)
+
+# The published prompts are in this form, whatever the model.
+RAW_TEMPLATE = (
+    "<|im_start|>system\n{system}\n<|im_end|>\n<|im_start|>user\n{question}\n<|im_end|>\n<|im_start|>assistant\n"
 )
 
 _SPOKEN = (
@@ -60,6 +66,7 @@ _SPOKEN = (
 # Of 10 equal shares of all statement sets.
 _SPLIT_SHARES: dict[Split, range] = {"train": range(0, 8), "dev": range(8, 9), "test": range(9, 10)}
 _MAX_REPEATS = 2000
+_ROLE = re.compile(r"\bis a (?:knight|knave)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,40 @@ def compact_prompt(puzzle: Puzzle) -> str:
         for name, statement in zip(puzzle.names, puzzle.statements, strict=True)
     ]
     return " ; ".join(parts) + " ;"
+
+
+def puzzle_from_row(names: Any, statements: Any, solution: Any) -> Puzzle:
+    """A puzzle from the columns of the public dataset; statements may be the text of nested tuples.
+
+    Raises:
+        ValueError: columns of another form, or a solution that is not the only one.
+    """
+    try:
+        parsed = ast.literal_eval(statements) if isinstance(statements, str) else statements
+        puzzle = Puzzle(tuple(names), _as_tuples(parsed), tuple(bool(knight) for knight in solution))
+        solutions = solve(puzzle.statements)
+    except (SyntaxError, TypeError, IndexError, KeyError) as error:
+        raise ValueError(f"not a puzzle: {error}") from error
+    if solutions != [puzzle.solution] or len(puzzle.names) != len(puzzle.statements):
+        raise ValueError(f"the statements have {len(solutions)} solutions; the published one is not the only one")
+    return puzzle
+
+
+def read_answer(value: Any) -> str:
+    """The solution, one ``(1) Zoey is a knight`` per line, from text or the public dataset's mapping.
+
+    Raises:
+        ValueError: neither of these.
+    """
+    text = value.get("solution_text_format") if isinstance(value, Mapping) else value
+    if not isinstance(text, str) or not _ROLE.search(text):
+        raise ValueError("expected a solution such as '(1) Zoey is a knight', one person per line")
+    return text
+
+
+def difficulty(solution_text: str) -> str:
+    """The number of people."""
+    return str(len(_ROLE.findall(solution_text)))
 
 
 def holds(statement: Statement, assignment: Sequence[bool]) -> bool:
@@ -234,6 +275,10 @@ def _draw_part(rng: random.Random, people: int, depth: int) -> Statement:
     if depth > 1:
         return _draw_statement(rng, rng.randrange(people), people, depth)
     return (rng.choice(ROLES), rng.randrange(people))
+
+
+def _as_tuples(part: Any) -> Any:
+    return tuple(map(_as_tuples, part)) if isinstance(part, list | tuple) else part
 
 
 def _digest(content: Any) -> str:
