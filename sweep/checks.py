@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -215,8 +216,12 @@ def _complete_baseline(
 
 def _check_combinations(base: TrainConfig, space: Space, document: YamlDocument) -> None:
     """Try the corners of the space: fields may refuse each other although each value is fine."""
-    corners = space.grid(lambda parameter: parameter.extremes)
-    for point in itertools.islice(corners, MAX_CORNERS):
+    corners = list(itertools.islice(space.grid(lambda parameter: parameter.extremes), MAX_CORNERS + 1))
+    if len(corners) > MAX_CORNERS:
+        # The first ones would all share the first parameters' first values.
+        chance = random.Random(0)
+        corners = [space.walk(lambda _, parameter: chance.choice(parameter.extremes)) for _ in range(MAX_CORNERS)]
+    for point in corners:
         _try_point(base, space, point, f"the combination {_show(point)}", document.where(("parameters",)))
 
 

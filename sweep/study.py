@@ -49,7 +49,9 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
         if isinstance(range_, IntDistribution):
             return trial.suggest_int(key, range_.low, range_.high, step=range_.step, log=range_.log)
         if isinstance(range_, FloatDistribution):
-            return trial.suggest_float(key, range_.low, range_.high, step=range_.step, log=range_.log)
+            number = trial.suggest_float(key, range_.low, range_.high, step=range_.step, log=range_.log)
+            # Optuna's 0.1 + 2 * 0.1 is not the 0.3 of a baseline or a grid.
+            return min(parameter.options or [number], key=lambda option: abs(option - number))
         return parameter.value
 
     return space.walk(choose)
@@ -115,18 +117,18 @@ def frozen_trial(
         range_ = distribution(space.parameters[key])
         if range_ is not None and space.parameters[key].contains(value):
             params[key], distributions[key] = _in_optuna(value, range_), range_
-    pruned = found.state == "PRUNED" and found.score is not None
     system_attrs: dict[str, Any] = dict(configuration.attributes)
     if found.order is not None:
         system_attrs[ORDER_ATTR] = found.order
+    stops = {found.step or 0: found.score} if found.state == "PRUNED" and found.score is not None else {}
     trial = optuna.create_trial(
         state=TrialState[found.state],
-        value=found.score if found.state == "COMPLETE" else None,
+        value=found.score,
         params=params,
         distributions=distributions,
         user_attrs={} if for_sampler else notes(configuration),
         system_attrs=system_attrs,
-        intermediate_values={found.step or 0: found.score} if pruned and found.score is not None else {},
+        intermediate_values=stops,
     )
     trial.datetime_start = datetime.fromtimestamp(configuration.time)
     if found.time is not None:

@@ -415,6 +415,19 @@ def test_baseline_outside_of_the_range_is_allowed(tmp_path: Path) -> None:
     assert spec.baselines[0][ALPHA] == 0.0
 
 
+def test_values_that_refuse_each_other_are_found_in_a_large_space(tmp_path: Path) -> None:
+    # 2^11 corners: too many to try each, and the first of them are all fine.
+    numbers = ["optim.lr", "optim.weight_decay", "optim.eps", "algorithm.kl_coef", "rollout.temperature"]
+    numbers += ["algorithm.clip_ratio_low", "algorithm.clip_ratio_high", "rollout.top_p", "rollout.min_p"]
+    spec = {
+        "algorithm.token_filter": {"choice": ["none", "drop_low"]},
+        "algorithm.lopti_order": {"choice": ["low_first", "high_first"]},
+        **{key: {"uniform": [0.1, 0.2]} for key in numbers},
+    }
+    with pytest.raises(ConfigError, match=r"token_filter=drop_low.* is refused"):
+        make_spec(tmp_path, parameters=spec, baselines=[])
+
+
 def test_the_spaces_that_come_with_the_project_are_valid() -> None:
     folder = Path(str(importlib.resources.files("search_spaces")))
     names = sorted(path.name for path in folder.glob("*.yaml"))
