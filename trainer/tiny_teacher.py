@@ -22,11 +22,8 @@ from trainer.tasks.knights_knaves import NAMES, PREFILL, Puzzle, Statement, role
 PAD, UNKNOWN, END = "<pad>", "<unk>", "<|end|>"
 _TAGS = (PREFILL, "</think>", "<answer>", "</answer>")
 _NUMBERS = tuple(f"({number})" for number in range(1, 9))
-_WORDS = (
-    *": , ; says not and or iff if then ( ) assume true false fits contradiction".split(),
-    "so true",
-    "so false",
-)
+_WORDS = (":", ",", ";", "says", "not", "and", "or", "iff", "if", "then", "(", ")")
+_WORKINGS = ("assume", "true", "false", "so true", "so false", "fits", "contradiction")
 _OPERATOR_WORDS = {"and": "and", "or": "or", "<=>": "iff", "->": "then"}
 
 
@@ -39,7 +36,18 @@ def vocabulary() -> list[str]:
     roles = [
         f" {say(name, knight)}" for say in (role_statement, _assumed) for name in NAMES for knight in (True, False)
     ]
-    return [PAD, UNKNOWN, END, *_TAGS, "\n", *_NUMBERS, "people", *(f" {word}" for word in _WORDS), *names, *roles]
+    return [
+        PAD,
+        UNKNOWN,
+        END,
+        *_TAGS,
+        "\n",
+        *_NUMBERS,
+        "people",
+        *(f" {word}" for word in (*_WORDS, *_WORKINGS)),
+        *names,
+        *roles,
+    ]
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
