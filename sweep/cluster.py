@@ -21,6 +21,8 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A relative path in a configuration means the folder the sweep was started in.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # What workers and the raylet print is in stderr.log and Ray's own logs; between our lines it would be noise.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -180,7 +182,7 @@ def _packages() -> list[str]:
 def _send_logs_to(path: Path) -> None:
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    for name in ("ray", "sweep"):
+    for name in ("ray", "ray.tune", "ray.train", "ray.data", "ray.serve", "ray.rllib", "sweep"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False

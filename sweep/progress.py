@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ray import tune
-from ray.exceptions import RayTaskError
 from ray.tune.experiment import Trial
 from rich.console import Console
 from rich.live import Live
 
 from sweep.config import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP
 from sweep.state import SweepFolder
-from sweep.summary import last_step
+from sweep.summary import failure_note, last_step
 from sweep.table import TrialRow, duration, number, parameter_text, trial_table
 
 logger = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ class Reporter:
 
     def __init__(self, folder: SweepFolder, planned: int, rows: Sequence[TrialRow] = ()) -> None:
         self.rows = {row.trial: row for row in rows}
-        self._folder = folder
+        self.folder = folder
         self._planned = planned
         self._console = Console(highlight=False)
         self._live: Live | None = None
@@ -63,13 +62,13 @@ class Reporter:
         self._refreshed = now
         for row in self.rows.values():
             if row.state == "RUNNING":
-                row.step = max(row.step, last_step(self._folder.trial(row.trial)))
+                row.step = max(row.step, last_step(self.folder.trial(row.trial)))
         self._live.update(self._table(), refresh=True)
 
     def _table(self) -> Any:
         ended = sum(row.state in ("COMPLETE", "PRUNED", "FAIL") for row in self.rows.values())
         title = (
-            f"{self._folder.name}: {ended} of {self._planned} trials, {duration(time.monotonic() - self._started)}"
+            f"{self.folder.name}: {ended} of {self._planned} trials, {duration(time.monotonic() - self._started)}"
         )
         room = max(5, self._console.height - 4)
         return trial_table(sorted(self.rows.values(), key=_attention)[-room:], title)
@@ -138,7 +137,7 @@ class SweepCallback(tune.Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is not tried again."""
         row = self._row(trial)
-        row.state, row.reason = "FAIL", failure_reason(trial)
+        row.state, row.reason = "FAIL", self._reason(trial)
         self._event(row, f"failed     {row.reason}")
         self._ended()
 
@@ -146,7 +145,7 @@ class SweepCallback(tune.Callback):
         """A trial failed and is tried again from its newest checkpoint."""
         row = self._row(trial)
         row.state = "WAITING"
-        self._event(row, f"retry {trial.num_failures} of {self._max_failures}: {failure_reason(trial)}")
+        self._event(row, f"retry {trial.num_failures} of {self._max_failures}: {self._reason(trial)}")
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called ten times a second."""
@@ -160,6 +159,12 @@ class SweepCallback(tune.Callback):
         fresh = TrialRow(config["trial"], config["configuration"], config["seed"], parameters=config["parameters"])
         return self._reporter.rows.setdefault(fresh.trial, fresh)
 
+    def _reason(self, trial: Trial) -> str:
+        """What the trial wrote down; nothing where its own process died, and then what Ray says."""
+        assert self._reporter is not None
+        noted = failure_note(self._reporter.folder.trial(trial.config["trial"]))
+        return noted or " ".join(str(trial.get_pickled_error()).split())[:300]
+
     def _ended(self) -> None:
         if self._changed is not None:
             self._changed.set()
@@ -167,15 +172,6 @@ class SweepCallback(tune.Callback):
     def _event(self, row: TrialRow, text: str) -> None:
         assert self._reporter is not None
         self._reporter.event(row.trial, text)
-
-
-def failure_reason(trial: Trial) -> str:
-    """The last error of a trial in one line."""
-    error = trial.get_pickled_error()
-    if isinstance(error, RayTaskError) and error.cause is not None:
-        error = error.cause
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text[:300]
 
 
 def _is_headline(name: str) -> bool:

@@ -36,7 +36,8 @@ from sweep.summary import best_configuration, gpu_hours_spent, planned_trials, t
 from sweep.trainable import TrialPlan, bind, windowed
 from sweep.worker import TrainerFactory, build_trainer, evaluation_history
 from trainer.errors import ConfigError, StorageError, UserError
-from trainer.tracking import ParentRun, open_parent_run, prepare_store, tracking_uri
+from trainer.mlflow_store import prepare_store, tracking_uri
+from trainer.parent_run import ParentRun, open_parent_run
 
 logger = logging.getLogger(__name__)
 

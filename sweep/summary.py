@@ -127,8 +127,13 @@ def failure_reason(result: Result, run_dir: Path) -> str:
     """Why a trial failed: what its result says, else the last error of its ranks."""
     if result.state != "FAIL":
         return ""
+    return failure_note(run_dir) or result.reason
+
+
+def failure_note(run_dir: Path) -> str:
+    """The last thing that went wrong in a trial; empty if nothing did since it was last started."""
     note = run_dir / FAILURE_FILE
-    return note.read_text(encoding="utf-8").strip() if note.exists() else result.reason
+    return note.read_text(encoding="utf-8").strip() if note.exists() else ""
 
 
 def last_step(run_dir: Path) -> int:

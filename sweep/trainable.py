@@ -197,6 +197,7 @@ class SweepTrial(tune.Trainable):
             if not self.plan.sweep_dir.exists():
                 raise StorageError("the sweep's folder has disappeared", str(self.plan.sweep_dir), "put it back")
             self._assignment.run_dir.mkdir(parents=True, exist_ok=True)
+            (self._assignment.run_dir / FAILURE_FILE).unlink(missing_ok=True)
             save_config(self._assignment.config, self._assignment.run_dir / "config.yaml")
             self._last_step = self._group.call("build", self.plan.factory, self._assignment)[0]
             self._built = True

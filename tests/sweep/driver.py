@@ -3,7 +3,10 @@
 import sys
 
 from sweep.cli import main
-from tests.sweep.fake_trainer import build
+from sweep.cluster import prepare_environment
 
 if __name__ == "__main__":
+    prepare_environment(None)  # before the fake trainer's module imports Ray
+    from tests.sweep.fake_trainer import build
+
     sys.exit(main(factory=build))

@@ -1,13 +1,13 @@
-"""A trainer without a model: the real one's interface, steps of a few milliseconds, faults on order.
+"""A trainer without a model: the real one's interface and records, steps of a few milliseconds, faults on order.
 
 ``runs_dir/faults.json`` maps a trial to the faults it shall meet, e.g. ``{"c001-s0": {"kill_at": 3}}``:
 
-- ``kill_at``: SIGKILL itself at this step, the first time it gets there (``always`` repeats it)
-- ``hang_at``: sleep for ever at this step
-- ``diverge_at``: raise DivergedError at this step
+- ``kill_at``: SIGKILL itself before the step after this one, the first time (``always``: every time)
+- ``diverge_at``: raise DivergedError there
 - ``nan_at``: report a score that is not a number from this step on
-- ``raise_at``: raise RuntimeError at this step, every time
-- ``step_s``: seconds of a step (``LOPTUNE_FAKE_STEP_S`` sets it for all trials)
+- ``raise_at``: raise RuntimeError there, every time
+- ``hang_at``: never return from there
+- ``step_s``: seconds of a step (LOPTUNE_FAKE_STEP_S sets it for all trials)
 """
 
 import json
@@ -16,10 +16,11 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sweep.worker import Assignment, StopWatcher
 from trainer.errors import DivergedError
-from trainer.metrics_log import metrics_record
+from trainer.metrics_log import JsonLines, metrics_record, rewind_lines
 
 
 class FakeTrainer:
@@ -35,6 +36,7 @@ class FakeTrainer:
         faults = assignment.runs_dir / "faults.json"
         self.faults = json.loads(faults.read_text()).get(assignment.trial, {}) if faults.exists() else {}
         self.step_s = self.faults.get("step_s", float(os.environ.get("LOPTUNE_FAKE_STEP_S", "0.1")))
+        self.tracker = open_tracker(assignment)
         self._record("build")
 
     @property
@@ -49,20 +51,11 @@ class FakeTrainer:
             self.step += 1
             if self.step % self.every == 0 or self.done:
                 metrics = self._evaluate()
-            with (self.run_dir / "metrics.jsonl").open("a") as out:
-                out.write(
-                    json.dumps(metrics_record({"rollout/reward": self.quality, **metrics}, self.step)) + "\n"
-                )
+            self.tracker.log({"rollout/reward": self.quality, **metrics}, self.step)
             self._record("step")
             self.progress.step(self.step, metrics)
         self.save_checkpoint()
         return {**metrics, "step": float(self.step)}
-
-    def _evaluate(self) -> dict[str, float]:
-        score = self.quality + 0.001 * self.step
-        if self.step >= self.faults.get("nan_at", 10**9):
-            score = float("nan")
-        return {"eval/accuracy": score, "eval/reward": 3 * score}
 
     def save_checkpoint(self) -> Path:
         folder = self.run_dir / "checkpoints" / f"step-{self.step}"
@@ -75,18 +68,19 @@ class FakeTrainer:
     def resume(self) -> int:
         states = (self.run_dir / "checkpoints").glob("step-*/state.json")
         self.step = max((json.loads(state.read_text())["step"] for state in states), default=0)
-        self._cut_metrics()
+        self.tracker.rewind(self.step)
         self._record("resume")
         return self.step
 
     def close(self, status: str = "FINISHED") -> None:
+        self.tracker.close(status)
         self._record(f"close {status}")
 
-    def _cut_metrics(self) -> None:
-        path = self.run_dir / "metrics.jsonl"
-        if path.exists():
-            lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= self.step]
-            path.write_text("".join(line + "\n" for line in lines))
+    def _evaluate(self) -> dict[str, float]:
+        score = self.quality + 0.001 * self.step
+        if self.step >= self.faults.get("nan_at", 10**9):
+            score = float("nan")
+        return {"eval/accuracy": score, "eval/reward": 3 * score}
 
     def _fault(self) -> None:
         step, faults = self.step, self.faults
@@ -102,10 +96,40 @@ class FakeTrainer:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _record(self, event: str) -> None:
-        self.run_dir.mkdir(parents=True, exist_ok=True)
         line = {"event": event, "step": self.step, "pid": os.getpid(), "time": time.time()}
         with (self.run_dir / "fake.jsonl").open("a") as out:
             out.write(json.dumps(line) + "\n")
+
+
+class LocalTracker:
+    """The part of a Tracker that writes ``metrics.jsonl``: MLflow and torch take seconds to import."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / "metrics.jsonl"
+        self.lines = JsonLines(self.path)
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self.lines.append([metrics_record(metrics, step)])
+
+    def rewind(self, step: int) -> None:
+        self.lines.close()
+        rewind_lines(self.path, step, 0)
+        self.lines = JsonLines(self.path)
+
+    def close(self, status: str) -> None:
+        self.lines.close()
+
+
+def open_tracker(assignment: Assignment) -> Any:
+    if assignment.config.tracking.offline:
+        return LocalTracker(assignment.run_dir)
+    from trainer.tracking import Tracker
+    from trainer.types import RunContext
+
+    context = RunContext(
+        assignment.run_dir, assignment.runs_dir, assignment.experiment, assignment.trial, assignment.tags
+    )
+    return Tracker(assignment.config, context)
 
 
 def build(assignment: Assignment, progress: StopWatcher) -> FakeTrainer:

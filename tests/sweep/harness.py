@@ -1,0 +1,121 @@
+"""Starting sweeps of fake trials as processes of their own, and reading what they left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_space(path: Path, **changes: Any) -> Path:
+    """A space of one-second trials; ``changes`` replace its top-level keys."""
+    space = {
+        "name": "fake",
+        "trainer": {
+            "preset": "tiny_kk",
+            "overrides": {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2},
+        },
+        "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
+        "baselines": [{"algorithm.ar_alpha": 0.1}, {"algorithm.ar_alpha": 0.3}],
+        "search": {"sampler": "random", "configurations": 1, "seed": 0},
+        "seeds": [0],
+        "limits": {"max_concurrent": 2, "max_failures": 1},
+        **changes,
+    }
+    path.write_text(yaml.safe_dump(space))
+    return path
+
+
+def start(*arguments: object, step_s: float = 0.1) -> subprocess.Popen[str]:
+    """Start ``sweep ARGUMENTS`` with fake trials."""
+    environment = {
+        **os.environ,
+        "LOPTUNE_FAKE_STEP_S": str(step_s),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.sweep.driver", *map(str, arguments)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str, str]:
+    """Wait for a sweep; returns exit code, output and error output."""
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def sweep(*arguments: object, step_s: float = 0.1, timeout: float = 120) -> tuple[int, str, str]:
+    """Run ``sweep ARGUMENTS`` with fake trials to its end."""
+    return finish(start(*arguments, step_s=step_s), timeout)
+
+
+def wait_until(condition: Callable[[], bool], timeout: float = 60, what: str = "") -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: it did not come true.
+    """
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what or "the condition did not come true")
+        time.sleep(0.05)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL the driver alone."""
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=10)
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()
+
+
+def ledger(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of a sweep's ledger."""
+    path = folder / "events.jsonl"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def results(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results of a sweep by trial; asserts that no trial has two."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in ledger(folder):
+        if record["event"] == "result":
+            name = f"c{record['configuration']:03d}-s{record['seed']}"
+            assert name not in found, f"{name} has two results"
+            found[name] = record
+    return found
+
+
+def history(folder: Path, trial: str, event: str | None = None) -> list[dict[str, Any]]:
+    """What a fake trial recorded of itself."""
+    path = folder / "trials" / trial / "fake.jsonl"
+    if not path.exists():
+        return []
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in lines if event in (None, line["event"])]
+
+
+def metrics(folder: Path, trial: str) -> list[dict[str, Any]]:
+    """The lines of a trial's ``metrics.jsonl``."""
+    path = folder / "trials" / trial / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,113 @@
+"""One sweep in which every trial meets another fate, on real Ray."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from sweep.state import leftovers, sweep_folder
+from tests.sweep.harness import history, metrics, results, sweep, write_space
+
+pytestmark = pytest.mark.slow
+
+FAULTS = {
+    "c001-s0": {"kill_at": 3},
+    "c002-s0": {"diverge_at": 3},
+    "c003-s0": {"kill_at": 3, "always": True},
+    "c004-s0": {"nan_at": 4},
+    "c005-s0": {"raise_at": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
+    runs = tmp_path_factory.mktemp("runs")
+    (runs / "faults.json").write_text(json.dumps(FAULTS))
+    baselines = [{"algorithm.ar_alpha": 0.05 * number} for number in range(6)]
+    space = write_space(
+        runs / "space.yaml", baselines=baselines, search={"sampler": "random", "configurations": 2}
+    )
+    code, out, err = sweep("run", space, "--runs-dir", runs, "--offline", "--cpus", 2)
+    return runs / "fake", code, out, err
+
+
+def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(finished: tuple[Path, int, str, str]) -> None:
+    folder, code, out, err = finished
+    assert code == 1, err
+    states = {trial: result["state"] for trial, result in results(folder).items()}
+    assert states == {
+        "c000-s0": "COMPLETE",
+        "c001-s0": "COMPLETE",
+        "c002-s0": "FAIL",
+        "c003-s0": "FAIL",
+        "c004-s0": "FAIL",
+        "c005-s0": "FAIL",
+        "c006-s0": "COMPLETE",
+        "c007-s0": "COMPLETE",
+    }
+    assert "8 trials: 4 complete, 0 stopped early, 4 failed" in out
+
+
+def test_a_killed_worker_is_retried_from_its_checkpoint(finished: tuple[Path, int, str, str]) -> None:
+    folder, _, out, _ = finished
+    assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
+    assert [event["step"] for event in history(folder, "c001-s0", "step")] == [1, 2, 3, 3, 4]
+    assert [line["step"] for line in metrics(folder, "c001-s0")] == [1, 2, 3, 4]
+    assert "retry 1 of 1: rank 0 died" in out
+
+
+def test_a_retried_trial_ends_like_an_undisturbed_one(finished: tuple[Path, int, str, str]) -> None:
+    folder, *_ = finished
+    evaluations = [line["eval/accuracy"] for line in metrics(folder, "c001-s0") if "eval/accuracy" in line]
+    assert evaluations == pytest.approx([0.052, 0.054])
+    assert results(folder)["c001-s0"]["score"] == pytest.approx(statistics.mean(evaluations))
+
+
+def test_retries_are_counted(finished: tuple[Path, int, str, str]) -> None:
+    folder, *_ = finished
+    assert len(history(folder, "c003-s0", "build")) == 2
+    assert len(history(folder, "c005-s0", "build")) == 2
+
+
+@pytest.mark.parametrize(
+    ("trial", "reason"),
+    [
+        ("c002-s0", "diverged at step 3: policy/loss is nan"),
+        ("c004-s0", "diverged at step 4: eval/accuracy is nan"),
+    ],
+)
+def test_divergence_fails_without_a_retry_or_a_score(
+    finished: tuple[Path, int, str, str], trial: str, reason: str
+) -> None:
+    folder, _, out, _ = finished
+    assert len(history(folder, trial, "build")) == 1
+    assert results(folder)[trial]["score"] is None
+    assert results(folder)[trial]["reason"] == reason
+    assert f"failed: {trial}  {reason}" in out
+
+
+def test_the_reason_of_a_failure_is_printed(finished: tuple[Path, int, str, str]) -> None:
+    _, _, out, _ = finished
+    assert "failed: c005-s0  the disk caught fire" in out
+    assert "failed: c003-s0  rank 0 died" in out
+
+
+def test_the_best_configuration_is_named(finished: tuple[Path, int, str, str]) -> None:
+    folder, _, out, _ = finished
+    complete = {trial: r["score"] for trial, r in results(folder).items() if r["state"] == "COMPLETE"}
+    winner = max(complete, key=lambda trial: complete[trial])
+    assert f"best: configuration {int(winner[1:4])} " in out
+
+
+def test_ranks_stay_warm_between_trials(finished: tuple[Path, int, str, str]) -> None:
+    folder, *_ = finished
+    pids = [history(folder, f"c00{number}-s0", "build")[-1]["pid"] for number in range(8)]
+    # Two slots; two kills and two spent retries cost a process each.
+    assert len(set(pids)) < len(pids)
+
+
+def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
+    folder, *_ = finished
+    assert leftovers(sweep_folder(folder.parent, "fake")) == []
+    assert not (folder / "ray").exists()
