@@ -203,6 +203,30 @@ class OptimConfig(Section):
     logits_chunk_tokens: Count = Field(1024, description="completion tokens whose logits exist at one time")
 
 
+class ParallelConfig(Section):
+    """Several ranks training one model, started by torchrun, `accelerate launch` or a sweep."""
+
+    strategy: Literal["none", "ddp", "deepspeed"] = Field(
+        "none", description="none: one process; ddp: whole copies; deepspeed: ZeRO"
+    )
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        2, description="deepspeed shards: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters"
+    )
+    offload: Literal["none", "optimizer", "parameters"] = Field(
+        "none", description="deepspeed: keep the optimizer's shards, or those of the parameters too, in CPU memory"
+    )
+    timeout_s: Count = Field(600, description="a rank waits this long for the others before it gives up [s]")
+
+    @model_validator(mode="after")
+    def _check(self) -> "ParallelConfig":
+        lowest = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]
+        if self.offload != "none" and self.strategy != "deepspeed":
+            raise ValueError(f"offload {self.offload} needs strategy: deepspeed")
+        if self.zero_stage < lowest:
+            raise ValueError(f"offload {self.offload} needs zero_stage {lowest} or higher")
+        return self
+
+
 class EvaluationConfig(Section):
     """Measuring the policy while it trains."""
 
@@ -245,6 +269,7 @@ class TrainConfig(Section):
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optim: OptimConfig = OptimConfig()
+    parallel: ParallelConfig = ParallelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
