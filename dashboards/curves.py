@@ -6,8 +6,9 @@ from typing import Any
 import pandas as pd
 
 from dashboards.queries import CURVES, Sweep, unit_of
-from dashboards.theme import FAILED, MUTED, Picture, colours, figure, hover, number, rows, translucent
+from dashboards.theme import FAILED, MUTED, Picture, colours, figure, hover, number, rows, short_name, translucent
 
+MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
 MAX_AXES = 8  # of the parallel coordinates
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",
@@ -24,7 +25,7 @@ def learning_curves(sweep: Sweep) -> Picture:
     values = sweep.histories[sweep.histories.metric == metric]
     if values.empty:
         return Picture("curves", title, "No evaluation has been logged yet.")
-    drawing = figure("training step", metric, height=440)
+    drawing = figure("training step", metric, height=420, legend=False)
     _trial_lines(drawing, sweep, values, width=1.6)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
@@ -34,7 +35,7 @@ def learning_curves(sweep: Sweep) -> Picture:
         f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
         "dotted lines are trials that failed or were stopped."
     )
-    return Picture("curves", title, text, (drawing,))
+    return Picture("curves", title, text, (drawing,), _legend(sweep, values))
 
 
 def training_health(sweep: Sweep) -> Picture:
@@ -46,17 +47,18 @@ def training_health(sweep: Sweep) -> Picture:
             continue
         unit = unit_of(metric)
         label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")
-        drawing = figure("training step", label, height=300)
+        drawing = figure("training step", label, height=280, legend=False)
         _trial_lines(drawing, sweep, values, width=1)
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
-            f"{_CURVE_TITLES[metric].lower()} {number(last.median(), 2)} "
+            f"{_CURVE_TITLES[metric]} {number(last.median(), 2)} "
             f"({number(last.min(), 2)} to {number(last.max(), 2)})"
         )
     if not drawings:
         return Picture("health", title, "No training step has been logged yet.")
-    return Picture("health", title, f"At the last step, median (range): {', '.join(ends)}.", tuple(drawings))
+    text = f"At the last step, median (range): {', '.join(ends)}."
+    return Picture("health", title, text, tuple(drawings), _legend(sweep, sweep.histories))
 
 
 def parallel_coordinates(sweep: Sweep) -> Picture:
@@ -100,7 +102,7 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
                 xshift=4 if place < len(axes) - 1 else -4,
                 font={"size": 11},
             )
-    short = [html.escape(name.rsplit(".", 1)[-1]) for name in names]
+    short = [html.escape(short_name(name)) for name in names]
     drawing.update_xaxes(tickmode="array", tickvals=list(range(len(names))), ticktext=short, showgrid=False)
     drawing.update_xaxes(range=[-0.15, len(names) - 0.85])
     drawing.update_yaxes(visible=False, range=[-0.2, 1.08])
@@ -109,7 +111,7 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
         f"{len(trials)} trials over {len(sweep.searched)} searched parameters; blue is a low score and orange a "
         f"high one; {failures} failed (red, dotted, below the score's scale)."
     )
-    return Picture("parallel", title, text, (drawing,))
+    return Picture("parallel", title, text, (drawing,), min_width=120 * len(names))
 
 
 def failures(sweep: Sweep) -> Picture:
@@ -139,7 +141,7 @@ def failures(sweep: Sweep) -> Picture:
 
 
 def _trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) -> None:
-    shades, named = colours(sweep.trials.variant), set()
+    shades = colours(sweep.trials.variant)
     for row in rows(sweep.trials):
         own = values[values.trial == row.trial].sort_values("step")
         if own.empty:
@@ -150,17 +152,20 @@ def _trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float)
             y=own.value,
             mode="lines" if len(own) > 1 else "markers",
             name=row.variant,
-            legendgroup=row.variant,
-            showlegend=row.variant not in named,
             line={"color": shades[row.variant], "width": width, "dash": "solid" if whole else "dot"},
-            opacity=0.8,
+            opacity=0.8 if len(sweep.trials) <= MANY_TRIALS else 0.4,
             hovertext=[
                 hover(row, f"step {step}: {number(value)}")
                 for step, value in zip(own.step, own.value, strict=True)
             ],
             hoverinfo="text",
         )
-        named.add(row.variant)
+
+
+def _legend(sweep: Sweep, values: pd.DataFrame) -> dict[str, str]:
+    """The colours of the update rules that have a line."""
+    present = set(sweep.trials[sweep.trials.trial.isin(values.trial)].variant)
+    return {name: shade for name, shade in colours(sweep.trials.variant).items() if name in present}
 
 
 def _axis(column: "pd.Series[Any]") -> tuple["pd.Series[Any]", list[tuple[float, str]]]:

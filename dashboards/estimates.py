@@ -34,13 +34,18 @@ class Importance:
     chance: float  # the 95th percentile of the same share when scores are shuffled
 
 
-def bootstrap(values: Sequence[float], statistic: Callable[[Vector], float], seed: int = 0) -> Interval:
-    """Percentile interval of a statistic of independent values; a single value has no width."""
-    data = np.asarray(values, dtype=float)
-    draws = np.random.default_rng(seed).choice(data, (RESAMPLES, len(data)))
-    spread = [statistic(draw) for draw in draws]
+def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], float], seed: int = 0) -> Interval:
+    """Percentile interval of a statistic of all values, resampling whole groups.
+
+    Trials of one configuration are alike, so configurations are drawn, with their trials; where there is only
+    one, its trials are drawn. A single value has no width.
+    """
+    units = groups if len(groups) > 1 else [[value] for value in groups[0]]
+    arrays = [np.asarray(unit, dtype=float) for unit in units]
+    draws = np.random.default_rng(seed).integers(0, len(arrays), (RESAMPLES, len(arrays)))
+    spread = [statistic(np.concatenate([arrays[index] for index in draw])) for draw in draws]
     low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(statistic(data)), float(low), float(high))
+    return Interval(float(statistic(np.concatenate(arrays))), float(low), float(high))
 
 
 def interquartile_mean(values: Vector) -> float:

@@ -18,25 +18,40 @@ from dashboards.estimates import (
     rank_correlation,
 )
 from dashboards.queries import Sweep
-from dashboards.theme import FAILED, MUTED, Picture, colours, figure, hover, number, rows, signed, translucent
+from dashboards.theme import (
+    FAILED,
+    MUTED,
+    Picture,
+    colours,
+    figure,
+    hover,
+    label_rows,
+    number,
+    rows,
+    short_name,
+    signed,
+    translucent,
+)
 
 MIN_BAND_POINTS = 5  # configurations needed for a local mean
+MAX_NUMBERED = 5  # ranks written beside their points
+MAX_PAIRED_ROWS = 20
 
 
 def score_against_alpha(sweep: Sweep) -> Picture:
     """Score against AR's alpha, per algorithm."""
-    return _score_against(sweep, "alpha", "Advantage Reweighting strength alpha")
+    return _score_against(sweep, "alpha", "AR strength alpha")
 
 
 def score_against_eta(sweep: Sweep) -> Picture:
     """Score against Lopti's eta, per algorithm."""
-    return _score_against(sweep, "eta", "Lopti threshold eta (0 is off)")
+    return _score_against(sweep, "eta", "Lopti threshold eta")
 
 
 def _score_against(sweep: Sweep, column: str, label: str) -> Picture:
     title = f"Score against {column}"
     configurations, shades = sweep.configurations(), colours(sweep.trials.algorithm)
-    drawing, found = figure(label, _objective_text(sweep)), []
+    drawing, found = figure(label, sweep.objective.metric), []
     for algorithm, shade in shades.items():
         means = configurations[configurations.algorithm == algorithm]
         if means[column].nunique() >= MIN_BAND_POINTS:
@@ -62,25 +77,24 @@ def _score_against(sweep: Sweep, column: str, label: str) -> Picture:
 
 
 def alpha_eta_ranks(sweep: Sweep) -> Picture:
-    """Rank of every configuration over alpha and eta: points only."""
+    """Rank of every configuration over alpha and eta, a panel per algorithm: points only."""
     title, configurations = "Rank over alpha and eta", sweep.configurations()
     if configurations.empty:
         return Picture("ranks", title, "No trial has a score yet.")
     ranks = configurations["mean"].rank(ascending=sweep.objective.mode == "min", method="min").astype(int)
-    drawing = figure("alpha", "eta")
-    symbols = dict(zip(sorted(set(sweep.trials.algorithm)), ("circle", "diamond", "square", "star"), strict=False))
+    numbered = max(1, min(MAX_NUMBERED, len(ranks) // 2))
+    panels = []
     for algorithm, group in configurations.groupby("algorithm"):
         own = ranks[group.index]
-        drawing.add_scatter(
+        panel = figure("alpha", f"eta ({algorithm})", height=340, legend=False)
+        panel.add_scatter(
             x=group.alpha,
             y=group.eta,
             mode="markers+text",
-            name=str(algorithm),
-            text=[str(rank) for rank in own],
+            text=[str(rank) if rank <= numbered else "" for rank in own],
             textposition="top center",
             marker={
-                "symbol": symbols.get(str(algorithm), "circle"),
-                "size": 15,
+                "size": 13,
                 "color": own,
                 "cmin": 1,
                 "cmax": max(2, int(ranks.max())),
@@ -89,17 +103,20 @@ def alpha_eta_ranks(sweep: Sweep) -> Picture:
                 "line": {"width": 1, "color": MUTED},
             },
             hovertext=[
-                html.escape(f"configuration {row['configuration']}: rank {rank}, mean {number(row['mean'])}")
+                html.escape(f"{configuration_label(row)}: rank {rank}, mean {number(row['mean'])}")
                 for (_, row), rank in zip(group.iterrows(), own, strict=True)
             ],
             hoverinfo="text",
         )
+        panel.update_xaxes(range=_padded(configurations.alpha))
+        panel.update_yaxes(range=_padded(configurations.eta))
+        panels.append(panel)
     top = configurations[ranks <= max(1, len(ranks) // 4)]
     text = (
-        f"The best quarter ({len(top)} of {len(ranks)} configurations) lies at alpha "
-        f"{_range(top.alpha)} and eta {_range(top.eta)}; the numbers are ranks, 1 is best."
+        f"The best quarter ({len(top)} of {len(ranks)} configurations) lies at alpha {_range(top.alpha)} and eta "
+        f"{_range(top.eta)}; brighter is better, the best {numbered} carry their rank."
     )
-    return Picture("ranks", title, text, (drawing,))
+    return Picture("ranks", title, text, tuple(panels))
 
 
 def variants_compared(sweep: Sweep) -> Picture:
@@ -110,10 +127,11 @@ def variants_compared(sweep: Sweep) -> Picture:
     sign = 1 if sweep.objective.mode == "max" else -1
     shades = colours(sweep.trials.variant)
     estimates = {
-        str(name): bootstrap(list(group.score), interquartile_mean) for name, group in complete.groupby("variant")
+        str(name): bootstrap([list(own.score) for _, own in group.groupby("configuration")], interquartile_mean)
+        for name, group in complete.groupby("variant")
     }
     order = sorted(estimates, key=lambda name: sign * estimates[name].value)
-    drawing = figure(_objective_text(sweep), height=120 + 62 * len(order), legend=False)
+    drawing = figure(sweep.objective.metric, height=90 + 58 * len(order), legend=False)
     for name in order:
         scores, estimate = complete[complete.variant == name], estimates[name]
         drawing.add_scatter(
@@ -141,13 +159,15 @@ def variants_compared(sweep: Sweep) -> Picture:
             f"[{number(estimate.low)}, {number(estimate.high)}]",
             hoverinfo="text",
         )
+    label_rows(drawing, order)
     first = order[-1]
     text = f"{first} leads with an interquartile mean of {number(estimates[first].value)}"
     text += f" ({LEVEL:.0%} interval {number(estimates[first].low)} to {number(estimates[first].high)})"
     if len(order) > 1:
         values = {name: list(sign * complete[complete.variant == name].score) for name in order}
         chances = [
-            f"{probability_of_improvement(values[first], values[name]):.0%} over {name}" for name in order[-2::-1]
+            f"{probability_of_improvement(values[first], values[name]):.0%} over {name}"
+            for name in order[-2:-6:-1]
         ]
         text += f"; a trial of it beats one of another rule with probability {', '.join(chances)}"
     return Picture("variants", title, text + ".", (drawing,))
@@ -164,10 +184,10 @@ def paired_differences(sweep: Sweep) -> Picture:
     order = (
         pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=sweep.objective.mode == "max")
     )
-    shades = colours(sweep.trials.variant)
-    drawing = figure(f"difference of {sweep.objective.metric}", height=120 + 34 * len(order), legend=False)
+    drawn, shades = order.tail(MAX_PAIRED_ROWS), colours(sweep.trials.variant)
+    drawing = figure(f"difference of {sweep.objective.metric}", height=90 + 48 * len(drawn), legend=False)
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
-    for label in order.index:
+    for label in drawn.index:
         own = pairs[pairs.label == label]
         shade = shades[own.variant.iloc[0]]
         drawing.add_scatter(
@@ -185,12 +205,15 @@ def paired_differences(sweep: Sweep) -> Picture:
             marker={"color": shade, "size": 15, "symbol": "line-ns", "line": {"width": 3, "color": shade}},
             hoverinfo="skip",
         )
+    label_rows(drawing, list(drawn.index))
     better = pairs.groupby("label").difference.agg(lambda values: _all_better(values, sweep.objective.mode))
     label = order.index[-1]
     text = (
         f"{int(better.sum())} of {len(order)} configurations beat the plain algorithm on every shared seed; "
         f"the largest mean difference is {signed(order.iloc[-1])} ({label})."
     )
+    if len(drawn) < len(order):
+        text += f" The best {len(drawn)} are drawn."
     return Picture("paired", title, text, (drawing,))
 
 
@@ -227,7 +250,7 @@ def best_so_far(sweep: Sweep) -> Picture:
         return Picture("best", title, "No trial has a score yet.")
     running = scored.score.cummax() if sweep.objective.mode == "max" else scored.score.cummin()
     numbers = scored.index + 1
-    drawing = figure("trial, in the order of start", _objective_text(sweep))
+    drawing = figure("trial, in the order of start", sweep.objective.metric)
     drawing.add_scatter(
         x=numbers, y=running, mode="lines", line={"shape": "hv", "color": MUTED, "width": 2}, name="best so far"
     )
@@ -242,7 +265,7 @@ def best_so_far(sweep: Sweep) -> Picture:
             hovertext=[hover(row, f"score {number(row.score)}") for row in rows(own)],
             hoverinfo="text",
         )
-    shares = figure(_objective_text(sweep), "trials", height=300, legend=False)
+    shares = figure(sweep.objective.metric, "trials", legend=False)
     shares.add_histogram(x=scored.score, nbinsx=20, marker={"color": MUTED})
     last = int(running.index[int(np.argmax(running.to_numpy() == running.iloc[-1]))]) + 1
     low, middle, high = scored.score.quantile([0.25, 0.5, 0.75])
@@ -264,12 +287,13 @@ def parameter_importance(sweep: Sweep) -> Picture:
         )
         return Picture("importance", title, text)
     found = found[:12]
-    drawing = figure("share of rank variance explained", height=140 + 38 * len(found))
-    names = [one.parameter for one in found[::-1]]
+    drawing = figure("share of rank variance explained", height=130 + 46 * len(found))
+    names = [short_name(one.parameter) for one in found[::-1]]
     drawing.add_bar(
         x=[one.share.value for one in found[::-1]],
         y=names,
         orientation="h",
+        width=0.35,
         name="this sweep",
         marker={"color": translucent("#3d85c6", 0.8)},
         error_x={
@@ -287,10 +311,11 @@ def parameter_importance(sweep: Sweep) -> Picture:
         name="what chance reaches (95 %)",
         marker={"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": FAILED}},
     )
-    above = [one.parameter for one in found if one.share.value > one.chance]
+    label_rows(drawing, names)
+    above = [short_name(one.parameter) for one in found if one.share.value > one.chance]
     first = found[0]
     text = (
-        f"{first.parameter} explains the most, {first.share.value:.0%} of the rank variance of "
+        f"{short_name(first.parameter)} explains the most, {first.share.value:.0%} of the rank variance of "
         f"{len(configurations)} configurations (interval {first.share.low:.0%} to {first.share.high:.0%}); "
         + (f"above chance: {', '.join(above)}." if above else "no parameter stands above chance.")
     )
@@ -319,12 +344,15 @@ def _band(drawing: go.Figure, x: object, low: object, high: object, shade: str) 
     drawing.add_scatter(x=x, y=high, fill="tonexty", fillcolor=translucent(shade, 0.18), **hidden)
 
 
-def _objective_text(sweep: Sweep) -> str:
-    return f"{sweep.objective.metric}, mean of the last {sweep.objective.window}"
-
-
 def _best_index(sweep: Sweep, scores: "pd.Series[float]") -> Any:
     return scores.idxmax() if sweep.objective.mode == "max" else scores.idxmin()
+
+
+def _padded(values: "pd.Series[float]") -> list[float]:
+    """An axis range with room for points and their ranks at the edges."""
+    low, high = float(values.min()), float(values.max())
+    room = 0.12 * (high - low) or 0.1
+    return [low - room, high + room]
 
 
 def _range(values: "pd.Series[float]") -> str:

@@ -22,11 +22,14 @@ a { color: inherit; }
 .figures { display: grid; gap: .6rem; grid-template-columns: minmax(0, 1fr); }
 @media (min-width: 46rem) { .figures.several { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 .figure { min-width: 0; min-height: 120px; }
+.legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; list-style: none; margin: .5rem 0 0; padding: 0;
+  font-size: .88rem; } .legend i { display: inline-block; width: 1.3rem; height: .22rem; margin-right: .4rem;
+  vertical-align: middle; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; width: 100%; }
 th, td { padding: .3rem .55rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-td { overflow-wrap: normal; } td.number { text-align: right; white-space: nowrap; }
-td.reason { min-width: 14rem; overflow-wrap: anywhere; }
+td { overflow-wrap: normal; white-space: nowrap; } td.number { text-align: right; }
+td.reason { min-width: 14rem; white-space: normal; overflow-wrap: anywhere; }
 th button { all: unset; cursor: pointer; font-weight: 600; white-space: nowrap; }
 th button:focus-visible { outline: 2px solid currentColor; }
 th[aria-sort=ascending] button::after { content: " \\25B2"; }
@@ -41,10 +44,13 @@ th[aria-sort=descending] button::after { content: " \\25BC"; }
 SCRIPT = """
 const figures = JSON.parse(document.getElementById('figures').textContent);
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-function scheme(printing) {
+function scheme(printing, count) {
   const ink = printing ? '#000' : colour('--ink'), line = printing ? '#ccc' : colour('--line');
   const axis = name => ({[name + '.gridcolor']: line, [name + '.linecolor']: line, [name + '.tickcolor']: line});
-  return {'font.color': ink, ...axis('xaxis'), ...axis('yaxis')};
+  // Labels inside the plot stand on the page's colour, so that lines do not run through them.
+  const paper = printing ? '#fff' : colour('--page');
+  const labels = Object.fromEntries(Array.from({length: count}, (_, i) => [`annotations[${i}].bgcolor`, paper]));
+  return {'font.color': ink, ...labels, ...axis('xaxis'), ...axis('yaxis')};
 }
 const elements = [...document.querySelectorAll('.figure')];
 for (const element of elements) {
@@ -52,9 +58,12 @@ for (const element of elements) {
   const narrow = window.innerWidth < 600;
   Plotly.newPlot(element, figure.data, figure.layout,
     {responsive: true, displaylogo: false, displayModeBar: narrow ? false : 'hover'});
-  Plotly.relayout(element, scheme(false));
 }
-const repaint = printing => elements.forEach(element => Plotly.relayout(element, scheme(printing)));
+const repaint = printing => elements.forEach(element => {
+  const annotations = figures[element.id].layout.annotations || [];
+  Plotly.relayout(element, scheme(printing, annotations.length));
+});
+repaint(false);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => repaint(false));
 addEventListener('beforeprint', () => { repaint(true); elements.forEach(e => Plotly.Plots.resize(e)); });
 addEventListener('afterprint', () => { repaint(false); elements.forEach(e => Plotly.Plots.resize(e)); });
@@ -124,14 +133,20 @@ def render_page(
 
 
 def _section(picture: Picture) -> str:
+    width = f' style="min-width:{picture.min_width}px"' if picture.min_width else ""
     places = "".join(
-        f'<div class="figure" id="{picture.key}-{index}"></div>' for index in range(len(picture.figures))
+        f'<div class="figure" id="{picture.key}-{index}"{width}></div>' for index in range(len(picture.figures))
     )
+    names = "".join(
+        f'<li><i style="background:{shade}"></i>{html.escape(name)}</li>' for name, shade in picture.legend.items()
+    )
+    legend = f'<ul class="legend">{names}</ul>' if names else ""
     kind = "figures several" if len(picture.figures) > 1 else "figures"
+    kind += " scroll" if picture.min_width else ""
     long = ' class="long"' if len(picture.figures) > 2 else ""
     return (
         f'<section id="{picture.key}"{long}><h2>{html.escape(picture.title)}</h2>'
-        f'<p>{html.escape(picture.sentence)}</p><div class="{kind}">{places}</div></section>'
+        f'<p>{html.escape(picture.sentence)}</p>{legend}<div class="{kind}">{places}</div></section>'
     )
 
 

@@ -20,7 +20,7 @@ from dashboards.figures import (
 )
 from dashboards.page import render_page, render_table
 from dashboards.queries import Sweep, read_sweep
-from dashboards.theme import Picture, number
+from dashboards.theme import Picture, number, short_name
 from dashboards.verdict import verdict
 
 REPORT_FILE = "report.html"
@@ -78,25 +78,28 @@ def trials_html(sweep: Sweep) -> str:
     """The table of all trials, the best first, failed ones last with their reason."""
     parameters = [name for name in sweep.searched if name in sweep.trials.columns]
     headings = ["trial", "configuration", "seed", "state", "score", "best", "step"]
-    headings += [name.rsplit(".", 1)[-1] for name in parameters] + ["minutes", "reason"]
+    headings += [short_name(name) for name in parameters] + ["minutes", "reason"]
     ordered = sweep.trials.sort_values("score", ascending=sweep.objective.mode == "min", na_position="last")
     table = []
     for _, row in ordered.iterrows():
         cells = [_cell(row[name]) for name in ("trial", "configuration", "seed")]
         cells.append((str(row["state"]), str(row["state"]), str(row["state"])))
-        cells += [_cell(row[name]) for name in ("score", "best", "step", *parameters)]
-        cells.append(_cell(row["duration_s"] / 60))
+        cells += [_cell(row[name], decimals=4) for name in ("score", "best")]
+        cells += [_cell(row[name]) for name in ("step", *parameters)]
+        cells.append(_cell(row["duration_s"] / 60, decimals=1))
         cells.append((str(row["reason"]), str(row["reason"]), "reason"))
         table.append(cells)
     return render_table(headings, table)
 
 
-def _cell(value: object) -> Cell:
+def _cell(value: object, decimals: int | None = None) -> Cell:
     if isinstance(value, str):
         return value, value, "number" if value.isdigit() else ""
     if value is None or pd.isna(value):  # type: ignore[call-overload]
         return "", "", "number"
-    return number(float(value), 4), repr(float(value)), "number"  # type: ignore[arg-type]
+    exact = float(value)  # type: ignore[arg-type]
+    shown = number(exact, 4) if decimals is None else f"{exact:.{decimals}f}"
+    return shown, repr(exact), "number"
 
 
 def _write(path: Path, text: str) -> None:

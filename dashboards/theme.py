@@ -4,8 +4,8 @@ The page sets text and grid colours to its light or dark scheme when it draws, s
 """
 
 import html
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -24,6 +24,8 @@ class Picture:
     title: str
     sentence: str
     figures: tuple[go.Figure, ...] = ()
+    legend: Mapping[str, str] = field(default_factory=dict)  # name -> colour, shown once for all figures
+    min_width: int = 0  # [px] below which the figure scrolls sideways
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
@@ -50,6 +52,31 @@ def figure(x: str = "", y: str = "", *, height: int = 380, legend: bool = True) 
     return drawing
 
 
+def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
+    """Write each row's name above it inside the plot: beside it, it would take a phone's whole width."""
+    drawing.update_layout(margin_l=14)
+    drawing.update_yaxes(
+        showticklabels=False, categoryorder="array", categoryarray=list(names), range=[-0.6, len(names) - 0.2]
+    )
+    for name in names:
+        drawing.add_annotation(
+            xref="paper",
+            x=0,
+            y=name,
+            yshift=17,
+            text=html.escape(name),
+            showarrow=False,
+            xanchor="left",
+            font={"size": 12},
+        )
+
+
+def short_name(parameter: str) -> str:
+    """The last part of a dotted parameter, or the section where that says nothing."""
+    *_, section, last = ["", *parameter.split(".")]
+    return section if last == "name" and section else last
+
+
 def translucent(colour: str, opacity: float) -> str:
     """A hex colour with opacity."""
     red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
@@ -74,7 +101,9 @@ def number(value: float, digits: int = 3) -> str:
         return "none"
     if value and (abs(value) >= 10**5 or abs(value) < 10**-4):
         return f"{value:.{digits - 1}e}"
-    return f"{value:.{digits}g}"
+    if value == int(value):
+        return str(int(value))
+    return f"{value:#.{digits}g}".rstrip(".")
 
 
 def signed(value: float) -> str:
