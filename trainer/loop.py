@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from rewards.sandbox import RewardPool
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rewards.sandbox import RewardPool
 from trainer.advantages import estimate_advantages
 from trainer.batching import build_batch, plan_update_batches
 from trainer.checkpoint import (
@@ -21,7 +21,7 @@ from trainer.checkpoint import (
     save_training_state,
     write_checkpoint,
 )
-from trainer.config import RolloutConfig, TrainConfig
+from trainer.config import RewardConfig, RolloutConfig, TrainConfig
 from trainer.data import ProblemSampler, load_problems
 from trainer.diagnostics import (
     batch_metrics,
@@ -110,13 +110,7 @@ class Trainer:
         )
         self.policy, self.optimizer = self.parallel.prepare(self._scored(self.causal_lm), optimizer)
         self.engine = build_engine(config, self.causal_lm, self.tokenizer)
-        self.rewards = RewardPool(
-            config.reward.functions,
-            timeout_s=config.reward.timeout_s,
-            memory_mb=config.reward.memory_mb,
-            workers=config.reward.workers,
-            failure_score=config.reward.failure_score,
-        )
+        self.rewards = build_rewards(config.reward)
 
     @property
     def total_steps(self) -> int:
@@ -341,6 +335,26 @@ def build_engine(config: TrainConfig, model: PreTrainedModel, tokenizer: Any) ->
     return TransformersEngine(
         model, pad_token_id=tokenizer.pad_token_id, max_batch_tokens=config.rollout.max_batch_tokens
     )
+
+
+def build_rewards(config: RewardConfig) -> RewardPool:
+    """The scoring processes.
+
+    Raises:
+        ConfigError: a reward function that does not exist or cannot be imported.
+    """
+    try:
+        return RewardPool(
+            config.functions,
+            timeout_s=config.timeout_s,
+            memory_mb=config.memory_mb,
+            workers=config.workers,
+            failure_score=config.failure_score,
+        )
+    except ValueError as error:
+        raise ConfigError(
+            str(error), "reward.functions", "name a reward or module:function on the path"
+        ) from error
 
 
 def _check_divisible(config: TrainConfig, world_size: int) -> None:

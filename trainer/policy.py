@@ -1,15 +1,22 @@
 """Loading the policy: a Hugging Face causal language model and its tokenizer."""
 
+import os
 from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.tiny import ensure_tiny_policy
 
 TINY = "tiny"
+
+# Bars for shards that load in a second would stand between the lines of a run.
+disable_progress_bar()
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed warns about every start without it
 
 
 def default_device(local_rank: int = 0) -> torch.device:

@@ -19,7 +19,7 @@ MASK = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
 )
 def test_token_weights(aggregation, expected):
     weights = token_weights(MASK, aggregation, total_tokens=5, total_sequences=2)
-    assert weights.flatten().tolist() == pytest.approx(sum(expected, []))
+    assert weights.flatten().tolist() == pytest.approx([*expected[0], *expected[1]])
 
 
 def loss_of(ratio: float, advantage: float, dual_clip: float = 3.0):

@@ -1,0 +1,190 @@
+"""One GRPO step here against TRL's GRPOTrainer: same model, same prompts, same number of new tokens.
+
+    python -m benchmarks.grpo_step                                  # 8 x 8 x 128 tokens, vocabulary 128
+    python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64 --threads 1 --steps 1
+
+Both train a 3.2M-parameter Qwen2 (plus embeddings) with KL 0.001 in processes of their own. Prints seconds per
+step (median), peak resident memory, and the ratios. Needs `pip install trl==1.16`.
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+GROUP_SIZE = 8
+PROMPT_TOKENS = 32
+
+
+def reward_tokens(text: str, answer: str):
+    """Share of even tokens: cheap, and different within a group."""
+    from rewards import Score
+
+    numbers = [int(number) for number in re.findall(r"w(\d+)", text)]
+    share = sum(number % 2 == 0 for number in numbers) / max(1, len(numbers))
+    return Score(reward=share, correct=share > 0.5, breakdown={})
+
+
+def make_model(folder: Path, vocab: int) -> None:
+    """A random Qwen2 and a tokenizer whose EOS lies outside the model's vocabulary, so that no completion ends early."""
+    import torch
+    from transformers import AddedToken, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=vocab,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        tie_word_embeddings=True,
+        max_position_embeddings=1024,
+        bos_token_id=None,
+        eos_token_id=vocab,
+        pad_token_id=0,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would cut the words: make them added tokens.
+    words = [f"w{i}" for i in range(vocab)]
+    tokenizer = Qwen2Tokenizer(
+        vocab={word: i for i, word in enumerate([*words, "</s>"])}, eos_token="</s>", pad_token="w0", unk_token="w0"
+    )
+    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in words[1:200]])
+    tokenizer.save_pretrained(folder)
+
+
+def prompts(count: int) -> list[str]:
+    return [" ".join(f"w{(7 * i + 3 * j) % 100 + 1}" for j in range(PROMPT_TOKENS)) for i in range(count)]
+
+
+def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
+    from trainer.config import TrainConfig
+    from trainer.loop import Trainer
+    from trainer.tracking import NullTracker
+    from trainer.types import RunContext
+
+    data = model / "prompts.jsonl"
+    rows = [{"prompt": text, "answer": ""} for text in prompts(arguments.prompts * (arguments.steps + 1))]
+    data.write_text("\n".join(map(json.dumps, rows)))
+    config = TrainConfig.model_validate(
+        {
+            "model": {"name_or_path": str(model)},
+            "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
+            "reward": {"functions": {"benchmarks.grpo_step:reward_tokens": 1.0}},
+            "rollout": {
+                "prompts_per_step": arguments.prompts,
+                "group_size": GROUP_SIZE,
+                "temperature": 1.0,
+                "max_new_tokens": arguments.tokens,
+            },
+            "optim": {"update_batch_size": arguments.prompts * GROUP_SIZE},
+            "evaluation": {"sets": {"dev": {"source": str(data), "limit": 1}}},
+            "max_steps": arguments.steps + 1,
+        }
+    )
+    context = RunContext(model / "run", model, "benchmark", "benchmark")
+    trainer = Trainer(config, context, NullTracker())
+    seconds = []
+    for _ in range(arguments.steps + 1):
+        metrics = trainer.training_step()
+        trainer.step += 1
+        seconds.append(metrics["time/step"])
+        phases = {k.removeprefix("time/"): round(v, 2) for k, v in metrics.items() if k.startswith("time/")}
+        print(f"  loptune {phases} length {metrics['rollout/completion_length']:.0f}", file=sys.stderr)
+    trainer.close()
+    return seconds
+
+
+def run_trl(model: Path, arguments: argparse.Namespace) -> list[float]:
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    seconds: list[float] = []
+
+    class Timer(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            self.started = time.perf_counter()
+
+        def on_step_end(self, args, state, control, **kwargs):
+            seconds.append(time.perf_counter() - self.started)
+            print(f"  TRL step {seconds[-1]:.2f} s", file=sys.stderr)
+
+    def reward(completions, **kwargs):
+        return [reward_tokens(text, "").reward for text in completions]
+
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(model),
+        processing_class=AutoTokenizer.from_pretrained(model),
+        reward_funcs=reward,
+        train_dataset=Dataset.from_dict({"prompt": prompts(arguments.prompts * (arguments.steps + 1))}),
+        args=GRPOConfig(
+            output_dir=str(model / "trl"),
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            per_device_train_batch_size=arguments.prompts * GROUP_SIZE,
+            num_generations=GROUP_SIZE,
+            max_completion_length=arguments.tokens,
+            max_steps=arguments.steps + 1,
+            temperature=1.0,
+            beta=0.001,
+            learning_rate=1e-6,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        ),
+        callbacks=[Timer()],
+    )
+    trainer.train()
+    lengths = [entry.get("completions/mean_length") for entry in trainer.state.log_history]
+    print(f"  TRL completion lengths {[x for x in lengths if x is not None][:3]}", file=sys.stderr)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocab", type=int, default=128)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=5, help="counted steps, after one to warm up")
+    parser.add_argument("--side", choices=["loptune", "trl"], help=argparse.SUPPRESS)
+    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        import torch
+
+        torch.set_num_threads(arguments.threads)
+        seconds = (run_ours if arguments.side == "loptune" else run_trl)(arguments.model, arguments)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(json.dumps({"seconds": seconds[1:], "peak_gib": peak}))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(Path(folder), arguments.vocab)
+        measured = {}
+        for side in ("loptune", "trl"):
+            command = [sys.executable, "-m", "benchmarks.grpo_step", "--side", side, "--model", folder]
+            for name in ("vocab", "prompts", "tokens", "threads", "steps"):
+                command += [f"--{name}", str(getattr(arguments, name))]
+            environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+            measured[side] = json.loads(output.strip().splitlines()[-1])
+    step = {side: statistics.median(result["seconds"]) for side, result in measured.items()}
+    for side, result in measured.items():
+        print(f"{side:8} {step[side]:8.2f} s/step   peak {result['peak_gib']:.2f} GiB")
+    print(f"speed: {step['trl'] / step['loptune']:.2f}x TRL's")
+    print(f"peak memory: {measured['loptune']['peak_gib'] / measured['trl']['peak_gib']:.2f} of TRL's")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.checkpoint import optimizer_tensors, steps_on_disk
+from trainer.config import TrainConfig, apply_overrides, load_config
+from trainer.errors import ConfigError, DivergedError, RewardError
+from trainer.loop import Trainer
+from trainer.tracking import NullTracker
+from trainer.types import RunContext
+
+
+class Recorder(NullTracker):
+    """Keeps what the trainer logs."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, dict[str, float]] = {}
+        self.summary: dict[str, float] = {}
+        self.rewound_to: int | None = None
+
+    def log(self, metrics, step):
+        self.steps.setdefault(step, {}).update(metrics)
+
+    def summarize(self, metrics):
+        self.summary.update(metrics)
+
+    def rewind(self, step):
+        self.rewound_to = step
+
+
+def small_config(tiny_policy: Path, **overrides) -> TrainConfig:
+    settings = {
+        "model.name_or_path": str(tiny_policy),
+        "data.train": {"source": "generated", "size": 20},
+        "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "size": 8}},
+        "evaluation.every_steps": 2,
+        "checkpoint.every_steps": 2,
+        "rollout.prompts_per_step": 3,
+        "rollout.group_size": 4,
+        "rollout.max_new_tokens": 40,
+        "optim.update_batch_size": 6,
+        "optim.tokens_per_microbatch": 400,
+        "algorithm.lopti_eta": 0.5,
+        "algorithm.ar_alpha": 0.3,
+        "algorithm.kl_coef": 0.01,
+        "max_steps": 4,
+    }
+    return apply_overrides(load_config("tiny_kk"), settings | overrides)
+
+
+def build(config: TrainConfig, folder: Path) -> Trainer:
+    return Trainer(config, RunContext(folder, folder.parent, "test", folder.name), Recorder())
+
+
+def parameters(trainer: Trainer) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in trainer.causal_lm.parameters()]
+
+
+def without_times(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.startswith("time/")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny_policy, tmp_path_factory):
+    trainer = build(small_config(tiny_policy), tmp_path_factory.mktemp("runs") / "whole")
+    trainer.train()
+    yield trainer
+    trainer.close()
+
+
+def test_a_run_trains_evaluates_and_keeps_checkpoints(undisturbed):
+    assert undisturbed.done
+    assert [step for step, _ in undisturbed.evaluations] == [0, 2, 4]
+    assert steps_on_disk(undisturbed.context.run_dir / "checkpoints") == [4, 2]
+    metrics = undisturbed.tracker.steps[1]
+    assert metrics["optim/updates"] == 4  # two update batches, two passes
+    assert metrics["policy/ratio_max"] > 1
+    assert metrics["rollout/engine_logprob_diff_max"] < 1e-4
+    accuracies = [accuracy for _, accuracy in undisturbed.evaluations]
+    assert undisturbed.tracker.summary["final/accuracy"] == pytest.approx(sum(accuracies) / 3)
+    assert undisturbed.tracker.summary["best/accuracy"] == max(accuracies)
+
+
+def test_every_logged_metric_is_declared(undisturbed):
+    from trainer.metrics import declaration
+
+    for metrics in undisturbed.tracker.steps.values():
+        for name in metrics:
+            declaration(name)
+
+
+def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
+    config = small_config(tiny_policy)
+    first = build(config, tmp_path / "run")
+    first.run_period()  # evaluation at the start
+    first.run_period()  # steps 1 and 2, checkpoint
+    first.training_step()  # work that is lost
+    first.close("KILLED")
+    second = build(config, tmp_path / "run")
+    assert second.resume() == 2
+    assert second.tracker.rewound_to == 2
+    second.train()
+    second.close()
+    assert all(torch.equal(a, b) for a, b in zip(parameters(undisturbed), parameters(second), strict=True))
+    for step in (3, 4):
+        assert without_times(second.tracker.steps[step]) == without_times(undisturbed.tracker.steps[step])
+    moments = optimizer_tensors(undisturbed.causal_lm, undisturbed.optimizer)
+    resumed = optimizer_tensors(second.causal_lm, second.optimizer)
+    assert moments.keys() == resumed.keys()
+    assert all(torch.equal(moments[name], resumed[name]) for name in moments)
+
+
+def test_resume_passes_over_a_damaged_checkpoint(tiny_policy, tmp_path):
+    config = small_config(tiny_policy)
+    first = build(config, tmp_path / "run")
+    first.train()
+    first.close()
+    weights = tmp_path / "run" / "checkpoints" / "step-4" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    second = build(config, tmp_path / "run")
+    assert second.resume() == 2
+    second.close()
+
+
+def test_resume_without_a_checkpoint_starts_at_zero(tiny_policy, tmp_path):
+    trainer = build(small_config(tiny_policy), tmp_path / "run")
+    assert trainer.resume() == 0
+    trainer.close()
+
+
+def test_stop_request_ends_at_the_step_boundary_with_a_checkpoint(tiny_policy, tmp_path):
+    trainer = build(
+        small_config(tiny_policy, **{"evaluation.every_steps": 4, "checkpoint.every_steps": 4}), tmp_path / "r"
+    )
+    step = trainer.training_step
+
+    def stopping_step():
+        trainer.stop_requested = True
+        return step()
+
+    trainer.training_step = stopping_step
+    trainer.train()
+    trainer.close("KILLED")
+    assert trainer.step == 1
+    assert steps_on_disk(tmp_path / "r" / "checkpoints") == [1]
+
+
+@pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus"])
+def test_alpha_and_eta_zero_are_the_plain_algorithm(tiny_policy, tmp_path, name):
+    """With eta 0 one pass over all tokens; with alpha 0 the advantages as estimated."""
+    overrides = {"algorithm.name": name, "algorithm.lopti_eta": 0.0, "algorithm.ar_alpha": 0.0, "max_steps": 1}
+    trainer = build(small_config(tiny_policy, **overrides), tmp_path / "r")
+    metrics = trainer.training_step()
+    trainer.close()
+    assert metrics["optim/updates"] == 2
+    assert "policy/low_token_share" not in metrics
+
+
+def test_no_reference_is_loaded_without_a_kl_coefficient(tiny_policy, tmp_path):
+    trainer = build(small_config(tiny_policy, **{"algorithm.kl_coef": 0.0}), tmp_path / "r")
+    assert trainer.reference is None
+    assert "policy/kl" not in trainer.training_step()
+    trainer.close()
+
+
+def test_first_step_of_a_run_has_ratio_one_and_kl_zero(tiny_policy, tmp_path):
+    overrides = {"algorithm.lopti_eta": 0.0, "optim.update_batch_size": 12}
+    trainer = build(small_config(tiny_policy, **overrides), tmp_path / "r")
+    metrics = trainer.training_step()
+    trainer.close()
+    assert metrics["policy/ratio_max"] == 1.0
+    assert metrics["policy/kl"] == 0.0
+
+
+def test_a_reward_that_always_raises_stops_the_run(tiny_policy, tmp_path):
+    overrides = {"reward.functions": {"tests.trainer.failing_rewards:raising": 1.0}}
+    trainer = build(small_config(tiny_policy, **overrides), tmp_path / "r")
+    with pytest.raises(RewardError, match="no such luck"):
+        trainer.training_step()
+    trainer.close("FAILED")
+
+
+def test_an_unknown_reward_is_refused_with_the_nearest_name(tiny_policy, tmp_path):
+    with pytest.raises(ConfigError, match="knights_knaves"):
+        build(small_config(tiny_policy, **{"reward.functions": {"knights_knave": 1.0}}), tmp_path / "r")
+
+
+def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
+    trainer = build(small_config(tiny_policy), tmp_path / "r")
+    trainer.run_period()
+    plain = copy.deepcopy(trainer.causal_lm.state_dict())
+    assert plain
+    original = trainer.optimizer.step
+
+    def poisoned(*args, **kwargs):
+        result = original(*args, **kwargs)
+        with torch.no_grad():
+            next(iter(trainer.causal_lm.parameters())).fill_(float("nan"))
+        return result
+
+    trainer.optimizer.step = poisoned
+    with pytest.raises(DivergedError, match="diverged at step 1"):
+        trainer.run_period()
+    trainer.close("FAILED")
+
+
+def trainer_command(tmp_path, tiny_policy, *extra):
+    return [
+        sys.executable, "-m", "trainer", "run", "tiny_kk", f"model.name_or_path={tiny_policy}", "max_steps=400",
+        "evaluation.every_steps=200", "checkpoint.every_steps=200", "rollout.prompts_per_step=2",
+        "optim.update_batch_size=16", "rollout.max_new_tokens=30", "evaluation.sets={dev: {split: dev, size: 4}}",
+        "--name", "interrupted", "--runs-dir", str(tmp_path), *extra,
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        trainer_command(tmp_path, tiny_policy), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment,
+    )  # fmt: skip
+    metrics = tmp_path / "interrupted" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and (not metrics.is_file() or "rollout/reward" not in metrics.read_text()):
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    command = output.strip().splitlines()[-1]
+    assert command.startswith("trainer run ") and command.endswith("--resume")
+    reached = steps_on_disk(tmp_path / "interrupted" / "checkpoints")[0]
+    assert reached > 0
+    again = subprocess.run(
+        [sys.executable, "-m", *command.split(), f"max_steps={reached + 1}"],
+        capture_output=True, text=True, env=environment, timeout=120,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert f"resuming interrupted at step {reached} of {reached + 1}" in again.stdout
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines() if "rollout/reward" in line]
+    assert steps == list(range(1, reached + 2))
