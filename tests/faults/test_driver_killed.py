@@ -1,0 +1,107 @@
+"""The driver is killed with SIGKILL at several moments; `sweep resume` brings the sweep to its end."""
+
+import random
+import sqlite3
+import time
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from sweep.state import end_leftovers, leftovers, sweep_folder
+from tests.sweep.harness import history, kill, ledger, metrics, results, start, sweep, wait_until, write_space
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], str]:
+    """A sweep of six trials whose driver was killed three times; the processes left over after each kill."""
+    runs = tmp_path_factory.mktemp("runs")
+    folder = runs / "fake"
+    space = write_space(
+        runs / "space.yaml",
+        seeds=[0, 1],
+        trainer={
+            "preset": "tiny_kk",
+            "overrides": {"max_steps": 12, "evaluation.every_steps": 2, "checkpoint.every_steps": 2},
+        },
+    )
+    moments = random.Random(7)
+    left: list[int] = []
+    arguments = ["run", space, "--runs-dir", runs, "--cpus", 2]
+    for ended in (0, 1, 3):
+        process = start(*arguments, step_s=0.15)
+        wait_until(
+            lambda ended=ended: len(results(folder)) >= ended and any(trained(folder)),
+            what=f"{ended} trials to end",
+        )
+        time.sleep(moments.uniform(0.0, 1.0))
+        kill(process)
+        wait_until(lambda: not leftovers(sweep_folder(runs, "fake")), timeout=20, what="the workers to end")
+        left.append(len(leftovers(sweep_folder(runs, "fake"))))
+        arguments = ["resume", "fake", "--runs-dir", runs, "--cpus", 2]
+    code, out, err = sweep(*arguments, step_s=0.05)
+    assert code == 0, err
+    return folder, left, out
+
+
+def trained(folder: Path) -> list[bool]:
+    open_trials = [path.parent.name for path in (folder / "trials").glob("*/fake.jsonl")]
+    return [len(history(folder, trial, "step")) > 0 for trial in open_trials if trial not in results(folder)]
+
+
+def test_every_trial_has_one_result(resumed: tuple[Path, list[int], str]) -> None:
+    folder, _, out = resumed
+    assert {trial: result["state"] for trial, result in results(folder).items()} == {
+        f"c00{number}-s{seed}": "COMPLETE" for number in range(3) for seed in (0, 1)
+    }
+    assert "6 trials: 6 complete, 0 stopped early, 0 failed" in out
+
+
+def test_every_trial_has_one_folder_with_every_step_once(resumed: tuple[Path, list[int], str]) -> None:
+    folder, *_ = resumed
+    assert sorted(path.name for path in (folder / "trials").iterdir()) == sorted(results(folder))
+    for trial in results(folder):
+        assert [line["step"] for line in metrics(folder, trial)] == list(range(1, 13))
+
+
+def test_trials_went_on_from_their_checkpoints(resumed: tuple[Path, list[int], str]) -> None:
+    folder, *_ = resumed
+    resumed_at = [event["step"] for trial in results(folder) for event in history(folder, trial, "resume")]
+    assert sum(step > 0 for step in resumed_at) >= 2
+
+
+def test_every_configuration_is_proposed_once(resumed: tuple[Path, list[int], str]) -> None:
+    folder, *_ = resumed
+    proposed = [record["configuration"] for record in ledger(folder) if record["event"] == "configuration"]
+    assert proposed == [0, 1, 2]
+
+
+def test_the_study_has_every_configuration_once(resumed: tuple[Path, list[int], str]) -> None:
+    folder, *_ = resumed
+    with sqlite3.connect(folder / "study.db") as database:
+        states = database.execute("SELECT number, state FROM trials ORDER BY number").fetchall()
+    assert states == [(0, "COMPLETE"), (1, "COMPLETE"), (2, "COMPLETE")]
+
+
+def test_mlflow_has_every_trial_once_and_none_is_running(resumed: tuple[Path, list[int], str]) -> None:
+    folder, *_ = resumed
+    client = mlflow.MlflowClient(f"sqlite:///{folder.parent / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("fake")
+    runs = client.search_runs([experiment.experiment_id])
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    assert len(parents) == 1
+    assert sorted(run.data.tags["loptune.trial"] for run in children) == sorted(results(folder))
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert {run.data.tags["loptune.state"] for run in children} == {"COMPLETE"}
+    for run in children:
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, "rollout/reward")]
+        assert steps == list(range(1, 13))
+
+
+def test_nothing_is_left_over(resumed: tuple[Path, list[int], str]) -> None:
+    folder, left, _ = resumed
+    assert left == [0, 0, 0]
+    assert end_leftovers(sweep_folder(folder.parent, "fake"), wait_s=0) == 0
