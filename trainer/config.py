@@ -118,15 +118,18 @@ class VllmConfig(Section):
     )
     enforce_eager: bool = Field(False, description="no CUDA graphs")
     sleep_level: Literal[0, 1, 2] = Field(
-        1, description="memory handed back while training: 0 none, 1 cache, 2 all"
+        1, description="GPU memory freed while training: 0 none, 1 weights go to host memory, 2 to nowhere"
     )
     tensor_parallel: Count = Field(1, description="ranks sharing one engine")
+    kv_cache_mb: Count | None = Field(
+        None, description="KV cache [MiB]; from gpu_memory_utilization on a GPU, 256 on a CPU if null"
+    )
 
 
 class RolloutConfig(Section):
     """How completions are sampled."""
 
-    engine: Literal["auto", "transformers"] = Field(
+    engine: Literal["auto", "transformers", "vllm"] = Field(
         "auto", description="auto: vllm where a GPU and vLLM are present, else transformers"
     )
     prompts_per_step: Count = Field(64, description="prompts of one step, over all ranks")

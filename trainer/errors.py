@@ -53,6 +53,12 @@ class RewardError(UserError):
     """Scoring fails too often for the rewards to mean anything."""
 
 
+class EngineError(UserError):
+    """The rollout engine does not start, fails, or disagrees with the policy: exit code 3."""
+
+    exit_code = 3
+
+
 class DivergedError(Exception):
     """The loss or the gradient norm stopped being a finite number."""
 
