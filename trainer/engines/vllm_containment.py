@@ -1,0 +1,72 @@
+"""Keeping what vLLM does to its process away from the trainer that shares it."""
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+_DEFAULTS = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Restore the global random states that building an engine and sampling from it change."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+@contextmanager
+def process_state_kept(local_rank: int) -> Iterator[None]:
+    """Restore what starting vLLM changes besides: the environment and PyTorch's thread setting.
+
+    ``LD_PRELOAD`` would reach every process started later, ``LOCAL_WORLD_SIZE`` whatever asks the launcher how
+    many ranks there are. Variables of vLLM's own stay: it reads them again later.
+    """
+    before, set_num_threads = dict(os.environ), torch.set_num_threads
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are handed over as tensors, so in this process
+    os.environ["LOCAL_RANK"] = str(local_rank)
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        for name in [name for name in os.environ if name not in before and not name.startswith("VLLM_")]:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def eager_on_cpu(device: torch.device) -> Iterator[None]:
+    """On a CPU, run what vLLM marks for compilation as it is: compiling takes longer than most runs there."""
+    if device.type != "cpu":
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
+def default_group_kept() -> Iterator[None]:
+    """Keep vLLM's shutdown from destroying the default process group, which belongs to the trainer."""
+    destroy = dist.destroy_process_group
+
+    def destroy_subgroup(group: dist.ProcessGroup | None = None) -> None:
+        if group is not None and group is not dist.group.WORLD:
+            destroy(group)
+
+    dist.destroy_process_group = destroy_subgroup
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy
