@@ -32,12 +32,13 @@ from trainer.diagnostics import (
 )
 from trainer.engines import RolloutEngine, SamplingParams
 from trainer.engines.transformers import TransformersEngine
+from trainer.engines.vllm import VllmEngine, context_length, vllm_installed
 from trainer.errors import ConfigError, DivergedError
 from trainer.evaluation import completion_rows, evaluate
 from trainer.isolation import isolation_passes
 from trainer.logprobs import LogprobModel, check_logits
 from trainer.parallel import Parallel
-from trainer.policy import default_device, load_policy, load_tokenizer
+from trainer.policy import default_device, load_policy, load_tokenizer, model_source
 from trainer.reweighting import reweight_advantages
 from trainer.rollout import collect_rollouts, derive_seed, stop_tokens
 from trainer.stopwatch import Stopwatch
@@ -110,6 +111,7 @@ class Trainer:
         )
         self.policy, self.optimizer = self.parallel.prepare(self._scored(self.causal_lm), optimizer)
         self.engine = build_engine(config, self.causal_lm, self.tokenizer)
+        self.engine.sync_weights(self.causal_lm)
         self.rewards = build_rewards(config.reward)
 
     @property
@@ -177,6 +179,7 @@ class Trainer:
             if not math.isfinite(metrics["rollout/reward"]):
                 raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
 
+            self.engine.sleep()
             batch = build_batch(groups, self.tokenizer.pad_token_id, self.device)
             plan = plan_update_batches(
                 batch, config.optim.update_batch_size // parallel.world_size, config.optim.tokens_per_microbatch
@@ -206,7 +209,9 @@ class Trainer:
                             statistics,
                             self.step + 1,
                         )
+            with stopwatch("sync"):
                 self.engine.sync_weights(self.causal_lm)
+                self.engine.wake()
         return (
             metrics
             | batch_metrics(batch, entropies, algorithm, parallel)
@@ -330,8 +335,20 @@ def build_engine(config: TrainConfig, model: PreTrainedModel, tokenizer: Any) ->
     """The configured rollout engine.
 
     Raises:
-        ConfigError: vLLM is asked for where it is not installed.
+        ConfigError: vLLM is asked for where it is not installed, or a request can exceed its context.
+        EngineError: vLLM does not start.
     """
+    wanted = config.rollout.engine
+    if wanted == "vllm" or (wanted == "auto" and torch.cuda.is_available() and vllm_installed()):
+        return VllmEngine(
+            model,
+            model_source(config.model),
+            context_length(config, model),
+            config.rollout.vllm,
+            revision=config.model.revision,
+            dtype=config.model.dtype,
+            trust_remote_code=config.model.trust_remote_code,
+        )
     return TransformersEngine(
         model, pad_token_id=tokenizer.pad_token_id, max_batch_tokens=config.rollout.max_batch_tokens
     )
