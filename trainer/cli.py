@@ -19,7 +19,7 @@ _RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkp
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = parse_arguments(_parser(), argv)
     try:
         code: int = arguments.command(arguments)
         return code
@@ -29,6 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
+
+
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse a command line on which ``key=value`` overrides may also stand after options."""
+    arguments, rest = parser.parse_known_args(argv)
+    for word in rest:
+        if word.startswith("-") or not hasattr(arguments, "overrides"):
+            parser.error(f"unrecognized argument: {word}")
+        arguments.overrides.append(word)
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
