@@ -72,7 +72,7 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
     from trainer.types import RunContext
 
     data = model / "prompts.jsonl"
-    rows = [{"prompt": text, "answer": ""} for text in prompts(arguments.prompts * (arguments.steps + 1))]
+    rows = [{"prompt": text, "answer": "-"} for text in prompts(arguments.prompts * (arguments.steps + 1))]
     data.write_text("\n".join(map(json.dumps, rows)))
     config = TrainConfig.model_validate(
         {
