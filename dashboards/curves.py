@@ -1,12 +1,25 @@
 """Pictures of whole trials: learning curves, training health, all settings at once, failures."""
 
 import html
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from dashboards.queries import CURVES, Sweep, unit_of
-from dashboards.theme import FAILED, MUTED, Picture, colours, figure, hover, number, rows, short_name, translucent
+from dashboards.theme import (
+    FAILED,
+    MUTED,
+    Picture,
+    colours,
+    figure,
+    hover,
+    number,
+    rows,
+    setting,
+    short_name,
+    translucent,
+)
 
 MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
 MAX_AXES = 8  # of the parallel coordinates
@@ -67,10 +80,10 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
     names = [name for name in sweep.searched if trials[name].notna().any()][:MAX_AXES]
     if not names:
         return Picture("parallel", title, "No parameter varies between the trials.")
-    axes = [_axis(trials[name]) for name in names]
+    axes = [_axis(trials[name], setting) for name in names]
     scored = trials.score.notna()
     if scored.any():
-        axes.append(_axis(trials.score))
+        axes.append(_axis(trials.score, number))
         names.append("score")
     drawing = figure(height=430, legend=False)
     ranks = trials.score.rank(pct=True, ascending=sweep.objective.mode == "max")
@@ -168,12 +181,14 @@ def _legend(sweep: Sweep, values: pd.DataFrame) -> dict[str, str]:
     return {name: shade for name, shade in colours(sweep.trials.variant).items() if name in present}
 
 
-def _axis(column: "pd.Series[Any]") -> tuple["pd.Series[Any]", list[tuple[float, str]]]:
+def _axis(
+    column: "pd.Series[Any]", show: Callable[[float], str]
+) -> tuple["pd.Series[Any]", list[tuple[float, str]]]:
     """Positions in 0..1 along an axis, None where the value is missing, and its tick labels."""
     if pd.api.types.is_numeric_dtype(column):
         low, high = float(column.min()), float(column.max())
         span = high - low or 1.0
-        ticks = [(0.0, number(low)), (1.0, number(high))] if high > low else [(0.0, number(low))]
+        ticks = [(0.0, show(low)), (1.0, show(high))] if high > low else [(0.0, show(low))]
         return (column - low) / span, ticks
     names = column.map(lambda value: None if value is None or value != value else str(value))
     values = sorted({name for name in names if name is not None})

@@ -28,6 +28,7 @@ from dashboards.theme import (
     label_rows,
     number,
     rows,
+    setting,
     short_name,
     signed,
     translucent,
@@ -68,7 +69,7 @@ def _score_against(sweep: Sweep, column: str, label: str) -> Picture:
         return Picture(column, title, "No trial has a score yet.")
     best = configurations.loc[_best_index(sweep, configurations["mean"])]
     text = (
-        f"The best mean score, {number(best['mean'])}, was at {column} {number(best[column])} ({best.algorithm})"
+        f"The best mean score, {number(best['mean'])}, was at {column} {setting(best[column])} ({best.algorithm})"
     )
     text += f"; rank correlation of score with {column}: {', '.join(found)}." if found else "."
     if any(trace.fill == "tonexty" for trace in drawing.data):
@@ -357,7 +358,7 @@ def _padded(values: "pd.Series[float]") -> list[float]:
 
 def _range(values: "pd.Series[float]") -> str:
     low, high = values.min(), values.max()
-    return number(low, 2) if low == high else f"{number(low, 2)} to {number(high, 2)}"
+    return setting(low) if low == high else f"{setting(low)} to {setting(high)}"
 
 
 def _all_better(differences: "pd.Series[float]", mode: str) -> bool:

@@ -21,7 +21,7 @@ a { color: inherit; }
 .verdict p:first-child { font-weight: 600; font-size: 1.08rem; }
 .figures { display: grid; gap: .6rem; grid-template-columns: minmax(0, 1fr); }
 @media (min-width: 46rem) { .figures.several { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
-.figure { min-width: 0; min-height: 120px; }
+.figure { min-width: 0; }
 .legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; list-style: none; margin: .5rem 0 0; padding: 0;
   font-size: .88rem; } .legend i { display: inline-block; width: 1.3rem; height: .22rem; margin-right: .4rem;
   vertical-align: middle; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
@@ -35,10 +35,12 @@ th button:focus-visible { outline: 2px solid currentColor; }
 th[aria-sort=ascending] button::after { content: " \\25B2"; }
 th[aria-sort=descending] button::after { content: " \\25BC"; }
 .COMPLETE { color: var(--good); } .FAIL { color: var(--bad); font-weight: 600; } .PRUNED { color: var(--warn); }
-@media print { :root { --ink: #000; --soft: #444; --line: #bbb; --page: #fff; --card: #f3f3f3; }
+@media print { :root { --ink: #000; --soft: #444; --line: #bbb; --page: #fff; --card: #f3f3f3;
+    --good: #1a7f4b; --bad: #c62b3f; --warn: #946200; }
   body { max-width: none; font-size: 11pt; padding: 0; } nav { display: none; }
   section { break-inside: avoid; } section.long { break-inside: auto; } tr { break-inside: avoid; }
-  .scroll { overflow: visible; } table { font-size: 8pt; } td.reason { min-width: 0; } }
+  .scroll { overflow: visible; } table { font-size: 7pt; } td { white-space: normal; }
+  th, td { padding: .15rem .25rem; } td.reason { min-width: 0; } }
 """
 
 SCRIPT = """
@@ -65,8 +67,15 @@ const repaint = printing => elements.forEach(element => {
 });
 repaint(false);
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => repaint(false));
-addEventListener('beforeprint', () => { repaint(true); elements.forEach(e => Plotly.Plots.resize(e)); });
-addEventListener('afterprint', () => { repaint(false); elements.forEach(e => Plotly.Plots.resize(e)); });
+// The paper's width is not known here; 660 px fit A4 and Letter.
+addEventListener('beforeprint', () => {
+  repaint(true);
+  elements.forEach(element => Plotly.relayout(element, {width: 660}));
+});
+addEventListener('afterprint', () => {
+  repaint(false);
+  elements.forEach(element => Plotly.relayout(element, {width: null, autosize: true}));
+});
 for (const button of document.querySelectorAll('th button')) button.addEventListener('click', () => {
   const head = button.parentElement, body = head.closest('table').tBodies[0];
   const down = head.getAttribute('aria-sort') === 'ascending';
@@ -133,9 +142,10 @@ def render_page(
 
 
 def _section(picture: Picture) -> str:
-    width = f' style="min-width:{picture.min_width}px"' if picture.min_width else ""
     places = "".join(
-        f'<div class="figure" id="{picture.key}-{index}"{width}></div>' for index in range(len(picture.figures))
+        f'<div class="figure" id="{picture.key}-{index}" '
+        f'style="height:{figure.layout.height}px;min-width:{picture.min_width}px"></div>'
+        for index, figure in enumerate(picture.figures)
     )
     names = "".join(
         f'<li><i style="background:{shade}"></i>{html.escape(name)}</li>' for name, shade in picture.legend.items()

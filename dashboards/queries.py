@@ -4,9 +4,7 @@ The parent run carries the tag ``loptune.sweep``; its children carry ``mlflow.pa
 trial they are. Tables are pandas frames, so that figures need no MLflow.
 """
 
-import contextlib
 import difflib
-import json
 import math
 import os
 from dataclasses import dataclass
@@ -201,18 +199,11 @@ def _search(client: Any, experiments: list[str], condition: str) -> list[Any]:
 
 
 def _objective(params: dict[str, str]) -> Objective:
-    found: dict[str, Any] = {
-        name: params[f"objective.{name}"] for name in ("metric", "mode", "window") if f"objective.{name}" in params
-    }
-    if not found:
-        with contextlib.suppress(ValueError):  # MLflow cuts long parameters
-            found = json.loads(params.get("space", "{}")).get("objective", {})
     default = Objective()
-    return Objective(
-        found.get("metric", default.metric),
-        found.get("mode", default.mode),
-        int(found.get("window", default.window)),
-    )
+    mode, _, metric = params.get("objective", f"{default.mode} {default.metric}").partition(" ")
+    metric, mode = params.get("objective.metric", metric), params.get("objective.mode", mode)
+    window = int(params.get("objective.window", default.window))
+    return Objective(metric, "min" if mode == "min" else "max", window)
 
 
 def _histories(client: Any, runs: list[Any], metrics: tuple[str, ...]) -> pd.DataFrame:

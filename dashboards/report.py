@@ -20,7 +20,7 @@ from dashboards.figures import (
 )
 from dashboards.page import render_page, render_table
 from dashboards.queries import Sweep, read_sweep
-from dashboards.theme import Picture, number, short_name
+from dashboards.theme import Picture, setting, short_name
 from dashboards.verdict import verdict
 
 REPORT_FILE = "report.html"
@@ -98,7 +98,7 @@ def _cell(value: object, decimals: int | None = None) -> Cell:
     if value is None or pd.isna(value):  # type: ignore[call-overload]
         return "", "", "number"
     exact = float(value)  # type: ignore[arg-type]
-    shown = number(exact, 4) if decimals is None else f"{exact:.{decimals}f}"
+    shown = setting(exact) if decimals is None else f"{exact:.{decimals}f}"
     return shown, repr(exact), "number"
 
 

@@ -106,6 +106,11 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:#.{digits}g}".rstrip(".")
 
 
+def setting(value: float) -> str:
+    """A parameter's value, as short as it reads well."""
+    return f"{value:.3g}"
+
+
 def signed(value: float) -> str:
     """A difference, with its sign."""
     return f"{value:+.3f}"
