@@ -1,7 +1,8 @@
 """From rollout groups to tensors, update batches and microbatches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,18 +45,30 @@ def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
 
 @dataclass(frozen=True)
 class UpdateBatch:
-    """The rows of one optimizer step, in microbatches of similar length."""
+    """The rows of one optimizer step, in microbatches of similar length.
 
-    microbatches: Sequence[Tensor]  # row indices, [b] int64 each
+    A microbatch without rows is one that other ranks have and this one does not: it takes part in the forward
+    and the backward pass with its shortest row and weight 0.
+    """
+
+    microbatches: Sequence[Tensor]  # row indices, [b] int64 each, longest rows first
 
     @property
     def rows(self) -> Tensor:
         """All rows of the update batch."""
         return torch.cat(list(self.microbatches))
 
+    @property
+    def shortest(self) -> Tensor:
+        """The shortest row, [1]."""
+        return self.rows[-1:]
+
 
 def plan_update_batches(
-    batch: TrainBatch, update_batch_size: int, tokens_per_microbatch: int
+    batch: TrainBatch,
+    update_batch_size: int,
+    tokens_per_microbatch: int,
+    gather: Callable[[list[Any]], list[Any]] = lambda items: items,
 ) -> list[UpdateBatch]:
     """Cut the rows into update batches in order, and each into length-sorted microbatches under a token budget.
 
@@ -66,6 +79,7 @@ def plan_update_batches(
         batch: B rows.
         update_batch_size: completions of one optimizer step on this rank.
         tokens_per_microbatch: largest rows x longest sequence of a microbatch; a single longer row stands alone.
+        gather: the items of all ranks; every rank gets as many microbatches as the one with the most.
     """
     lengths = (batch.prompt_lengths + batch.completion_lengths).cpu()
     plan = []
@@ -78,7 +92,16 @@ def plan_update_batches(
             microbatches.append(longest_first[start : start + size].to(batch.input_ids.device))
             start += size
         plan.append(UpdateBatch(microbatches))
-    return plan
+    return _padded(plan, gather([[len(update_batch.microbatches) for update_batch in plan]]))
+
+
+def _padded(plan: Sequence[UpdateBatch], counts: Sequence[Sequence[int]]) -> list[UpdateBatch]:
+    """The plan with as many microbatches per update batch as ``counts`` has at most over the ranks."""
+    padded = []
+    for update_batch, most in zip(plan, map(max, zip(*counts, strict=True)), strict=True):
+        own = list(update_batch.microbatches)
+        padded.append(UpdateBatch([*own, *[own[0][:0]] * (most - len(own))]))
+    return padded
 
 
 def _map_tensors(batch: TrainBatch, function) -> TrainBatch:  # type: ignore[no-untyped-def]

@@ -35,8 +35,7 @@ class LogprobModel(nn.Module):
     ) -> None:
         super().__init__()
         self.causal_lm = causal_lm
-        self.temperature = temperature
-        self.chunk_tokens = chunk_tokens
+        self.head = ScoringHead(causal_lm.get_output_embeddings(), temperature, chunk_tokens)
         self.compute_dtype = compute_dtype
 
     def forward(
@@ -63,9 +62,43 @@ class LogprobModel(nn.Module):
         predicting = hidden[rows, positions - 1]  # [N, H]; the state before a token predicts it
         targets = input_ids[rows, positions]
 
+        logprobs, entropies = self.head(predicting, targets, with_entropy)
+        place = completion_mask.bool()
+        zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=hidden.device)
+        return TokenScores(
+            zeros.masked_scatter(place, logprobs),
+            zeros.masked_scatter(place, entropies) if with_entropy else None,
+        )
+
+
+class ScoringHead(nn.Module):
+    """Log-probabilities of tokens from the hidden states before them, in chunks.
+
+    It calls no other module: where parameters are gathered module by module (ZeRO stage 3), the output embedding
+    is then gathered once for all chunks, however many this rank has.
+
+    Args:
+        output_embeddings: the model's linear layer to the vocabulary; it stays the model's own.
+        temperature: logits are divided by it.
+        chunk_tokens: tokens whose logits exist at one time.
+    """
+
+    def __init__(self, output_embeddings: nn.Linear, temperature: float, chunk_tokens: int) -> None:
+        super().__init__()
+        self._owned_elsewhere = (output_embeddings,)  # a tuple keeps it out of this module's parameters
+        self.temperature = temperature
+        self.chunk_tokens = chunk_tokens
+
+    @property
+    def output_embeddings(self) -> nn.Linear:
+        """The model's linear layer to the vocabulary."""
+        return self._owned_elsewhere[0]
+
+    def forward(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies [N] of ``targets`` [N] after the states ``hidden`` [N, H]."""
         logprobs, entropies = [], []
         for chunk, chunk_targets in zip(
-            predicting.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True
+            hidden.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True
         ):
             if torch.is_grad_enabled():
                 logprob, entropy = checkpoint(
@@ -75,16 +108,13 @@ class LogprobModel(nn.Module):
                 logprob, entropy = self._score(chunk, chunk_targets, with_entropy)
             logprobs.append(logprob)
             entropies.append(entropy)
-
-        place = completion_mask.bool()
-        zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=hidden.device)
-        return TokenScores(
-            zeros.masked_scatter(place, torch.cat(logprobs)),
-            zeros.masked_scatter(place, torch.cat(entropies)) if with_entropy else None,
-        )
+        return torch.cat(logprobs), torch.cat(entropies)
 
     def _score(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
-        logits = self.causal_lm.get_output_embeddings()(hidden).float() / self.temperature  # [n, vocabulary]
+        linear = self.output_embeddings
+        logits = (
+            nn.functional.linear(hidden, linear.weight, linear.bias).float() / self.temperature
+        )  # [n, vocabulary]
         log_normalizer = logits.logsumexp(dim=-1)
         logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normalizer
         if not with_entropy:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,13 @@ class UpdateStatistics:
     tokens: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     ratio_max: float = 0.0
 
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        """Take in the sums of one microbatch."""
+        for name, value in metrics.items():
+            if name != "ratio_max":
+                self.tokens[name] += float(value)
+        self.ratio_max = max(self.ratio_max, float(metrics["ratio_max"]))
+
 
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     """The learning rate of a training step (0-based): linear warm-up, then constant, linear or cosine to 0."""
@@ -50,8 +57,10 @@ def score_batch(
     entropies = torch.zeros_like(batch.completion_mask)
     for update_batch in plan:
         for rows in update_batch.microbatches:
-            part = select_rows(batch, rows)
+            part = select_rows(batch, rows if len(rows) else update_batch.shortest)
             scores: TokenScores = model(part.input_ids, part.prompt_lengths, part.completion_mask, with_entropy)
+            if len(rows) == 0:
+                continue
             width = part.completion_mask.shape[1]
             logprobs[rows, :width] = scores.logprobs
             if scores.entropies is not None:
@@ -98,24 +107,25 @@ def update_policy(
             continue
         loss_sum = torch.zeros((), dtype=torch.float64, device=mask.device)
         for index, micro_rows in enumerate(update_batch.microbatches):
-            part = select_rows(batch, micro_rows)
-            scores = policy(part.input_ids, part.prompt_lengths, part.completion_mask)
-            output = update_loss(
-                scores.logprobs,
-                part.old_logprobs,
-                part.ref_logprobs,
-                part.rollout_logprobs,
-                part.advantages,
-                token_weights(part.completion_mask, algorithm.loss_aggregation, total_tokens, total_sequences),
-                token_mask[micro_rows, : part.completion_mask.shape[1]],
-                algorithm,
-            )
-            parallel.backward(output.loss, index == len(update_batch.microbatches) - 1)
+            part = select_rows(batch, micro_rows if len(micro_rows) else update_batch.shortest)
+            with parallel.microbatch(policy, index == len(update_batch.microbatches) - 1):
+                scores = policy(part.input_ids, part.prompt_lengths, part.completion_mask)
+                if len(micro_rows) == 0:
+                    parallel.backward(scores.logprobs.sum() * 0.0)
+                    continue
+                output = update_loss(
+                    scores.logprobs,
+                    part.old_logprobs,
+                    part.ref_logprobs,
+                    part.rollout_logprobs,
+                    part.advantages,
+                    token_weights(part.completion_mask, algorithm.loss_aggregation, total_tokens, total_sequences),
+                    token_mask[micro_rows, : part.completion_mask.shape[1]],
+                    algorithm,
+                )
+                parallel.backward(output.loss)
             loss_sum += output.loss.detach()
-            for name, value in output.metrics.items():
-                if name != "ratio_max":
-                    statistics.tokens[name] += float(value)
-            statistics.ratio_max = max(statistics.ratio_max, float(output.metrics["ratio_max"]))
+            statistics.add(output.metrics)
         loss = float(parallel.sum(loss_sum))
         grad_norm = parallel.step(policy, optimizer, max_grad_norm)
         for quantity, number in (("loss", loss), ("gradient norm", grad_norm)):
