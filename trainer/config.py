@@ -173,6 +173,9 @@ class AlgorithmConfig(Section):
     importance_sampling_cap: Positive | None = Field(
         None, description="truncated importance sampling: cap of trainer / engine probability; null is off"
     )
+    importance_sampling_level: Literal["token", "sequence"] = Field(
+        "token", description="token: cap each token's ratio; sequence: drop completions with a ratio above the cap"
+    )
 
     @property
     def kl_in_loss(self) -> bool:
@@ -282,6 +285,13 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
+        truncated = self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0
+        if self.algorithm.importance_sampling_cap is not None and truncated:
+            raise ValueError(
+                "rollout.top_p, top_k and min_p renormalise the engine's probabilities over the tokens they keep: "
+                "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
+                "algorithm.importance_sampling_cap to null"
+            )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         if self.checkpoint.every_steps % self.evaluation.every_steps and self.checkpoint.keep_best:

@@ -1,5 +1,6 @@
 """The metrics of a training step, computed from what its stages already have."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from trainer.config import AlgorithmConfig
 from trainer.errors import RewardError
 from trainer.isolation import low_probability_tokens
+from trainer.loss import importance_weights
 from trainer.parallel import Parallel
 from trainer.stopwatch import Stopwatch
 from trainer.types import RolloutGroup, TrainBatch
@@ -61,15 +63,26 @@ def check_reward_failures(metrics: Mapping[str, float], scored: Sequence[ScoredT
 def batch_metrics(
     batch: TrainBatch, entropies: Tensor, algorithm: AlgorithmConfig, parallel: Parallel
 ) -> dict[str, float]:
-    """Metrics of the policy before its update, as means over completion tokens of all ranks."""
+    """Metrics of the policy before its update, as means over completion tokens of all ranks.
+
+    Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalised over those kept and
+    the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the mismatch.
+    """
     mask = batch.completion_mask
-    engine_difference = (batch.rollout_logprobs - batch.old_logprobs).abs() * mask
+    engine_log_ratio = (batch.old_logprobs - batch.rollout_logprobs) * mask
+    engine_difference = engine_log_ratio.abs()
     sums = {
         "policy/entropy": float((entropies * mask).sum()),
         "policy/advantage_abs": float((batch.advantages.abs() * mask).sum()),
         "policy/mean_probability": float((batch.old_logprobs.exp() * mask).sum()),
         "rollout/engine_logprob_diff": float(engine_difference.sum()),
+        "rollout/engine_ratio": float((engine_log_ratio.exp() * mask).sum()),
+        "rollout/engine_ratio_above_2": float((engine_log_ratio > math.log(2)).sum()),
     }
+    weights = importance_weights(batch.old_logprobs, batch.rollout_logprobs, algorithm)
+    if weights is not None:
+        cut_at = algorithm.importance_sampling_cap if algorithm.importance_sampling_level == "token" else 0.0
+        sums["rollout/importance_cut"] = float(((weights == cut_at) * mask).sum())
     if batch.ref_logprobs is not None:
         sums["policy/kl"] = float(kl_sum(batch, algorithm))
     if algorithm.lopti_eta > 0:

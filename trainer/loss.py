@@ -102,6 +102,31 @@ def policy_loss(
     return LossOutput(loss, metrics)
 
 
+def importance_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, config: AlgorithmConfig) -> Tensor | None:
+    """Weights that correct for an engine which samples from slightly other probabilities than the trainer's.
+
+    With the token ratio ``r_t = exp(old_logprob_t - rollout_logprob_t)`` and cap C: ``min(r_t, C)`` on token
+    level [fengyao.notion.site/off-policy-rl, truncated importance sampling]; on sequence level the ratio of the
+    whole completion ``R = prod_t r_t`` where ``R <= C`` and 0 elsewhere [Liu et al. 2025, "When Speed Kills
+    Stability", masked importance sampling].
+
+    Args:
+        old_logprobs: [B, T], 0 outside the completions.
+        rollout_logprobs: [B, T], likewise, over the whole vocabulary.
+        config: cap and level.
+
+    Returns:
+        [B, T], or None where the correction is off.
+    """
+    if config.importance_sampling_cap is None:
+        return None
+    log_ratio = old_logprobs - rollout_logprobs
+    if config.importance_sampling_level == "token":
+        return log_ratio.exp().clamp(max=config.importance_sampling_cap)
+    ratio = log_ratio.sum(dim=1, keepdim=True).exp()
+    return ratio.masked_fill(ratio > config.importance_sampling_cap, 0.0).expand_as(log_ratio)
+
+
 def update_loss(
     logprobs: Tensor,
     old_logprobs: Tensor,
@@ -116,9 +141,6 @@ def update_loss(
 
     Shapes as in `policy_loss`. The KL term of tokens outside ``token_mask`` is 0, like their policy loss.
     """
-    importance_weights = None
-    if config.importance_sampling_cap is not None:
-        importance_weights = (old_logprobs - rollout_logprobs).exp().clamp(max=config.importance_sampling_cap)
     output = policy_loss(
         logprobs,
         old_logprobs,
@@ -128,7 +150,7 @@ def update_loss(
         config.clip_ratio_low,
         config.clip_ratio_high,
         config.dual_clip,
-        importance_weights,
+        importance_weights(old_logprobs, rollout_logprobs, config),
     )
     if ref_logprobs is None or config.kl_coef == 0 or not config.kl_in_loss:
         return output

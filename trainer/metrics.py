@@ -25,7 +25,11 @@ _DECLARED = [
     Metric("rollout/silent_groups", "share of groups in which all rewards are equal", "share"),
     Metric("rollout/engine_logprob_diff", "mean |rollout_logprob - old_logprob| over completion tokens", "nats"),
     Metric("rollout/engine_logprob_diff_max", "max |rollout_logprob - old_logprob|", "nats", "max"),
-    Metric("rollout/engine_ratio", "mean exp(old_logprob - rollout_logprob) over completion tokens", "1"),
+    Metric(
+        "rollout/engine_ratio",
+        "mean engine ratio exp(old_logprob - rollout_logprob) over completion tokens",
+        "1",
+    ),
     Metric("rollout/engine_ratio_above_2", "share of completion tokens whose engine ratio exceeds 2", "share"),
     Metric(
         "rollout/importance_cut",

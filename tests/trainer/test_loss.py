@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 
-from trainer.config import AlgorithmConfig
-from trainer.loss import kl_penalty, policy_loss, token_weights, update_loss
+from trainer.config import AlgorithmConfig, TrainConfig, apply_overrides
+from trainer.errors import ConfigError
+from trainer.loss import importance_weights, kl_penalty, policy_loss, token_weights, update_loss
 
 MASK = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
 
@@ -76,6 +77,28 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
 
     assert loss() == pytest.approx(0.1 * 0.5 * (math.exp(-0.5) + 0.5 - 1))
     assert loss(name="reinforce_plus_plus") == 0.0
+
+
+def test_sequence_level_importance_sampling_drops_completions_above_the_cap():
+    # Ratios per token: 2 and 0.5 (product 1), 2 and 1.5 (3, above the cap), 0.5 and padding (0.5).
+    log_ratio = torch.tensor([[2.0, 0.5], [2.0, 1.5], [0.5, 1.0]]).log()
+    old = torch.tensor([[-1.0, -2.0], [-0.5, -0.1], [-3.0, 0.0]])
+    config = AlgorithmConfig(importance_sampling_cap=2.0, importance_sampling_level="sequence")
+    weights = importance_weights(old, old - log_ratio, config)
+    assert weights is not None
+    assert weights.flatten().tolist() == pytest.approx([1, 1, 0, 0, 0.5, 0.5])
+
+
+def test_importance_sampling_off_has_no_weights():
+    assert importance_weights(torch.zeros(1, 1), torch.ones(1, 1), AlgorithmConfig()) is None
+
+
+@pytest.mark.parametrize("truncation", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])
+def test_importance_sampling_is_refused_where_the_engine_renormalises(truncation):
+    changes = {f"rollout.{key}": value for key, value in truncation.items()}
+    assert apply_overrides(TrainConfig(), changes).algorithm.importance_sampling_cap is None
+    with pytest.raises(ConfigError, match="renormalise"):
+        apply_overrides(TrainConfig(), {**changes, "algorithm.importance_sampling_cap": 2.0})
 
 
 def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
