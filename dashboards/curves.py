@@ -190,10 +190,10 @@ def _axis(
         span = high - low or 1.0
         ticks = [(0.0, show(low)), (1.0, show(high))] if high > low else [(0.0, show(low))]
         return (column - low) / span, ticks
-    names = column.map(lambda value: None if value is None or value != value else str(value))
-    values = sorted({name for name in names if name is not None})
+    words = column.dropna().map(str)
+    values = sorted(set(words))
     place = {value: index / max(1, len(values) - 1) for index, value in enumerate(values)}
-    return names.map(place), [(place[value], value) for value in values]
+    return words.map(place).reindex(column.index), [(place[value], value) for value in values]
 
 
 def _shade(rank: float) -> str:

@@ -1,0 +1,230 @@
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from dashboards.curves import failures, learning_curves, parallel_coordinates, training_health
+from dashboards.figures import (
+    alpha_eta_ranks,
+    baseline_pairs,
+    best_so_far,
+    paired_differences,
+    parameter_importance,
+    score_against_alpha,
+    score_against_eta,
+    variants_compared,
+)
+from dashboards.queries import Objective, Sweep, variant_name
+from dashboards.report import PICTURES, report_html, trials_html
+from dashboards.theme import number, short_name, signed
+from dashboards.verdict import verdict
+
+SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
+    ("0", "grpo", 0.0, 0.0, 0.50, 0.60),
+    ("1", "grpo", 0.3, 0.0, 0.70, 0.80),
+    ("2", "grpo", 0.0, 0.5, 0.55, 0.55),
+    ("3", "rpp", 0.0, 0.0, 0.40, 0.50),
+    ("4", "rpp", 0.3, 0.5, 0.45, math.nan),
+]
+
+
+def sweep_of(mode: str = "max") -> Sweep:
+    """Five configurations, two seeds; the last trial failed."""
+    rows, histories = [], []
+    for configuration, algorithm, alpha, eta, *scores in SCORES:
+        for seed, score in enumerate(scores):
+            trial = f"{configuration}-s{seed}"
+            failed = math.isnan(score)
+            rows.append(
+                {
+                    "trial": trial,
+                    "configuration": configuration,
+                    "seed": str(seed),
+                    "state": "FAIL" if failed else "COMPLETE",
+                    "reason": "diverged <b>" if failed else "",
+                    "score": score,
+                    "best": 0.1 if failed else score,
+                    "step": 20,
+                    "start": pd.Timestamp(len(rows), unit="s", tz="UTC"),
+                    "duration_s": 90.0,
+                    "algorithm": algorithm,
+                    "alpha": alpha,
+                    "eta": eta,
+                    "variant": variant_name(algorithm, alpha, eta),
+                    "run_id": trial,
+                    "algorithm.name": algorithm,
+                    "algorithm.ar_alpha": alpha,
+                    "algorithm.lopti_eta": eta,
+                }
+            )
+            ends = 0.1 if failed else score
+            histories += [(trial, "eval/accuracy", 0, 0.3), (trial, "eval/accuracy", 20, ends)]
+            histories += [(trial, "policy/kl", 10, 0.02), (trial, "policy/kl", 20, 0.04)]
+    return Sweep(
+        "demo",
+        "sqlite://",
+        "FINISHED",
+        Objective("eval/accuracy", "min" if mode == "min" else "max", 1),
+        pd.DataFrame(rows),
+        pd.DataFrame(histories, columns=["trial", "metric", "step", "value"]),
+        ("algorithm.name", "algorithm.ar_alpha", "algorithm.lopti_eta"),
+    )
+
+
+def test_verdict_names_the_winner_its_gain_and_the_noise() -> None:
+    first, noise, counts = verdict(sweep_of())
+    assert first == (
+        "Best: configuration #1 grpo α 0.3 with eval/accuracy 0.750, mean of 2 seeds (0.700 to 0.800), "
+        "+0.200 against plain grpo (0.550)."
+    )
+    # pooled variance of the seeds: (0.005 + 0.005 + 0 + 0.005) / 4; 2 * sqrt(that) * sqrt(1/2 + 1/2) = 0.122
+    assert "standard deviation of 0.061" in noise and "larger than" in noise and "0.12" in noise
+    assert counts == "10 trials: 9 complete, 1 failed."
+
+
+def test_verdict_where_less_is_better() -> None:
+    first, *_ = verdict(sweep_of("min"))
+    assert "configuration #3 rpp" in first and "baseline itself" in first
+
+
+def test_verdict_calls_a_small_difference_noise() -> None:
+    sweep = sweep_of()
+    trials = sweep.trials.copy()
+    trials.loc[trials.configuration == "1", "score"] = [0.56, 0.60]
+    assert "is within what seeds alone explain" in verdict(replace(sweep, trials=trials))[1]
+
+
+def test_verdict_before_anything_finished() -> None:
+    sweep = sweep_of()
+    assert verdict(replace(sweep, trials=sweep.trials.iloc[:0])) == [
+        "No trial has finished with a score yet.",
+        "The sweep has no trials yet.",
+    ]
+
+
+def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
+    alpha, eta = score_against_alpha(sweep_of()), score_against_eta(sweep_of())
+    assert "0.750, was at alpha 0.3 (grpo)" in alpha.sentence
+    assert "was at eta 0 (grpo)" in eta.sentence
+    dots = {trace.name: list(trace.x) for trace in alpha.figures[0].data}
+    assert dots == {"grpo": [0, 0, 0.3, 0.3, 0, 0], "rpp": [0, 0, 0.3]}  # the failed trial has no score
+
+
+def test_ranks_go_from_best_to_worst() -> None:
+    picture = alpha_eta_ranks(sweep_of())
+    grpo, rpp = picture.figures
+    assert list(grpo.data[0].marker.color) == [2, 1, 2] and list(rpp.data[0].marker.color) == [4, 4]
+    assert "(1 of 5 configurations) lies at alpha 0.3 and eta 0" in picture.sentence
+
+
+def test_variants_compared_reports_leader_and_chances() -> None:
+    sentence = variants_compared(sweep_of()).sentence
+    assert sentence.startswith("grpo + AR leads with an interquartile mean of 0.750")
+    assert "100% over grpo + Lopti" in sentence
+
+
+def test_paired_differences_use_the_same_seed_of_the_same_algorithm() -> None:
+    sweep = sweep_of()
+    pairs = baseline_pairs(sweep.complete())
+    found = {(row.label, row.seed): row.difference for row in pairs.itertuples()}
+    assert found == pytest.approx(
+        {
+            ("#1 grpo α 0.3", "0"): 0.2,
+            ("#1 grpo α 0.3", "1"): 0.2,
+            ("#2 grpo η 0.5", "0"): 0.05,
+            ("#2 grpo η 0.5", "1"): -0.05,
+            ("#4 rpp α 0.3 η 0.5", "0"): 0.05,
+        }
+    )
+    sentence = paired_differences(sweep).sentence
+    assert sentence.startswith("2 of 3 configurations beat the plain algorithm on every shared seed")
+    assert "+0.200 (#1 grpo α 0.3)" in sentence
+
+
+def test_best_so_far_names_the_trial() -> None:
+    picture = best_so_far(sweep_of())
+    assert "0.800, was reached by trial 4 of 10" in picture.sentence
+    assert list(picture.figures[0].data[0].y) == [0.5, 0.6, 0.7] + [0.8] * 6
+
+
+def test_importance_needs_enough_configurations() -> None:
+    picture = parameter_importance(sweep_of())
+    assert picture.figures == () and picture.sentence.startswith("5 configurations are complete")
+
+
+def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
+    picture = learning_curves(sweep_of())
+    dashes = [trace.line.dash for trace in picture.figures[0].data]
+    assert dashes == ["solid"] * 9 + ["dot"]
+    assert picture.sentence.startswith("From first to last evaluation 9 of 10 trials improve")
+    assert set(picture.legend) == {"grpo", "grpo + AR", "grpo + Lopti", "rpp", "rpp + AR + Lopti"}
+
+
+def test_training_health_quotes_the_last_step() -> None:
+    picture = training_health(sweep_of())
+    assert len(picture.figures) == 1
+    assert "KL to the reference 0.040 (0.040 to 0.040)" in picture.sentence
+
+
+def test_parallel_coordinates_put_failed_trials_below_the_score() -> None:
+    (drawing,) = parallel_coordinates(sweep_of()).figures
+    assert len(drawing.data) == 10
+    failed = drawing.data[9]
+    assert failed.y[-1] < 0 and failed.line.dash == "dot"
+    assert all(0 <= trace.y[-1] <= 1 for trace in drawing.data[:9])
+
+
+def test_failures_count_their_reasons_and_escape_them() -> None:
+    picture = failures(sweep_of())
+    assert picture.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
+    assert "diverged &lt;b&gt;" in picture.figures[0].data[1].hovertext[0]
+    complete = replace(sweep_of(), trials=sweep_of().trials.iloc[:9])
+    assert failures(complete).sentence == "None of 9 trials failed."
+
+
+def test_table_has_every_trial_the_failed_last() -> None:
+    table = trials_html(sweep_of())
+    assert table.count("<tr>") == 11
+    body = table.split("<tbody>")[1]
+    assert body.index("1-s1") < body.index("0-s0") < body.index("4-s1")
+    assert "diverged &lt;b&gt;" in table and "0.8000" in table and "1.5" in table
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 10])
+def test_every_picture_copes_with_a_sweep_that_has_just_begun(kept: int) -> None:
+    sweep = sweep_of()
+    trials = sweep.trials.iloc[:kept]
+    begun = replace(sweep, trials=trials, histories=sweep.histories[sweep.histories.trial.isin(trials.trial)])
+    for draw in PICTURES:
+        assert draw(begun).sentence.endswith(".")
+    assert "</html>" in report_html(begun)
+
+
+def test_every_picture_copes_with_nothing_but_failures() -> None:
+    sweep = sweep_of()
+    failed = replace(sweep, trials=sweep.trials.assign(state="FAIL", score=math.nan))
+    for draw in PICTURES:
+        assert draw(failed).sentence.endswith(".")
+
+
+def test_every_picture_copes_with_a_missing_and_a_mixed_parameter() -> None:
+    sweep = sweep_of()
+    trials = sweep.trials.copy()
+    trials["algorithm.ar_alpha"] = [None, "None", 2.0, *trials["algorithm.ar_alpha"][3:]]
+    trials.loc[0, ["alpha", "eta"]] = math.nan
+    for draw in PICTURES:
+        assert draw(replace(sweep, trials=trials)).sentence.endswith(".")
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (0.79, 1e-6, 3.0, 123456.0, math.nan, 12.34)] == [
+        "0.790",
+        "1.00e-06",
+        "3",
+        "1.23e+05",
+        "none",
+        "12.3",
+    ]
+    assert signed(0.04) == "+0.040" and signed(-1.0) == "-1.000"
+    assert short_name("algorithm.name") == "algorithm" and short_name("optim.lr") == "lr"

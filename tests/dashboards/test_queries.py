@@ -1,0 +1,84 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from dashboards.queries import Objective, read_sweep, sweep_names, unit_of, variant_name
+from tests.trainer.tracking_store import config_for, context_for, sqlite_store
+from trainer.errors import MissingError
+from trainer.tracking import Tracker, TrialOutcome, open_parent_run
+
+
+def test_a_sweep_is_read_back_whole(demo_uri: str) -> None:
+    sweep = read_sweep("demo", demo_uri)
+    assert sweep.status == "FINISHED"
+    assert sweep.objective == Objective("eval/accuracy", "max", 3)
+    assert sweep.searched == ("algorithm.name", "algorithm.ar_alpha", "algorithm.lopti_eta")
+    assert len(sweep.trials) == 12
+    failed = sweep.trials[sweep.trials.state == "FAIL"]
+    assert list(failed.trial) == ["005-s1"] and math.isnan(failed.score.iloc[0])
+    assert failed.reason.iloc[0].startswith("diverged at step 25")
+    row = sweep.trials[sweep.trials.trial == "004-s1"].iloc[0]
+    assert (row.configuration, row.seed, row.algorithm) == ("4", "1", "reinforce_plus_plus")
+    assert (row.alpha, row.eta, row.variant) == (0.12, 0.45, "reinforce_plus_plus + AR + Lopti")
+
+
+def test_score_is_the_recorded_one_and_equals_the_windowed_mean(demo_uri: str) -> None:
+    sweep = read_sweep("demo", demo_uri)
+    own = sweep.histories[(sweep.histories.trial == "000-s0") & (sweep.histories.metric == "eval/accuracy")]
+    assert list(own.step) == [0, 10, 20, 30, 40, 50, 60]
+    row = sweep.trials[sweep.trials.trial == "000-s0"].iloc[0]
+    assert row.score == pytest.approx(own.value.tail(3).mean())
+    assert row.best == own.value.max() and row.step == 60
+
+
+def test_configurations_average_their_seeds(demo_uri: str) -> None:
+    sweep = read_sweep("demo", demo_uri)
+    configurations = sweep.configurations().set_index("configuration")
+    assert len(configurations) == 6
+    assert configurations.seeds["5"] == 1  # its other seed failed
+    scores = sweep.trials[sweep.trials.configuration == "2"].score
+    assert configurations["mean"]["2"] == pytest.approx(scores.mean())
+    assert (configurations.low["2"], configurations.high["2"]) == (scores.min(), scores.max())
+
+
+def test_a_trial_without_recorded_score_gets_the_mean_of_its_window(tmp_path: Path) -> None:
+    """A running sweep: one trial by a real tracker, its state known from the run's status alone."""
+    uri = sqlite_store(tmp_path)
+    objective = {"objective.metric": "eval/accuracy", "objective.mode": "max", "objective.window": 2}
+    parent = open_parent_run(uri, "exp", "live", {}, objective)
+    tags = {"mlflow.parentRunId": parent.run_id, "loptune.trial": "t", "loptune.sweep": "live"}
+    tracker = Tracker(config_for(uri), context_for(tmp_path, **tags))
+    for step, value in ((0, 0.1), (10, 0.4), (20, 0.6)):
+        tracker.log({"eval/accuracy": value}, step)
+    tracker.close()
+    sweep = read_sweep("live", uri)
+    (row,) = sweep.trials.itertuples()
+    assert (row.trial, row.state, row.score) == ("t", "COMPLETE", 0.5)
+    assert sweep.status == "RUNNING"
+
+
+def test_a_trial_that_never_started_does_not_make_every_parameter_a_searched_one(tmp_path: Path) -> None:
+    uri = sqlite_store(tmp_path)
+    parent = open_parent_run(uri, "exp", "live", {}, {})
+    full = {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.1, "optim.lr": 1e-6}
+    parent.reconcile(
+        [
+            TrialOutcome("live/1", "1", "COMPLETE", score=1.0, params=full),
+            TrialOutcome("live/2", "2", "FAIL", params={"algorithm.ar_alpha": 0.5}),
+        ]
+    )
+    assert read_sweep("live", uri).searched == ("algorithm.ar_alpha",)
+
+
+def test_unknown_sweep_names_the_nearest(demo_uri: str) -> None:
+    with pytest.raises(MissingError, match="did you mean demo"):
+        read_sweep("dem0", demo_uri)
+    assert sweep_names(demo_uri) == ["demo"]
+
+
+def test_names_and_units() -> None:
+    assert variant_name("grpo", 0.0, 0.0) == "grpo"
+    assert variant_name("grpo", 0.3, 0.0) == "grpo + AR"
+    assert variant_name("grpo", math.nan, 0.5) == "grpo + Lopti"
+    assert unit_of("policy/kl") == "nats" and unit_of("optim/grad_norm") == "" and unit_of("unknown") == ""
