@@ -152,8 +152,10 @@ def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
     answer_column = need_column(rows[0], "answer", dataset.columns, task.answer_columns)
     difficulty_column = find_column(rows[0], "difficulty", dataset.columns, task.difficulty_columns)
     source_column = find_column(rows[0], "source", dataset.columns, ("data_source", "source"))
+    levels = [value_at(row, difficulty_column) if difficulty_column else None for row in rows]
+    banded = any(isinstance(level, float) and not level.is_integer() for level in levels)
     problems = []
-    for row in rows:
+    for row, level in zip(rows, levels, strict=True):
         question, answer = _read(row, prompt_column, answer_column, task)
         if _wants_compact(tokenizer) and data.task == "knights_knaves":
             prompt, prefill = _compact(_row_puzzle(row), data, tokenizer, row.where(prompt_column))
@@ -161,7 +163,6 @@ def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
             prompt, prefill = build_prompt(question, task, data, tokenizer)
             if _wants_compact(tokenizer):
                 _check_vocabulary(tokenizer, prompt + prefill, row.where(prompt_column))
-        level = value_at(row, difficulty_column) if difficulty_column else None
         source = value_at(row, source_column) if source_column else None
         problems.append(
             Problem(
@@ -170,7 +171,7 @@ def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
                 prefill,
                 answer,
                 str(source or Path(dataset.source).stem),
-                task.difficulty(answer) if level is None else _difficulty_label(level),
+                task.difficulty(answer) if level is None else _difficulty_label(level, banded),
             )
         )
     return problems
@@ -230,10 +231,10 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str)
     )
 
 
-def _difficulty_label(level: Any) -> str:
-    # Measured difficulties are pass rates in percent: five bands, not a metric for every value.
-    if isinstance(level, float) and not level.is_integer():
-        low = int(level // 20) * 20
+def _difficulty_label(level: Any, banded: bool) -> str:
+    # Measured difficulties are percentages with decimals: five bands, not a metric for every value.
+    if banded:
+        low = min(80, int(float(level) // 20) * 20)
         return f"{low}-{low + 20}"
     return str(int(level)) if isinstance(level, float) else str(level)
 
