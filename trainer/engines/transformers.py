@@ -4,16 +4,15 @@ A group shares the prefill of its prompt, keys and values live in preallocated b
 the batch. `generate` of transformers is not used: its work per token outweighs a small model's forward pass.
 """
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers import PreTrainedModel
 
 from trainer.engines import Sample, SamplingParams
+from trainer.engines.decoding import DecodingBatch
 from trainer.engines.sampling import row_uniforms, sample_tokens
 
 COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
@@ -29,7 +28,7 @@ class TransformersEngine:
             of the KV cache. One row is decoded even where it is larger.
     """
 
-    def __init__(self, model: nn.Module, *, pad_token_id: int, max_batch_tokens: int) -> None:
+    def __init__(self, model: PreTrainedModel, *, pad_token_id: int, max_batch_tokens: int) -> None:
         self.model = model
         self.pad_token_id = pad_token_id
         self.max_batch_tokens = max_batch_tokens
@@ -89,11 +88,12 @@ class TransformersEngine:
         params: SamplingParams,
     ) -> list[Sample]:
         """Complete all (prompt, completion) places together, one prefill per prompt."""
-        unique = sorted({p for p, _ in places})
-        batch = _DecodingBatch(self.model, [prompts[p] for p in unique], self.pad_token_id)
-        device = batch.logits.device
+        unique = list(dict.fromkeys(p for p, _ in places))
+        device = next(self.model.parameters()).device
         prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
-        batch.expand(prompt_of_row, params.max_new_tokens)
+        batch = DecodingBatch(
+            self.model, [prompts[p] for p in unique], prompt_of_row, params.max_new_tokens, self.pad_token_id
+        )
         uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
         stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
         rows = torch.arange(len(places), device=device)  # the place each row of the shrinking batch belongs to
@@ -137,96 +137,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-class _PreallocatedLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
-    """Keys and values of one layer, [B, heads, capacity, head_dim], appended in place.
-
-    The first update (the prefill) keeps the tensors it is given; ``expand`` moves them into the buffers.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.length = 0
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.is_initialized: bool = True
-            self.keys, self.values = key_states, value_states
-            self.length = key_states.shape[-2]
-            return key_states, value_states
-        start, self.length = self.length, self.length + key_states.shape[-2]
-        self.keys[:, :, start : self.length] = key_states
-        self.values[:, :, start : self.length] = value_states
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
-
-    def get_seq_length(self) -> int:
-        return self.length
-
-    def expand(self, rows: Tensor, capacity: int) -> None:
-        """Copy row ``rows[i]`` to row i of buffers for ``capacity`` positions."""
-        self.keys = _with_capacity(self.keys, rows, capacity)
-        self.values = _with_capacity(self.values, rows, capacity)
-
-    def select(self, rows: Tensor) -> None:
-        """Keep ``rows`` in the front of the same buffers."""
-        for name in ("keys", "values"):
-            buffer = getattr(self, name)
-            buffer[: len(rows), :, : self.length] = buffer[rows, :, : self.length]
-            setattr(self, name, buffer[: len(rows)])
-
-
-def _with_capacity(states: Tensor, rows: Tensor, capacity: int) -> Tensor:
-    buffer = states.new_empty(len(rows), states.shape[1], capacity, states.shape[3])
-    buffer[:, :, : states.shape[2]] = states[rows]
-    return buffer
-
-
-class _DecodingBatch:
-    """The model's state between tokens: cache, mask and positions of the rows, and their next logits [B, V]."""
-
-    def __init__(self, model: nn.Module, prompts: Sequence[Sequence[int]], pad_token_id: int) -> None:
-        """Prefill the left-padded prompts."""
-        self.model = model
-        self.cache = Cache(layer_class_to_replicate=_PreallocatedLayer)
-        # A few families return the logits of all positions only.
-        keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self.options: dict[str, Any] = {"use_cache": True, **({"logits_to_keep": 1} if keeps else {})}
-        self.length = max(map(len, prompts))
-        device = next(model.parameters()).device
-        padding = torch.tensor([self.length - len(prompt) for prompt in prompts])
-        input_ids = torch.tensor([[pad_token_id] * (self.length - len(p)) + list(p) for p in prompts])
-        self.mask = (torch.arange(self.length) >= padding[:, None]).long().to(device)
-        position_ids = (torch.arange(self.length) - padding[:, None]).clamp_(min=0).to(device)
-        self.logits = self._forward(input_ids.to(device), position_ids)
-        self.positions = position_ids[:, -1:]
-
-    def expand(self, rows: Tensor, max_new_tokens: int) -> None:
-        """Repeat prompts so that row i continues prompt ``rows[i]``, with room for the new tokens."""
-        for layer in self.cache.layers:
-            layer.expand(rows, self.length + max_new_tokens)
-        self.mask = nn.functional.pad(self.mask[rows], (0, max_new_tokens), value=1)
-        self.logits, self.positions = self.logits[rows], self.positions[rows]
-
-    def select(self, rows: Tensor) -> None:
-        """Drop all rows but these."""
-        for layer in self.cache.layers:
-            layer.select(rows)
-        self.mask, self.positions = self.mask[rows], self.positions[rows]
-
-    def step(self, tokens: Tensor) -> None:
-        """Append one token [B] to every row."""
-        self.length += 1
-        self.positions = self.positions + 1
-        self.logits = self._forward(tokens[:, None], self.positions)
-
-    def _forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
-        output = self.model(
-            input_ids=input_ids,
-            attention_mask=self.mask[:, : self.length],
-            position_ids=position_ids,
-            past_key_values=self.cache,
-            **self.options,
-        )
-        logits: Tensor = output.logits[:, -1]
-        return logits
