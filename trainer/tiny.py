@@ -36,8 +36,8 @@ class TinyRecipe:
     seed: int = 0
     people: tuple[int, ...] = (2, 3)
     puzzles: int = 12000
-    value_error: float = 0.07
-    verdict_error: float = 0.02
+    value_error: float = 0.12
+    verdict_error: float = 0.01
     width: int = 64
     layers: int = 2
     heads: int = 4

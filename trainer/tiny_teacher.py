@@ -77,7 +77,7 @@ def demonstration(puzzle: Puzzle, rng: random.Random, value_error: float, verdic
     Args:
         puzzle: what to solve; at most one operator per statement.
         rng: draws the errors.
-        value_error: probability that a truth value is written down wrongly.
+        value_error: probability that the truth value of a role statement is written down wrongly.
         verdict_error: probability that "fits" is written for "contradiction" or the other way round.
     """
     words: list[str] = []
@@ -110,12 +110,9 @@ def _check(
 ) -> tuple[list[str], bool]:
     """The words that evaluate a statement, and the truth value they arrive at."""
 
-    def noisy(value: bool) -> bool:
-        return value != (rng.random() < error)
-
     def role(part: Statement) -> tuple[list[str], bool]:
         kind, person = part
-        value = noisy(assumption[person] == (kind == "telling-truth"))
+        value = (assumption[person] == (kind == "telling-truth")) != (rng.random() < error)
         return [role_statement(puzzle.names[person], kind == "telling-truth"), _word(value)], value
 
     match statement:
@@ -138,7 +135,6 @@ def _check(
             }[operator]
         case _:
             raise ValueError(f"not a statement: {statement!r}")
-    value = noisy(value)
     return [*words, f"so {_word(value)}"], value
 
 
