@@ -266,6 +266,15 @@ class TrackingConfig(Section):
     tags: dict[str, str] = Field(default_factory=dict, description="MLflow tags of the run")
 
 
+class DiagnosticsConfig(Section):
+    """Metrics of the update by token probability."""
+
+    bands: bool = Field(True, description="advantage, gradient, entropy, KL and clipping by band of probability")
+    every_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="steps between measurements of what a step did to its tokens (a forward pass); 0 is never"
+    )
+
+
 class TrainConfig(Section):
     """One training run."""
 
@@ -279,6 +288,7 @@ class TrainConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     max_steps: Count | None = Field(None, description="training steps (rollout batches); epochs decide if null")
     epochs: Positive = Field(1.0, description="passes over the training problems")
     seed: int = Field(0, description="seed of data order, rollouts and random weights", ge=0)

@@ -16,6 +16,7 @@ class TokenScores:
 
     logprobs: Tensor  # [b, T], with gradient where grad mode is on
     entropies: Tensor | None  # [b, T], detached
+    gradient_norms: Tensor | None = None  # [b, T], detached: norm of the logprob's gradient by the scaled logits
 
 
 class LogprobModel(nn.Module):
@@ -47,7 +48,8 @@ class LogprobModel(nn.Module):
             input_ids: [b, L], rows of prompt, completion, padding.
             prompt_lengths: [b].
             completion_mask: [b, T].
-            with_entropy: also return the entropy of each next-token distribution.
+            with_entropy: also return the entropy of each next-token distribution, and the gradient norm of each
+                log-probability with respect to ``logits / temperature``: ``|onehot(token) - pi|``.
         """
         lower_precision = self.compute_dtype != torch.float32
         with torch.autocast(input_ids.device.type, self.compute_dtype, enabled=lower_precision):
@@ -62,12 +64,13 @@ class LogprobModel(nn.Module):
         predicting = hidden[rows, positions - 1]  # [N, H]; the state before a token predicts it
         targets = input_ids[rows, positions]
 
-        logprobs, entropies = self.head(predicting, targets, with_entropy)
+        logprobs, entropies, gradient_norms = self.head(predicting, targets, with_entropy)
         place = completion_mask.bool()
         zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=hidden.device)
         return TokenScores(
             zeros.masked_scatter(place, logprobs),
             zeros.masked_scatter(place, entropies) if with_entropy else None,
+            zeros.masked_scatter(place, gradient_norms) if with_entropy else None,
         )
 
 
@@ -94,23 +97,26 @@ class ScoringHead(nn.Module):
         """The model's linear layer to the vocabulary."""
         return self._owned_elsewhere[0]
 
-    def forward(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies [N] of ``targets`` [N] after the states ``hidden`` [N, H]."""
-        logprobs, entropies = [], []
+    def forward(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities, entropies and gradient norms, [N] each, of ``targets`` [N] after ``hidden`` [N, H].
+
+        Without ``with_entropy`` the last two are placeholders.
+        """
+        chunks = []
         for chunk, chunk_targets in zip(
             hidden.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True
         ):
             if torch.is_grad_enabled():
-                logprob, entropy = checkpoint(
+                scores = checkpoint(
                     self._score, chunk, chunk_targets, with_entropy, use_reentrant=False, preserve_rng_state=False
                 )
             else:
-                logprob, entropy = self._score(chunk, chunk_targets, with_entropy)
-            logprobs.append(logprob)
-            entropies.append(entropy)
-        return torch.cat(logprobs), torch.cat(entropies)
+                scores = self._score(chunk, chunk_targets, with_entropy)
+            chunks.append(scores)
+        logprobs, entropies, gradient_norms = (torch.cat(part) for part in zip(*chunks, strict=True))
+        return logprobs, entropies, gradient_norms
 
-    def _score(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor]:
+    def _score(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
         linear = self.output_embeddings
         logits = (
             nn.functional.linear(hidden, linear.weight, linear.bias).float() / self.temperature
@@ -118,11 +124,15 @@ class ScoringHead(nn.Module):
         log_normalizer = logits.logsumexp(dim=-1)
         logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normalizer
         if not with_entropy:
-            return logprobs, logprobs.detach()
+            return logprobs, logprobs.detach(), logprobs.detach()
         with torch.no_grad():
-            probabilities = (logits - log_normalizer[:, None]).exp_()
-            entropies = log_normalizer - probabilities.mul_(logits).sum(dim=-1)
-        return logprobs, entropies
+            # d logprob / d logits = onehot - pi: one tensor serves the norm and, as -logprob is the part of the
+            # entropy that the one-hot takes out, the entropy too.
+            difference = (logits - log_normalizer[:, None]).exp_()
+            difference.scatter_add_(-1, targets[:, None], difference.new_full((len(targets), 1), -1.0))
+            gradient_norms = torch.linalg.vector_norm(difference, dim=-1)
+            entropies = -logprobs - difference.mul_(logits).sum(dim=-1)
+        return logprobs, entropies, gradient_norms
 
 
 @torch.no_grad()

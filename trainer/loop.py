@@ -3,7 +3,7 @@
 import copy
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool
 from trainer.advantages import estimate_advantages
-from trainer.batching import build_batch, plan_update_batches
+from trainer.bands import band_metrics, change_metrics
+from trainer.batching import UpdateBatch, build_batch, plan_update_batches
 from trainer.checkpoint import (
     damaged_files,
     intact_checkpoints,
@@ -36,15 +37,15 @@ from trainer.engines.vllm import VllmEngine, context_length, vllm_installed
 from trainer.errors import ConfigError, DivergedError
 from trainer.evaluation import completion_rows, evaluate
 from trainer.isolation import isolation_passes
-from trainer.logprobs import LogprobModel, check_logits
+from trainer.logprobs import LogprobModel, TokenScores, check_logits
 from trainer.parallel import Parallel
 from trainer.policy import default_device, load_policy, load_tokenizer, model_source
 from trainer.reweighting import reweight_advantages
 from trainer.rollout import collect_rollouts, derive_seed, stop_tokens
 from trainer.stopwatch import Stopwatch
 from trainer.tracking import NullTracker, Tracker
-from trainer.types import RunContext
-from trainer.update import UpdateStatistics, attach_logprobs, learning_rate, update_policy
+from trainer.types import RunContext, TrainBatch
+from trainer.update import UpdateStatistics, attach_logprobs, learning_rate, score_batch, update_policy
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +186,7 @@ class Trainer:
                 batch, config.optim.update_batch_size // parallel.world_size, config.optim.tokens_per_microbatch
             )
             with stopwatch("logprobs"):
-                batch, entropies = attach_logprobs(batch, self.policy, self.reference, plan)
+                batch, scores = attach_logprobs(batch, self.policy, self.reference, plan)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = reweight_advantages(batch, algorithm)
 
@@ -209,12 +210,15 @@ class Trainer:
                             statistics,
                             self.step + 1,
                         )
+            with stopwatch("diagnostics"):
+                metrics |= self._diagnostics(batch, scores, statistics, plan)
             with stopwatch("sync"):
                 self.engine.sync_weights(self.causal_lm)
                 self.engine.wake()
+        assert scores.entropies is not None
         return (
             metrics
-            | batch_metrics(batch, entropies, algorithm, parallel)
+            | batch_metrics(batch, scores.entropies, algorithm, parallel)
             | update_metrics(statistics, lr, parallel)
             | time_metrics(stopwatch, batch, parallel)
         )
@@ -260,6 +264,26 @@ class Trainer:
         self.rewards.close()
         self.engine.close()
         self.tracker.close(status)
+
+    def _diagnostics(
+        self, batch: TrainBatch, scores: TokenScores, statistics: UpdateStatistics, plan: Sequence[UpdateBatch]
+    ) -> dict[str, float]:
+        config, algorithm = self.config.diagnostics, self.config.algorithm
+        metrics: dict[str, float] = {}
+        if config.bands:
+            assert scores.entropies is not None and scores.gradient_norms is not None
+            metrics |= band_metrics(
+                batch,
+                scores.entropies,
+                scores.gradient_norms,
+                statistics.clipped_by_band,
+                algorithm,
+                self.parallel,
+            )
+        if config.every_steps and (self.step + 1) % config.every_steps == 0:
+            new = score_batch(self.policy, batch, plan, with_entropy=False)
+            metrics |= change_metrics(batch, new.logprobs, self.parallel)
+        return metrics
 
     def _evaluate(self) -> dict[str, float]:
         stopwatch = Stopwatch()

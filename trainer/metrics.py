@@ -59,7 +59,10 @@ _DECLARED = [
     Metric("time/sync", "seconds spent handing the weights to the rollout engine", "s", "max"),
     Metric("time/step", "seconds of the whole step without evaluation", "s", "max"),
     Metric("time/evaluation", "seconds of the evaluation", "s", "max"),
+    Metric("time/diagnostics", "seconds spent on bands/*", "s", "max"),
     Metric("time/tokens_per_s", "completion tokens of the step / time/step", "tokens/s", "sum"),
+    Metric("bands/positive_rose", "share of tokens with A > 0 whose probability the step raised", "share"),
+    Metric("bands/negative_fell", "share of tokens with A < 0 whose probability the step lowered", "share"),
     Metric("eval/accuracy", "share of correct completions on the first evaluation set", "share"),
     Metric("eval/reward", "mean reward on the first evaluation set", "reward"),
     Metric("eval/completion_length", "mean tokens of an evaluation completion", "tokens"),
@@ -81,6 +84,17 @@ METRIC_FAMILIES: dict[str, Metric] = {
             "eval accuracy of one difficulty, or of a further set as SET or SET.DIFFICULTY",
             "share",
         ),
+        Metric("bands/token_share/", "share of completion tokens with exp(old_logprob) in the band", "share"),
+        Metric("bands/advantage_share/", "sum of |A| in the band / sum of |A|", "share"),
+        Metric(
+            "bands/gradient_share/",
+            "sum in the band (or quartile q1 lowest .. q4) of |A| * |d logprob / d logits| / sum over all tokens",
+            "share",
+        ),
+        Metric("bands/entropy/", "mean entropy in the band", "nats"),
+        Metric("bands/kl/", "mean KL estimate against the reference in the band", "nats"),
+        Metric("bands/clip_fraction/", "share of the band's updated tokens whose surrogate is clipped", "share"),
+        Metric("bands/probability_change/", "mean over the band of pi after the step - pi before", "probability"),
         Metric("reward/component/", "mean of one part of the reward", "reward"),
     ]
 }

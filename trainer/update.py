@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.bands import BANDS, clipped_by_band
 from trainer.batching import UpdateBatch, select_rows
 from trainer.config import AlgorithmConfig, OptimConfig
 from trainer.errors import DivergedError
@@ -27,6 +28,7 @@ class UpdateStatistics:
     updates: int = 0
     tokens: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     ratio_max: float = 0.0
+    clipped_by_band: Tensor = field(default_factory=lambda: torch.zeros(2, len(BANDS), dtype=torch.float64))
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Take in the sums of one microbatch."""
@@ -55,6 +57,7 @@ def score_batch(
     """Log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T]."""
     logprobs = torch.zeros_like(batch.completion_mask)
     entropies = torch.zeros_like(batch.completion_mask)
+    gradient_norms = torch.zeros_like(batch.completion_mask)
     for update_batch in plan:
         for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.shortest)
@@ -63,19 +66,19 @@ def score_batch(
                 continue
             width = part.completion_mask.shape[1]
             logprobs[rows, :width] = scores.logprobs
-            if scores.entropies is not None:
+            if scores.entropies is not None and scores.gradient_norms is not None:
                 entropies[rows, :width] = scores.entropies
-    return TokenScores(logprobs, entropies if with_entropy else None)
+                gradient_norms[rows, :width] = scores.gradient_norms
+    return TokenScores(logprobs, entropies, gradient_norms) if with_entropy else TokenScores(logprobs, None)
 
 
 def attach_logprobs(
     batch: TrainBatch, policy: nn.Module, reference: nn.Module | None, plan: Sequence[UpdateBatch]
-) -> tuple[TrainBatch, Tensor]:
-    """The batch with ``old_logprobs`` and ``ref_logprobs``, and the policy's entropies [B, T]."""
+) -> tuple[TrainBatch, TokenScores]:
+    """The batch with ``old_logprobs`` and ``ref_logprobs``, and the policy's scores with entropies [B, T]."""
     scores = score_batch(policy, batch, plan, with_entropy=True)
-    assert scores.entropies is not None
     ref_logprobs = score_batch(reference, batch, plan, with_entropy=False).logprobs if reference else None
-    return replace(batch, old_logprobs=scores.logprobs, ref_logprobs=ref_logprobs), scores.entropies
+    return replace(batch, old_logprobs=scores.logprobs, ref_logprobs=ref_logprobs), scores
 
 
 def update_policy(
@@ -126,6 +129,13 @@ def update_policy(
                 parallel.backward(output.loss)
             loss_sum += output.loss.detach()
             statistics.add(output.metrics)
+            statistics.clipped_by_band += clipped_by_band(
+                scores.logprobs,
+                part.old_logprobs,
+                part.advantages,
+                token_mask[micro_rows, : part.completion_mask.shape[1]],
+                algorithm,
+            ).cpu()
         loss = float(parallel.sum(loss_sum))
         grad_norm = parallel.step(policy, optimizer, max_grad_norm)
         for quantity, number in (("loss", loss), ("gradient norm", grad_norm)):
