@@ -1,0 +1,71 @@
+"""Reward functions of a user, good and bad, named ``tests.rewards.own_rewards:...`` in the tests."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from rewards import Score
+
+MINIMUM = -7.0
+
+
+def length(text, answer):
+    return len(text)
+
+
+def shout(text, answer):
+    print("noise on stdout", flush=True)
+    os.write(1, b'{"status": "ok", "reward": 99}\n')
+    sys.stdin.read()
+    return Score(1.0, True, {"shout": 1.0})
+
+
+def misbehave(text, answer):
+    if text == "loop":
+        while True:
+            pass
+    if text == "sleep":
+        time.sleep(60)
+    if text == "memory":
+        return len(bytearray(10**12))
+    if text == "raise":
+        raise KeyError("no such thing")
+    if text == "exit":
+        os._exit(3)
+    if text == "nan":
+        return float("nan")
+    if text == "text":
+        return "good"
+    if text == "deep":
+        return misbehave(text, answer)
+    return 1.0
+
+
+def start_child_and_hang(text, answer):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    with open(answer, "w") as note:
+        json.dump({"worker": os.getpid(), "child": child.pid}, note)
+    time.sleep(60)
+
+
+def hang_in_native_code(text, answer):
+    """Never returns to the interpreter, so that no signal handler or thread of Python runs."""
+    with open(answer, "w") as note:
+        json.dump({"worker": os.getpid()}, note)
+    return 9 ** (9**9)
+
+
+_hoard = []
+
+
+def hoard(text, answer):
+    """Fails from memory that earlier completions have used up."""
+    if text == "big":
+        _hoard.append(bytearray(150 << 20))
+        return 1.0
+    return float(len(bytearray(250 << 20)) > 0)
+
+
+not_a_function = 3

@@ -1,0 +1,54 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from rewards.knights_knaves import score, score_text
+
+VECTORS = Path(__file__).parents[1] / "data" / "reference_vectors.json"
+SOLUTION = "(1) Ava is a knight\n(2) Ben is a knave"
+
+
+def test_agrees_with_the_published_scorer_on_every_case():
+    cases = json.loads(VECTORS.read_text())["knights_knaves_reward"]
+    assert len(cases) == 64
+    wrong = [case for case in cases if score_text(case["response"], case["solution"]) != case["score"]]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reward", "correct", "parsed"),
+    [
+        ("<think>a</think><answer>(1) Ava is a knight (2) Ben is a knave</answer>", 3.0, True, True),
+        ("<think>a</think><answer>Ben is a knave, Ava is a knight</answer>", 3.0, True, True),
+        ("<think>a</think><answer>ava IS A Knight, BEN is  a\nknave</answer>", 3.0, True, True),
+        ("<think>a</think><answer>Ava is a knight, Ben is a knight</answer>", -0.5, False, True),
+        ("<think>a</think><answer>Ava is the knight, Ben is a knave</answer>", -1.0, False, False),
+        ("<think>a</think><answer>Ava is a knight, Ben is a knave, not a knight</answer>", -1.0, False, False),
+        ("<think>a</think><answer>Ava is a knight</answer>", -1.0, False, False),
+        ("<think>a</think><answer></answer>", -1.0, False, False),
+        ("<think>a</think>Ava is a knight, Ben is a knave", -3.0, False, False),
+        ("a</think><answer>Ava is a knight, Ben is a knave</answer>", -3.0, False, False),
+        ("</think><think><answer>Ava is a knight, Ben is a knave</answer>", -3.0, False, False),
+        ("<think><think></think><answer>Ava is a knight, Ben is a knave</answer>", -3.0, False, False),
+    ],
+)
+def test_score(text, reward, correct, parsed):
+    result = score(text, SOLUTION)
+    assert (result.reward, result.correct, result.parsed) == (reward, correct, parsed)
+    assert sum(result.breakdown.values()) == reward
+
+
+def test_accepts_the_published_mapping_as_answer():
+    text = "<think></think><answer>Ava is a knight, Ben is a knave</answer>"
+    assert score(text, {"solution_text_format": SOLUTION, "statements": "()"}).reward == 3.0
+
+
+def test_a_solution_without_roles_is_refused():
+    with pytest.raises(ValueError, match="Zoey is a knight"):
+        score("<think></think><answer></answer>", "42")
+
+
+def test_long_hostile_text_is_scored_quickly():
+    answer = "Ava " * 50_000 + "knight knave"
+    assert score(f"<think>{'(' * 100_000}</think><answer>{answer}</answer>", SOLUTION).reward == -1.0

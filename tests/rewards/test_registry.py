@@ -1,0 +1,78 @@
+import subprocess
+import sys
+
+import pytest
+
+from rewards import REWARDS, Score, combine, minimum, resolve
+
+OWN = "tests.rewards.own_rewards"
+RIGHT = {
+    "knights_knaves": ("<think></think><answer>Ava is a knave</answer>", "(1) Ava is a knave"),
+    "math": (r"\boxed{3}", "3"),
+    "format": ("<think></think><answer></answer>", ""),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REWARDS))
+def test_contract_of_every_reward(name):
+    text, answer = RIGHT[name]
+    best, worst = resolve(name)(text, answer), resolve(name)("", answer)
+    assert best.correct and best.parsed and not worst.correct and not worst.parsed
+    assert best.reward > worst.reward == minimum({name: 1.0})
+    for score in (best, worst):
+        assert sum(score.breakdown.values()) == score.reward
+
+
+def test_weighted_sum_of_several_functions():
+    both = combine({"format": 0.5, "math": 2.0})
+    score = both(r"\boxed{3}", "3")
+    assert score == Score(2.0, True, {"format": 0.0, "math": 2.0}, True)
+    score = both("<think></think><answer>\\boxed{4}</answer>", "3")
+    assert score == Score(0.5, False, {"format": 0.5, "math": 0.0}, True)
+
+
+def test_weight_of_a_single_function_scales_its_parts():
+    score = combine({"knights_knaves": 0.5})(*RIGHT["knights_knaves"])
+    assert score == Score(1.5, True, {"format": 0.5, "answer": 1.0}, True)
+
+
+def test_minimum_is_the_weighted_sum_of_positive_weights():
+    assert minimum({"knights_knaves": 0.5, "math": 3.0}) == -1.5
+    resolve(f"{OWN}:length")
+    assert minimum({f"{OWN}:length": 2.0}) == -14.0
+    assert minimum({f"{OWN}:length": -1.0}) == 0.0
+
+
+def test_own_function_may_return_a_number():
+    assert combine({f"{OWN}:length": 0.1})("abc", None) == Score(
+        pytest.approx(0.3), True, {"length": pytest.approx(0.3)}
+    )
+    assert not resolve(f"{OWN}:length")("", None).correct
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("knights_knave", "did you mean knights_knaves?"),
+        ("bleu", "format, knights_knaves, math"),
+        ("no.such.module:f", "cannot import no.such.module"),
+        (f"{OWN}:nothing", "has no function nothing"),
+        (f"{OWN}:not_a_function", "has no function not_a_function"),
+    ],
+)
+def test_unknown_names_are_refused_with_a_fix(name, said):
+    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+        resolve(name)
+
+
+def test_no_function_at_all_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        combine({})
+
+
+def test_import_is_light():
+    code = (
+        "import sys, rewards; print([m for m in ('torch', 'trainer', 'sympy', 'math_verify') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

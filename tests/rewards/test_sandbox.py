@@ -1,0 +1,208 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rewards.sandbox import RewardPool
+
+OWN = "tests.rewards.own_rewards"
+RIGHT = "<think></think><answer>Ava is a knave</answer>"
+SOLUTION = "(1) Ava is a knave"
+
+
+def pool(
+    *names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, failure_score=None
+) -> RewardPool:
+    return RewardPool(
+        dict.fromkeys(names, 1.0),
+        timeout_s=timeout_s,
+        memory_mb=memory_mb,
+        workers=workers,
+        failure_score=failure_score,
+    )
+
+
+def workers_alive() -> set[int]:
+    return {
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and "rewards.worker" in child.cmdline()
+    }
+
+
+def wait_until_gone(pids: set[int], seconds: float) -> set[int]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        left = {
+            pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        }
+        if not left:
+            return left
+        time.sleep(0.05)
+    return left
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_order_is_kept(workers):
+    texts = ["x" * (i % 97) for i in range(3000)]
+    with pool(f"{OWN}:length", workers=workers) as rewards:
+        scored = rewards.score(texts, [None] * len(texts))
+    assert [one.score.reward for one in scored] == [i % 97 for i in range(3000)]
+    assert {one.status for one in scored} == {"ok"}
+
+
+def test_scores_are_those_of_the_function():
+    with pool("knights_knaves") as rewards:
+        right, wrong = rewards.score([RIGHT, "what?"], [SOLUTION, SOLUTION])
+    assert (right.score.reward, right.score.correct, right.score.parsed) == (3.0, True, True)
+    assert right.score.breakdown == {"format": 1.0, "answer": 2.0}
+    assert (wrong.score.reward, wrong.score.correct, wrong.score.parsed) == (-3.0, False, False)
+
+
+def test_nothing_to_score():
+    with pool("format") as rewards:
+        assert rewards.score([], []) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "message"),
+    [
+        ("loop", "timeout", "no score after 2 s"),
+        ("sleep", "timeout", "no score after 2 s"),
+        ("memory", "error", "out of memory (limit 600 MiB)"),
+        ("raise", "error", "KeyError: 'no such thing'"),
+        ("exit", "error", "the scoring process ended (exit 3)"),
+        ("nan", "error", "expected a Score or a finite number"),
+        ("text", "error", "expected a Score or a finite number"),
+        ("deep", "error", "RecursionError"),
+    ],
+)
+def test_a_bad_completion_costs_only_itself(text, status, message):
+    with pool(f"{OWN}:misbehave") as rewards:
+        scored = rewards.score(["a", "b", text, "c", "d"], [None] * 5)
+        again = rewards.score(["e"], [None])
+    assert [one.status for one in scored] == ["ok", "ok", status, "ok", "ok"]
+    assert [one.score.reward for one in scored] == [1.0, 1.0, -7.0, 1.0, 1.0]
+    assert message in scored[2].message
+    assert (scored[2].score.correct, scored[2].score.parsed) == (False, False)
+    assert again[0].score.reward == 1.0
+
+
+def test_failure_score_replaces_the_minimum():
+    with pool(f"{OWN}:misbehave", failure_score=-0.25) as rewards:
+        (scored,) = rewards.score(["raise"], [None])
+    assert scored.score.reward == -0.25
+
+
+def test_a_slow_completion_does_not_hold_up_the_other_worker():
+    with pool(f"{OWN}:misbehave", workers=2, timeout_s=2.0) as rewards:
+        begin = time.monotonic()
+        scored = rewards.score(["sleep", *["a"] * 50, "sleep"], [None] * 52)
+        took = time.monotonic() - begin
+    assert [one.status for one in scored].count("timeout") == 2
+    assert [one.score.reward for one in scored].count(1.0) == 50
+    assert took < 4.0  # one after the other takes at least two limits
+
+
+def test_an_endless_power_is_a_timeout():
+    with pool("math") as rewards:
+        hang, right = rewards.score([r"\boxed{9^{9^{9}}}", r"\boxed{\frac{6}{4}}"], ["3", "1.5"])
+    assert (hang.status, hang.score.reward) == ("timeout", 0.0)
+    assert (right.status, right.score.reward) == ("ok", 1.0)
+
+
+def test_a_function_that_prints_and_reads_stdin_cannot_break_the_protocol():
+    with pool(f"{OWN}:shout") as rewards:
+        scored = rewards.score(["a"] * 20, [None] * 20)
+    assert [one.score.reward for one in scored] == [1.0] * 20
+
+
+def test_memory_used_up_by_earlier_completions_is_not_held_against_the_next():
+    with pool(f"{OWN}:hoard", memory_mb=500) as rewards:
+        scored = rewards.score(["big", "big", "small", "small"], [None] * 4)
+    assert [one.status for one in scored] == ["ok"] * 4
+
+
+def test_any_text_reaches_the_function_unchanged():
+    texts = ["line\nbreak", "nul\x00", "lone \ud800 surrogate", "ü漢🙂", "x" * 300_000, '"}]']
+    with pool(f"{OWN}:length") as rewards:
+        scored = rewards.score(texts, [None] * len(texts))
+    assert [one.score.reward for one in scored] == [len(text) for text in texts]
+
+
+def test_a_timeout_takes_the_functions_own_children_with_it(tmp_path):
+    note = tmp_path / "pids.json"
+    with pool(f"{OWN}:start_child_and_hang") as rewards:
+        (scored,) = rewards.score(["a"], [str(note)])
+        assert scored.status == "timeout"
+        assert wait_until_gone(set(json.loads(note.read_text()).values()), 5) == set()
+
+
+def test_the_number_of_processes_stays_and_none_is_left_after_close():
+    before = workers_alive()
+    rewards = pool(f"{OWN}:misbehave", workers=2, timeout_s=1.0)
+    first = workers_alive() - before
+    assert len(first) == 2
+    scored = rewards.score(["loop", "exit", "a", "sleep"], [None] * 4)
+    assert [one.status for one in scored] == ["timeout", "error", "ok", "timeout"]
+    second = workers_alive() - before
+    assert len(second) == 2 and second != first
+    rewards.close()
+    assert workers_alive() == before
+    with pytest.raises(RuntimeError, match="closed"):
+        rewards.score(["a"], [None])
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(["maths"], "did you mean math"), ([f"{OWN}:nothing"], "has no function nothing")],
+)
+def test_unknown_rewards_are_refused_at_the_start(names, said):
+    before = workers_alive()
+    with pytest.raises(ValueError, match=said):
+        pool(*names)
+    assert workers_alive() == before
+
+
+def test_too_little_memory_to_start_is_said():
+    with pytest.raises((RuntimeError, ValueError), match="memory"):
+        pool("math", memory_mb=30)
+
+
+@pytest.mark.parametrize("function", ["format", f"{OWN}:hang_in_native_code"])
+def test_workers_end_when_their_parent_is_killed(tmp_path, function):
+    note = tmp_path / "pids.json"
+    code = f"""
+import json, os, sys
+from rewards.sandbox import RewardPool
+rewards = RewardPool({{{function!r}: 1.0}}, timeout_s=2, memory_mb=600, workers=2, failure_score=None)
+print("ready", *(worker.process.pid for worker in rewards._workers), flush=True)
+rewards.score(["a"], [{str(note)!r}])
+sys.stdin.read()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert parent.stdout is not None
+    ready, *pids = parent.stdout.readline().split()
+    assert ready == "ready"
+    workers = {int(pid) for pid in pids}
+    if function != "format":
+        end = time.monotonic() + 10
+        while not (note.exists() and note.read_text()) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert json.loads(note.read_text())["worker"] in workers
+    assert all(psutil.pid_exists(pid) for pid in workers)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert wait_until_gone(workers, 10) == set()
