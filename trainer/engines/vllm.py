@@ -160,7 +160,11 @@ class VllmEngine:
             load_weights(self.llm, policy_model)
             if not self._checked:
                 assert not self._asleep, "the first synchronisation needs an engine that is awake"
-                check_weights_arrived(self.llm, policy_model, self.dtype)
+                try:
+                    check_weights_arrived(self.llm, policy_model, self.dtype)
+                except EngineError:
+                    self.close()
+                    raise
                 self._checked = True
 
     def sleep(self) -> None:
@@ -220,8 +224,8 @@ class VllmEngine:
             raise ValueError(f"prompt {place} has no tokens: give at least one, such as the BOS token")
         if len(token_ids) + max_new_tokens > self.max_model_len:
             raise ConfigError(
-                f"prompt {place} has {len(token_ids)} tokens: with {max_new_tokens} for its completion it does not "
-                f"fit into the engine's context of {self.max_model_len}",
+                f"prompt {place} has {len(token_ids)} tokens: with {max_new_tokens} for its completion it exceeds "
+                f"the engine's context of {self.max_model_len}",
                 "rollout.vllm.max_model_len",
                 "raise it, or lower rollout.max_new_tokens or data.max_prompt_tokens",
             )
@@ -269,7 +273,7 @@ class VllmEngine:
                 raise EngineError(
                     f"vLLM failed while sampling: {_first_line(error)}",
                     "rollout.engine",
-                    "lower rollout.vllm.gpu_memory_utilization if memory ran out, else rollout.engine=transformers",
+                    "if memory ran out, lower rollout.vllm.gpu_memory_utilization, else change rollout.engine",
                 ) from error
         return [_sample(index, output) for index, output in enumerate(outputs)]
 
@@ -307,8 +311,8 @@ def _start_error(error: Exception) -> EngineError:
         return EngineError(
             f"vLLM does not get the memory it needs: {_first_line(error)}",
             "rollout.vllm",
-            "raise rollout.vllm.gpu_memory_utilization (or kv_cache_mb) if the cache is too small, lower it if the "
-            "device is full; a smaller rollout.vllm.max_model_len or a larger tensor_parallel needs less",
+            "raise rollout.vllm.gpu_memory_utilization (or kv_cache_mb) if the cache is too small, lower it if "
+            "the device is full; a smaller max_model_len or a larger tensor_parallel needs less",
         )
     return EngineError(
         f"vLLM does not start: {_first_line(error)}",
