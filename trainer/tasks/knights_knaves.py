@@ -66,6 +66,7 @@ _SPOKEN = (
 # Of 10 equal shares of all statement sets.
 _SPLIT_SHARES: dict[Split, range] = {"train": range(0, 8), "dev": range(8, 9), "test": range(9, 10)}
 _MAX_REPEATS = 2000
+_MAX_DRAWS = 20_000  # a few hundred are enough where there are puzzles at all
 _ROLE = re.compile(r"\bis a (?:knight|knave)\b", re.IGNORECASE)
 
 
@@ -134,7 +135,7 @@ def puzzle_from_row(names: Any, statements: Any, solution: Any) -> Puzzle:
         parsed = ast.literal_eval(statements) if isinstance(statements, str) else statements
         puzzle = Puzzle(tuple(names), _as_tuples(parsed), tuple(bool(knight) for knight in solution))
         solutions = solve(puzzle.statements)
-    except (SyntaxError, TypeError, IndexError, KeyError) as error:
+    except (ValueError, SyntaxError, TypeError, IndexError, KeyError, RecursionError) as error:
         raise ValueError(f"not a puzzle: {error}") from error
     if solutions != [puzzle.solution] or len(puzzle.names) != len(puzzle.statements):
         raise ValueError(f"the statements have {len(solutions)} solutions; the published one is not the only one")
@@ -236,7 +237,7 @@ def generate(split: Split, people: Sequence[int], size: int, seed: int, depth: i
             puzzles[puzzle.key] = puzzle
             continue
         repeats += 1
-        if repeats > _MAX_REPEATS + len(puzzles):
+        if puzzle is None or repeats > _MAX_REPEATS + len(puzzles):
             raise ConfigError(
                 f"too few different {split} puzzles with {list(people)} people exist for size {size}",
                 f"generated puzzles, after {len(puzzles)} of them",
@@ -247,7 +248,7 @@ def generate(split: Split, people: Sequence[int], size: int, seed: int, depth: i
 
 def _draw(rng: random.Random, split: Split, people: int, depth: int) -> Puzzle | None:
     """A random puzzle of the split with one solution; None after too many tries without any."""
-    for _ in range(_MAX_REPEATS):
+    for _ in range(_MAX_DRAWS):
         statements = tuple(_draw_statement(rng, person, people, depth) for person in range(people))
         if split_of(statements) != split:
             continue
