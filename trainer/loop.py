@@ -160,33 +160,7 @@ class Trainer:
         config, algorithm, parallel = self.config, self.config.algorithm, self.parallel
         stopwatch = Stopwatch()
         with stopwatch("step"):
-            problems = self.sampler.next(config.rollout.prompts_per_step)
-            mine = range(parallel.rank, len(problems), parallel.world_size)
-            groups, scored = collect_rollouts(
-                self.engine,
-                self.tokenizer,
-                [problems[i] for i in mine],
-                [
-                    [derive_seed(config.seed, self.step, i, g) for g in range(config.rollout.group_size)]
-                    for i in mine
-                ],
-                list(mine),
-                sampling_params(config.rollout, self.tokenizer),
-                self.rewards,
-                stopwatch,
-            )
-            metrics = rollout_metrics(groups, scored, parallel)
-            check_reward_failures(metrics, scored, config.reward.max_failure_rate)
-            if not math.isfinite(metrics["rollout/reward"]):
-                raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
-
-            self.engine.sleep()
-            batch = build_batch(groups, self.tokenizer.pad_token_id, self.device)
-            plan = plan_update_batches(
-                batch, config.optim.update_batch_size // parallel.world_size, config.optim.tokens_per_microbatch
-            )
-            with stopwatch("logprobs"):
-                batch, scores = attach_logprobs(batch, self.policy, self.reference, plan)
+            batch, scores, plan, metrics = self.collect_batch(stopwatch)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = reweight_advantages(batch, algorithm)
 
@@ -222,6 +196,42 @@ class Trainer:
             | update_metrics(statistics, lr, parallel)
             | time_metrics(stopwatch, batch, parallel)
         )
+
+    def collect_batch(
+        self, stopwatch: Stopwatch
+    ) -> tuple[TrainBatch, TokenScores, list[UpdateBatch], dict[str, float]]:
+        """Roll out and score the next problems.
+
+        Returns:
+            The batch with log-probabilities but without advantages, the policy's scores of it, its update
+            batches, and the metrics of the rollouts.
+        """
+        config, parallel = self.config, self.parallel
+        problems = self.sampler.next(config.rollout.prompts_per_step)
+        mine = range(parallel.rank, len(problems), parallel.world_size)
+        groups, scored = collect_rollouts(
+            self.engine,
+            self.tokenizer,
+            [problems[i] for i in mine],
+            [[derive_seed(config.seed, self.step, i, g) for g in range(config.rollout.group_size)] for i in mine],
+            list(mine),
+            sampling_params(config.rollout, self.tokenizer),
+            self.rewards,
+            stopwatch,
+        )
+        metrics = rollout_metrics(groups, scored, parallel)
+        check_reward_failures(metrics, scored, config.reward.max_failure_rate)
+        if not math.isfinite(metrics["rollout/reward"]):
+            raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
+
+        self.engine.sleep()
+        batch = build_batch(groups, self.tokenizer.pad_token_id, self.device)
+        plan = plan_update_batches(
+            batch, config.optim.update_batch_size // parallel.world_size, config.optim.tokens_per_microbatch
+        )
+        with stopwatch("logprobs"):
+            batch, scores = attach_logprobs(batch, self.policy, self.reference, plan)
+        return batch, scores, plan, metrics
 
     def save_checkpoint(self) -> Path:
         """Write ``checkpoints/step-N`` of the run folder; nothing where it is already there and intact."""
