@@ -141,8 +141,11 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
 
 
 def first_line(error: BaseException) -> str:
-    """The start of an error's text: MLflow's run over many lines."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """The telling part of an error's text: MLflow's runs over many lines, requests' nests its causes."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "HTTPConnectionPool" in line:
+        line = line.rsplit("Caused by ", 1)[-1].rsplit(": ", 1)[-1].strip("\"')")
+    return line[:300]
 
 
 def patience(uri: str) -> float:

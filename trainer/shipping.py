@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError
@@ -94,14 +94,13 @@ class Shipper:
             self._abandoned = True
         return Shipper(self._client, self._run_dir, self._state, self._lock)
 
-    def send_all(self) -> None:
-        """Send everything that is on disk now."""
-        while self.send_metrics():
-            pass
-        self._send_completions()
-        self._send_artifacts()
+    def send_all(self, stop: Event | None = None) -> None:
+        """Send everything that is on disk now; after ``stop`` is set, no further request is begun."""
+        for send in (self._send_metrics, self._send_completions, self._send_artifact):
+            while not (stop and stop.is_set()) and send():
+                pass
 
-    def send_metrics(self) -> bool:
+    def _send_metrics(self) -> bool:
         """Send one batch of lines; False when none is left."""
         from mlflow.entities import Metric
 
@@ -135,10 +134,11 @@ class Shipper:
         with self._remember():
             self._state.status_sent = True
 
-    def _send_completions(self) -> None:
+    def _send_completions(self) -> bool:
+        """Send the table of completions, whole."""
         path = self._run_dir / COMPLETIONS_FILE
         if not path.exists() or path.stat().st_size <= self._state.completions_sent:
-            return
+            return False
         rows, offset = [], 0
         for record, end in read_records(path):
             rows.append(record)
@@ -152,16 +152,20 @@ class Shipper:
         self._client.set_tag(self._run_id, "mlflow.loggedArtifacts", kind)
         with self._remember():
             self._state.completions_sent = offset
+        return False
 
-    def _send_artifacts(self) -> None:
-        while self._state.artifacts:
-            file, folder = self._state.artifacts[0]
-            if Path(file).is_dir():
-                self._client.log_artifacts(self._run_id, file, folder or None)
-            elif Path(file).exists():
-                self._client.log_artifact(self._run_id, file, folder or None)
-            with self._remember():
-                self._state.artifacts.pop(0)
+    def _send_artifact(self) -> bool:
+        """Send one waiting file or folder; False when none is left."""
+        if not self._state.artifacts:
+            return False
+        file, folder = self._state.artifacts[0]
+        if Path(file).is_dir():
+            self._client.log_artifacts(self._run_id, file, folder or None)
+        elif Path(file).exists():
+            self._client.log_artifact(self._run_id, file, folder or None)
+        with self._remember():
+            self._state.artifacts.pop(0)
+        return True
 
     @contextmanager
     def _remember(self) -> Iterator[None]:

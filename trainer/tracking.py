@@ -206,11 +206,13 @@ def _ship(shipper: Shipper, stop: threading.Event) -> None:
     pause = SHIP_INTERVAL_S
     while not stop.wait(min(pause, MAX_PAUSE_S)):
         try:
-            shipper.send_all()
+            shipper.send_all(stop)
             if pause > SHIP_INTERVAL_S:
                 _logger.warning("MLflow answers again; the missing metrics were sent")
             pause = SHIP_INTERVAL_S
         except Exception as error:  # training goes on whatever MLflow raises; the lines are on disk
+            if stop.is_set():
+                return
             if pause == SHIP_INTERVAL_S:
                 _logger.warning("cannot send to MLflow, will try again: %s", first_line(error))
             pause *= 2
