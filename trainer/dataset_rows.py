@@ -146,10 +146,10 @@ def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
     text = path.read_text(encoding="utf-8")
-    if text.lstrip().startswith("["):
+    if path.suffix == ".json" and text.lstrip().startswith("["):
         yield from _objects([(1, text)], path, whole=True)
     else:
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         yield from _objects(lines, path, whole=False)
 
 
