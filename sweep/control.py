@@ -16,7 +16,7 @@ from trainer.errors import StorageError
 POLL_S = 0.5
 
 
-class StopControl(tune.Stopper):
+class StopControl(tune.Stopper):  # type: ignore[misc]
     """Asks all trials to stop at their next training step, once, for the first reason that comes up.
 
     Tune asks ``stop_all`` ten times a second. A trial that sees the stop file saves a checkpoint and ends;

@@ -74,7 +74,7 @@ class Reporter:
         return trial_table(sorted(self.rows.values(), key=_attention)[-room:], title)
 
 
-class SweepCallback(tune.Callback):
+class SweepCallback(tune.Callback):  # type: ignore[misc]
     """Tells the reporter what Tune does. An exception in a callback would end the sweep, so none gets out."""
 
     def __init__(self, reporter: Reporter, max_failures: int, changed: threading.Event) -> None:

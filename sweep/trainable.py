@@ -78,7 +78,7 @@ class TrialPlan:
         )
 
 
-class SweepTrial(tune.Trainable):
+class SweepTrial(tune.Trainable):  # type: ignore[misc]
     """Trains one configuration with one seed; ``step`` is one evaluation period of the trainer.
 
     Between two trials the ranks stay alive (``reset_config``), because importing torch takes longer than
@@ -87,6 +87,7 @@ class SweepTrial(tune.Trainable):
     """
 
     plan: ClassVar[TrialPlan]
+    _last_step: int
 
     def setup(self, config: dict[str, Any]) -> None:
         """Take note of the trial; its ranks start with the first step."""

@@ -105,7 +105,8 @@ class WorkerLostError(RuntimeError):
 def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
     """The trainer of ``trainer run``, for one trial."""
     from trainer.loop import Trainer
-    from trainer.tracking import Tracker
+    from trainer.parallel import make_parallel
+    from trainer.tracking import NullTracker, Tracker
     from trainer.types import RunContext
 
     context = RunContext(
@@ -115,8 +116,13 @@ def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
         run_name=assignment.trial,
         tags=assignment.tags,
     )
-    tracker = Tracker(assignment.config, context)
-    return Trainer(assignment.config, context, tracker, progress)
+    parallel = make_parallel(assignment.config)
+    tracker = Tracker(assignment.config, context) if parallel.is_main else NullTracker()
+    try:
+        return Trainer(assignment.config, context, tracker, progress, parallel)
+    except BaseException:
+        tracker.close("FAILED")
+        raise
 
 
 class RankWorker:

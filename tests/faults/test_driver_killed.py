@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], str]:
-    """A sweep of six trials whose driver was killed three times; the processes left over after each kill."""
+    """A sweep of six trials whose driver was killed twice; the processes left over after each kill."""
     runs = tmp_path_factory.mktemp("runs")
     folder = runs / "fake"
     space = write_space(
@@ -30,7 +30,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], 
     moments = random.Random(7)
     left: list[int] = []
     arguments = ["run", space, "--runs-dir", runs, "--cpus", 2]
-    for ended in (0, 1, 3):
+    for ended in (0, 2):
         process = start(*arguments, step_s=0.15)
         wait_until(
             lambda ended=ended: len(results(folder)) >= ended and any(trained(folder)),
@@ -103,5 +103,5 @@ def test_mlflow_has_every_trial_once_and_none_is_running(resumed: tuple[Path, li
 
 def test_nothing_is_left_over(resumed: tuple[Path, list[int], str]) -> None:
     folder, left, _ = resumed
-    assert left == [0, 0, 0]
+    assert left == [0, 0]
     assert end_leftovers(sweep_folder(folder.parent, "fake"), wait_s=0) == 0
