@@ -39,7 +39,7 @@ class ScoredText:
 
 
 class RewardPool:
-    """Scores completions in killable processes.
+    """Scores completions in killable processes; used by one thread at a time.
 
     Args:
         functions: reward name or ``module:function`` -> weight.
@@ -242,15 +242,17 @@ class RewardPool:
     def _start(self) -> "_Worker":
         replies, reply_fd = os.pipe()
         settings = {**self._settings, "reply_fd": reply_fd, "parent_pid": os.getpid()}
-        # The worker finds the same modules as this process, and one thread is what the CPU limit counts on.
+        # The worker finds the same modules as this process (-P: a folder `rewards` where the user stands must not
+        # hide this package), and the user's own ones there. One thread is what the CPU limit counts on.
+        here = os.getcwd()
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+            "PYTHONPATH": os.pathsep.join([*(entry or here for entry in sys.path), here]),
             "OMP_NUM_THREADS": "1",
             "MALLOC_ARENA_MAX": "1",
         }
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rewards.worker", json.dumps(settings)],
+                [sys.executable, "-P", "-m", "rewards.worker", json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 pass_fds=(reply_fd,),
                 env=environment,

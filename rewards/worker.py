@@ -84,7 +84,7 @@ def _score(function: RewardFunction, line: bytes, memory_mb: int) -> dict[str, A
             "status": "ok",
             "reward": float(score.reward),
             "correct": bool(score.correct),
-            "breakdown": dict(score.breakdown),
+            "breakdown": {str(part): float(value) for part, value in score.breakdown.items()},
             "parsed": bool(score.parsed),
         }
     except MemoryError as error:

@@ -106,7 +106,13 @@ def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
         problems = _generated(dataset, data, tokenizer)
     else:
         problems = _from_rows(dataset, data, tokenizer)
-    kept = [problem for problem in problems if len(encode_prompt(tokenizer, problem)) <= data.max_prompt_tokens]
+    encoded = tokenizer([p.prompt + p.prefill for p in problems], add_special_tokens=False)["input_ids"]
+    added = len(encode_prompt(tokenizer, problems[0])) - len(encoded[0])
+    kept = [
+        problem
+        for problem, ids in zip(problems, encoded, strict=True)
+        if len(ids) + added <= data.max_prompt_tokens
+    ]
     if not kept:
         raise ConfigError(
             f"all {len(problems)} prompts of {dataset.source} are longer than {data.max_prompt_tokens} tokens",

@@ -170,6 +170,21 @@ def test_unknown_rewards_are_refused_at_the_start(names, said):
     assert workers_alive() == before
 
 
+def test_own_modules_are_found_where_the_user_stands(tmp_path, monkeypatch):
+    (tmp_path / "rewards").mkdir()
+    (tmp_path / "rewards" / "__init__.py").write_text("raise RuntimeError('the wrong package')\n")
+    (tmp_path / "my_reward.py").write_text("def half(text, answer):\n    return 0.5\n")
+    monkeypatch.chdir(tmp_path)
+    with pool("my_reward:half") as rewards:
+        assert rewards.score(["a"], [None])[0].score.reward == 0.5
+
+
+def test_closing_twice_is_harmless():
+    rewards = pool("format")
+    rewards.close()
+    rewards.close()
+
+
 def test_too_little_memory_to_start_is_said():
     with pytest.raises((RuntimeError, ValueError), match="memory"):
         pool("math", memory_mb=30)
