@@ -77,7 +77,9 @@ def attach_logprobs(
 ) -> tuple[TrainBatch, TokenScores]:
     """The batch with ``old_logprobs`` and ``ref_logprobs``, and the policy's scores with entropies [B, T]."""
     scores = score_batch(policy, batch, plan, with_entropy=True)
-    ref_logprobs = score_batch(reference, batch, plan, with_entropy=False).logprobs if reference else None
+    ref_logprobs = (
+        score_batch(reference, batch, plan, with_entropy=False).logprobs if reference is not None else None
+    )
     return replace(batch, old_logprobs=scores.logprobs, ref_logprobs=ref_logprobs), scores
 
 
