@@ -1,7 +1,7 @@
 """Rollouts from a live Hugging Face model.
 
-A group shares the prefill of its prompt, keys and values live in preallocated buffers, and finished rows leave
-the batch. `generate` of transformers is not used: its work per token outweighs a small model's forward pass.
+A group shares the prefill of its prompt, and finished rows leave the batch. `generate` of transformers is not
+used: its work per token outweighs a small model's forward pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainer.engines import Sample, SamplingParams
-from trainer.engines.decoding import DecodingBatch
+from trainer.engines.decoding import CachedBatch, DecodingBatch, read_prompts
 from trainer.engines.sampling import row_uniforms, sample_tokens
+from trainer.engines.shared_prefix import SharedPrefixBatch, is_supported
 
 COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
 
@@ -89,11 +90,11 @@ class TransformersEngine:
     ) -> list[Sample]:
         """Complete all (prompt, completion) places together, one prefill per prompt."""
         unique = list(dict.fromkeys(p for p, _ in places))
-        device = next(self.model.parameters()).device
+        prefill = read_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
+        device = prefill.logits.device
         prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
-        batch = DecodingBatch(
-            self.model, [prompts[p] for p in unique], prompt_of_row, params.max_new_tokens, self.pad_token_id
-        )
+        kind = SharedPrefixBatch if is_supported(self.model) else CachedBatch
+        batch: DecodingBatch = kind(self.model, prefill, prompt_of_row, params.max_new_tokens)
         uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
         stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
         rows = torch.arange(len(places), device=device)  # the place each row of the shrinking batch belongs to

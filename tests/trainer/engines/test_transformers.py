@@ -2,10 +2,18 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from trainer.engines import Sample, SamplingParams
-from trainer.engines.decoding import can_share_prefix
+from trainer.engines.shared_prefix import is_supported
 from trainer.engines.transformers import TransformersEngine
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5] * 17]
@@ -29,9 +37,10 @@ FAMILIES = {
         Qwen2Config,
         {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
     ),
+    "mistral": (MistralForCausalLM, MistralConfig, {}),
     "eager": (LlamaForCausalLM, LlamaConfig, {"attn_implementation": "eager"}),
 }
-UNSHARED = ("sliding_window", "eager")
+UNSHARED = ("sliding_window", "mistral")
 
 
 def make_model(family: str = "qwen2") -> PreTrainedModel:
@@ -59,7 +68,7 @@ def teacher_forced(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequen
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logprobs_are_those_of_a_double_precision_pass(family: str, temperature: float) -> None:
     model = make_model(family)
-    assert can_share_prefix(model) == (family not in UNSHARED)
+    assert is_supported(model) == (family not in UNSHARED)
     groups = sample(model, SamplingParams(temperature, max_new_tokens=30, stop_token_ids=(3, 4)))
     model.double()
     for prompt, group in zip(PROMPTS, groups, strict=True):
@@ -145,21 +154,22 @@ def test_bfloat16_models_report_single_precision_logprobs() -> None:
             assert completion.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=0.05)
 
 
-def watch(model: PreTrainedModel) -> list[tuple[int, int]]:
-    """The shape of every input the model is given from now on."""
+def watch(model: PreTrainedModel) -> tuple[list[tuple[int, int]], list[int]]:
+    """From now on, the shapes of the model's own inputs, and the number of rows each time logits are made."""
     shapes: list[tuple[int, int]] = []
+    rows: list[int] = []
     model.register_forward_pre_hook(
         lambda _, __, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    return shapes
+    model.lm_head.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    return shapes, rows
 
 
 def test_prompts_are_read_once_and_finished_rows_leave_the_batch() -> None:
     model = make_model()
-    shapes = watch(model)
+    shapes, rows = watch(model)
     completions = [completion for group in sample(model) for completion in group]
-    assert shapes[0] == (3, 17)
-    rows = [shape[0] for shape in shapes[1:]]
+    assert (shapes[0], rows.pop(0)) == ((3, 17), 3)
     alive = [sum(len(c.token_ids) > position for c in completions) for position in range(1, len(rows) + 1)]
     assert alive[-1] > 0 and alive[-1] < alive[0] == 9
     assert all(left == all_rows or left > 7 / 8 * all_rows for left, all_rows in zip(alive, rows, strict=True))
@@ -167,14 +177,14 @@ def test_prompts_are_read_once_and_finished_rows_leave_the_batch() -> None:
 
 def test_sub_batches_keep_the_token_budget() -> None:
     model = make_model()
-    shapes = watch(model)
+    shapes, rows = watch(model)
     sample(model, SamplingParams(1.0, max_new_tokens=10), budget=60)
     # 13, 17 and 27 tokens a row: 3 x 13, 2 x 17, 2 x 27 fit; 4 x 17 and 3 x 27 do not
     assert [shape for shape in shapes if shape[1] > 1] == [(1, 3), (1, 7), (1, 17), (1, 17)]
-    assert max(rows for rows, length in shapes if length == 1) == 3
+    assert max(rows) == 3
 
 
-def test_mode_attention_and_global_random_state_are_left_as_they_were() -> None:
+def test_modes_and_global_random_state_are_left_as_they_were() -> None:
     model = make_model()
     model.train()
     model.model.layers[1].eval()
@@ -183,7 +193,6 @@ def test_mode_attention_and_global_random_state_are_left_as_they_were() -> None:
     sample(model)
     assert [module.training for module in model.modules()] == before
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert model.config._attn_implementation == "sdpa"
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     loss = model(input_ids=torch.tensor([PROMPTS[0]]), labels=torch.tensor([PROMPTS[0]])).loss
     loss.backward()
@@ -203,15 +212,14 @@ def test_a_failing_model_is_left_in_its_mode() -> None:
     model = make_model()
     model.train()
 
-    def fail(*_: object) -> None:
-        if model.config._attn_implementation != "sdpa":
+    def fail(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        if len(inputs[0]) > len(PROMPTS):  # not yet in the prefill
             raise RuntimeError("out of memory")
 
-    model.model.layers[1].register_forward_pre_hook(fail)
+    model.lm_head.register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         sample(model)
     assert model.training and model.model.layers[0].training
-    assert model.config._attn_implementation == "sdpa"
 
 
 def test_bad_calls_are_refused() -> None:
