@@ -16,6 +16,7 @@ from trainer.types import TrainBatch
 
 EDGES = (0.25, 0.5, 0.75, 0.99)
 BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
+RESOLUTION = 2e-6  # nats: smaller differences of log-probabilities are the rounding of float32 logits
 QUARTILES = ("q1", "q2", "q3", "q4")  # q1 holds the least probable quarter
 
 
@@ -98,14 +99,17 @@ def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) 
     """What the step did to its own tokens, from their log-probabilities [B, T] after it.
 
     ``bands/probability_change`` is the mean of ``pi_new - pi_old`` in each band; ``bands/positive_rose`` and
-    ``bands/negative_fell`` are the shares of the tokens with positive (negative) advantage whose probability rose
-    (fell) [arXiv:2505.12929, figure 3].
+    ``bands/negative_fell`` are the shares of those that rose (fell) among the tokens with positive (negative)
+    advantage whose log-probability changed by more than ``RESOLUTION`` [arXiv:2505.12929, figure 3].
     """
     place = batch.completion_mask.bool()
     old, new = batch.old_logprobs[place], new_logprobs[place]
     sign = batch.advantages[place].sign()
-    change = new.exp() - old.exp()
-    values = [torch.ones_like(old), change, sign > 0, (sign > 0) & (new > old), sign < 0, (sign < 0) & (new < old)]
+    change = old.exp() * torch.expm1(new - old)
+    moved = torch.where((new - old).abs() > RESOLUTION, new - old, 0).sign()
+    as_told, moved = sign * moved > 0, moved != 0
+    values = [torch.ones_like(old), change, (sign > 0) & moved, (sign > 0) & as_told]
+    values += [(sign < 0) & moved, (sign < 0) & as_told]
     sums = sums_by_group(values, band_of(old), len(BANDS))
     totals = torch.tensor(parallel.gather([sums.tolist()]), dtype=torch.float64).sum(dim=0)
     tokens, changed, *signs = totals

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig, dotted_keys, dump_config, find_spec, load_config, preset_names, save_config
-from trainer.errors import ConfigError, UserError
+from trainer.errors import ConfigError, StorageError, UserError
 from trainer.run_folder import check_name, hold
 
 INTERRUPTED = 130
@@ -65,6 +65,16 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument("prefix", nargs="?", default="", help="only keys that start with this")
     options.add_argument("--json", action="store_true", help="print JSON")
     options.set_defaults(command=_options)
+
+    diagnose = commands.add_parser("diagnose", help="which tokens move the policy: figures 1-3 of the paper")
+    diagnose.add_argument("spec", help="preset name or YAML file; model.name_or_path=FOLDER takes a checkpoint")
+    diagnose.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.prompts_per_step=32")
+    diagnose.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
+    diagnose.add_argument("--after-steps", type=_positive, default=5, help="training steps before it (default: 5)")
+    diagnose.add_argument(
+        "--sample", type=_positive, default=200, help="tokens with full gradients (default: 200)"
+    )
+    diagnose.set_defaults(command=_diagnose)
 
     upload = commands.add_parser("upload", help="send an offline run's history to MLflow")
     upload.add_argument("run_dir", type=Path, help="the run's folder")
@@ -173,6 +183,32 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     if not console.is_terminal:
         console.width = 200
     console.print(table)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _diagnose(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.spec, arguments.overrides)
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write there: {error.strerror}", str(arguments.output), "choose another --output"
+        ) from error
+    from trainer.diagnose import diagnose
+    from trainer.diagnose_page import summary, write_diagnosis
+
+    found = diagnose(config, arguments.output, arguments.after_steps, arguments.sample)
+    title = f"Which tokens move {config.model.name_or_path}"
+    page = write_diagnosis(found, title, arguments.output)
+    print("\n".join(summary(found)))
+    print(f"page:        {page}")
+    return 0
 
 
 def _upload(arguments: argparse.Namespace) -> int:

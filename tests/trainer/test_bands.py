@@ -128,7 +128,7 @@ def test_changes_by_hand():
     assert metrics["bands/probability_change/0.00-0.25"] == pytest.approx((0.2 - 0.1) / 2)
     assert metrics["bands/probability_change/0.75-0.99"] == pytest.approx(0.05)
     # Positive: up, down, up, same, same; negative: down, up, down.
-    assert metrics["bands/positive_rose"] == 2 / 5
+    assert metrics["bands/positive_rose"] == 2 / 3
     assert metrics["bands/negative_fell"] == 2 / 3
     for name in metrics:
         assert declaration(name).formula
