@@ -23,7 +23,7 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "ds_id"):
-            from deepspeed.zero import GatheredParameters
+            from deepspeed.runtime.zero import GatheredParameters
 
             with GatheredParameters([parameter]):
                 weight = parameter.detach().clone()  # the receiver may hold it until its layer is complete
