@@ -86,7 +86,7 @@ class DeepSpeedParallel(DistributedParallel):
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
         if not self.shards_parameters:
             return super().weights(causal_lm)
-        from deepspeed.zero import GatheredParameters
+        from deepspeed.runtime.zero import GatheredParameters
 
         whole: dict[int, Tensor] = {}  # by parameter, so that tied weights stay one tensor
         weights = {}
@@ -139,7 +139,7 @@ class DeepSpeedParallel(DistributedParallel):
     def _keep(self, engine: Any) -> None:
         self._engines.append(engine)
         if self.shards_parameters:
-            from deepspeed.zero import register_external_parameter
+            from deepspeed.runtime.zero import register_external_parameter
 
             # The head uses the output embedding without being its owner.
             head = engine.module.head
@@ -227,7 +227,7 @@ def _gathered(engine: Any) -> Iterator[None]:
     With the hooks a module would give its parameters up after every call, and fetching them again is a collective
     that ranks generating different numbers of tokens cannot share.
     """
-    from deepspeed.zero import GatheredParameters
+    from deepspeed.runtime.zero import GatheredParameters
 
     offload = engine.optimizer.parameter_offload
     with GatheredParameters(list(engine.module.parameters())):
