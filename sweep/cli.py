@@ -295,6 +295,9 @@ def _export(arguments: argparse.Namespace) -> int:
 def _ui(arguments: argparse.Namespace) -> int:
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     uri = _tracking_uri(read_spec(folder), folder)
+    if uri.startswith("http"):
+        print(f"MLflow: {uri}  (experiment {folder.name})")
+        return 0
     if not _is_free(arguments.port):
         raise ConfigError(
             f"port {arguments.port} is in use", "--port", f"{command('ui', folder)} --port {arguments.port + 1}"

@@ -49,9 +49,9 @@ class Reporter:
         """Print a line (above the live table)."""
         self._console.print(text, markup=False, soft_wrap=True)
 
-    def event(self, trial: str, text: str) -> None:
-        """Something happened to a trial; failures are printed above the live table too."""
-        if self._live is None:
+    def event(self, trial: str, text: str, *, lasting: bool = False) -> None:
+        """Something happened to a trial; the live table shows it already unless it must not pass by unseen."""
+        if self._live is None or lasting:
             self.line(f"{trial}  {text}")
 
     def refresh(self) -> None:
@@ -125,7 +125,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._event(row, f"interrupted at step {row.step}; goes on from there after resume")
         elif result.get(REASON_KEY):
             row.state, row.reason = "FAIL", result[REASON_KEY]
-            self._event(row, f"failed     {row.reason}")
+            self._event(row, f"failed     {row.reason}", lasting=True)
         elif result.get(FINISHED_KEY):
             row.state = "COMPLETE"
             self._event(row, f"finished   score {number(row.score)}")
@@ -138,14 +138,16 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         """A trial failed and is not tried again."""
         row = self._row(trial)
         row.state, row.reason = "FAIL", self._reason(trial)
-        self._event(row, f"failed     {row.reason}")
+        self._event(row, f"failed     {row.reason}", lasting=True)
         self._ended()
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is tried again from its newest checkpoint."""
         row = self._row(trial)
         row.state = "WAITING"
-        self._event(row, f"retry {trial.num_failures} of {self._max_failures}: {self._reason(trial)}")
+        self._event(
+            row, f"retry {trial.num_failures} of {self._max_failures}: {self._reason(trial)}", lasting=True
+        )
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called ten times a second."""
@@ -169,9 +171,9 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         if self._changed is not None:
             self._changed.set()
 
-    def _event(self, row: TrialRow, text: str) -> None:
+    def _event(self, row: TrialRow, text: str, *, lasting: bool = False) -> None:
         assert self._reporter is not None
-        self._reporter.event(row.trial, text)
+        self._reporter.event(row.trial, text, lasting=lasting)
 
 
 def _is_headline(name: str) -> bool:

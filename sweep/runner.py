@@ -5,6 +5,7 @@ trained is in the trials' folders. To resume is to start Tune anew with a search
 trials without a result; each continues from its own newest checkpoint.
 """
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -110,30 +111,53 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     folder.stop.unlink(missing_ok=True)
     # Every process of this sweep inherits the marker, so that a later driver finds what this one leaves.
     os.environ[MARKER] = str(folder.root)
-    parent = _open_parent(spec, folder)
-    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study)
     control = StopControl(folder, spec.limits, spec.resources.gpus_per_trial, gpu_hours_spent(spec, folder))
-    with Reporter(folder, planned_trials(spec), trial_rows(spec, folder)) as reporter:
-        try:
-            with _ray(options, folder) as nodes:
-                check_fit(spec.resources, nodes)
-                plan = TrialPlan(
-                    sweep=folder.name,
-                    experiment=_experiment(spec),
-                    sweep_dir=folder.root,
-                    runs_dir=folder.runs_dir,
-                    base=spec.base,
-                    objective=spec.objective,
-                    resources=spec.resources,
-                    stop_file=folder.stop,
-                    parent_run=parent.run_id if parent else None,
-                    factory=options.factory,
-                )
-                with orderly_signals(control, reporter.line), _mirror(spec, folder, parent) as changed:
-                    _tune(spec, folder, plan, searcher, control, reporter, nodes, changed)
-        except KeyboardInterrupt:
-            control.request("interrupted", interrupted=True)
+    parent: ParentRun | None = None
+    try:
+        parent = _open_parent(spec, folder)
+        with Reporter(folder, planned_trials(spec), trial_rows(spec, folder)) as reporter:
+            _search(spec, folder, options, parent, control, reporter)
+    except KeyboardInterrupt:
+        control.request("interrupted", interrupted=True)
+    except BaseException:
+        if parent is not None:
+            with contextlib.suppress(StorageError):
+                parent.finish("FAILED")
+        raise
     return _finish(spec, folder, parent, control)
+
+
+def _search(
+    spec: SweepSpec,
+    folder: SweepFolder,
+    options: Options,
+    parent: ParentRun | None,
+    control: StopControl,
+    reporter: Reporter,
+) -> None:
+    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study)
+    plan = TrialPlan(
+        sweep=folder.name,
+        experiment=_experiment(spec),
+        sweep_dir=folder.root,
+        runs_dir=folder.runs_dir,
+        base=spec.base,
+        objective=spec.objective,
+        resources=spec.resources,
+        stop_file=folder.stop,
+        parent_run=parent.run_id if parent else None,
+        factory=options.factory,
+    )
+    try:
+        with _ray(options, folder) as nodes:
+            check_fit(spec.resources, nodes)
+            with orderly_signals(control, reporter.line), _mirror(spec, folder, parent) as changed:
+                _tune(spec, folder, plan, searcher, control, reporter, nodes, changed)
+    except tune.TuneError as error:
+        last = str(error).strip().splitlines()[-1]
+        raise StorageError(f"Ray Tune gave up: {last}", str(folder.log), command("resume", folder)) from error
+    finally:
+        searcher.close()
 
 
 def _tune(

@@ -111,3 +111,29 @@ def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
     folder, *_ = finished
     assert leftovers(sweep_folder(folder.parent, "fake")) == []
     assert not (folder / "ray").exists()
+
+
+def test_the_scheduler_stops_bad_trials_and_their_resources_serve_the_next(tmp_path: Path) -> None:
+    space = write_space(
+        tmp_path / "space.yaml",
+        trainer={
+            "preset": "tiny_kk",
+            "overrides": {"max_steps": 8, "evaluation.every_steps": 2, "checkpoint.every_steps": 2},
+        },
+        parameters={"algorithm.ar_alpha": {"choice": [0.5, 0.05, 0.45]}},
+        baselines=[{"algorithm.ar_alpha": alpha} for alpha in (0.5, 0.05, 0.45)],
+        search={"sampler": "random", "configurations": 0},
+        scheduler={"asha": {"grace_period": 1, "reduction_factor": 2}},
+    )
+    code, out, err = sweep("run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 1)
+    assert code == 0, err
+    folder = tmp_path / "fake"
+    # Rungs after 1, 2 and 4 evaluations: 0.05 falls below the best half at the first, 0.45 at the second.
+    ends = {trial: (result["state"], result["step"]) for trial, result in results(folder).items()}
+    assert ends == {"c000-s0": ("COMPLETE", 8), "c001-s0": ("PRUNED", 2), "c002-s0": ("PRUNED", 4)}
+    assert results(folder)["c002-s0"]["score"] == pytest.approx((0.452 + 0.454) / 2)
+    assert "3 trials: 1 complete, 2 stopped early, 0 failed" in out
+    stopped, started = results(folder)["c001-s0"]["time"], history(folder, "c002-s0", "build")[0]["time"]
+    assert started - stopped < 10
+    assert [event["event"] for event in history(folder, "c001-s0")][-1] == "close KILLED"
+    assert leftovers(sweep_folder(tmp_path, "fake")) == []
