@@ -2,7 +2,8 @@
 
 import gc
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -161,7 +162,8 @@ class VllmEngine:
             if not self._checked:
                 assert not self._asleep, "the first synchronisation needs an engine that is awake"
                 try:
-                    check_weights_arrived(self.llm, policy_model, self.dtype)
+                    with _failures_named("while checking its weights"):
+                        check_weights_arrived(self.llm, policy_model, self.dtype)
                 except EngineError:
                     self.close()
                     raise
@@ -264,18 +266,22 @@ class VllmEngine:
             )
             for _, seed in requests
         ]
-        with random_state_kept(), eager_on_cpu(self.device):
-            try:
-                outputs = self.llm.generate(
-                    [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests], options, use_tqdm=False
-                )
-            except (RuntimeError, ValueError) as error:
-                raise EngineError(
-                    f"vLLM failed while sampling: {_first_line(error)}",
-                    "rollout.engine",
-                    "if memory ran out, lower rollout.vllm.gpu_memory_utilization, else change rollout.engine",
-                ) from error
+        asked = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
+        with random_state_kept(), eager_on_cpu(self.device), _failures_named("while sampling"):
+            outputs = self.llm.generate(asked, options, use_tqdm=False)
         return [_sample(index, output) for index, output in enumerate(outputs)]
+
+
+@contextmanager
+def _failures_named(when: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise EngineError(
+            f"vLLM failed {when}: {_first_line(error)}",
+            "rollout.engine",
+            "if memory ran out, lower rollout.vllm.gpu_memory_utilization; else use rollout.engine=transformers",
+        ) from error
 
 
 def _sample(index: int, output: Any) -> Sample:

@@ -43,7 +43,7 @@ def load_weights(llm: Any, model: nn.Module) -> None:
 def repack_output_embedding(worker: Any) -> None:
     """Rebuild the packed copy of a tied output embedding, which vLLM makes on CPUs and does not reload."""
     lm_head = getattr(worker.model_runner.get_model(), "lm_head", None)
-    if hasattr(lm_head, "cpu_linear"):
+    if lm_head is not None and hasattr(lm_head, "cpu_linear"):
         lm_head.quant_method.process_weights_after_loading(lm_head)
 
 
@@ -98,4 +98,5 @@ def _policy_logprobs(model: nn.Module, token_ids: list[int], dtype: str) -> Tens
     input_ids = torch.tensor([token_ids], device=device)
     with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype != "float32"):
         logits = model(input_ids=input_ids, use_cache=False).logits[0, :-1]
-    return logits.float().log_softmax(dim=-1).gather(-1, input_ids[0, 1:, None])[:, 0].cpu()
+    logprobs: Tensor = logits.float().log_softmax(dim=-1).gather(-1, input_ids[0, 1:, None])[:, 0]
+    return logprobs.cpu()
