@@ -67,11 +67,20 @@ class Server:
                 time.sleep(0.2)
 
     def kill(self) -> None:
-        """SIGKILL the server and its workers (its own process group)."""
-        if self._process is not None:
-            os.killpg(self._process.pid, 9)
-            self._process.wait()
-            self._process = None
+        """SIGKILL the server and its workers (its own process group); return when the port is free."""
+        if self._process is None:
+            return
+        os.killpg(self._process.pid, 9)
+        self._process.wait()
+        self._process = None
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_server(("127.0.0.1", self.port)).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline, "a worker of the killed server still holds its port"
+                time.sleep(0.05)
 
 
 def config_for(uri: str | None, **tracking: Any) -> TrainConfig:
