@@ -16,14 +16,15 @@ from trainer.diagnose import Diagnosis
 BLUE, ORANGE, GREEN, RED, GREY = "#3d85c6", "#e07b00", "#2a9d6f", "#d43d4f", "#8b93a1"
 MAX_POINTS = 2000  # of a scatter plot
 MAX_ROWS = 20_000  # of tokens.csv
-LABELS = ("lowest quarter", "second", "third", "highest quarter")
-IN_FIGURE_1 = ("all tokens", "lowest quartile", "highest quartile")
+LABELS = ("1st", "2nd", "3rd", "4th")
+IN_FIGURE_1 = {"all tokens": GREY, "lowest quartile": BLUE, "highest quartile": ORANGE}
 
 _STYLE = """
 :root { color-scheme: light; }
 body { margin: 0 auto; padding: 1rem; max-width: 64rem; background: #fff; color: #1d2430;
   font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; } p { margin: .3rem 0; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
+h3 { font-size: .95rem; margin: .8rem 0 0; } p { margin: .3rem 0; }
 .row { display: grid; gap: .6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); }
 .row > div { min-width: 0; } section { break-inside: avoid; }
 """
@@ -69,11 +70,13 @@ def _page(found: Diagnosis, title: str) -> str:
         ("Figure 2: gradient norm against 1 − probability", *_figure_2(found)),
         ("Figure 3: tokens that went the way of their advantage", *_figure_3(found)),
     ]
+    options = {"displaylogo": False, "responsive": True}
     parts = []
     for heading, sentence, figures in sections:
         drawn = "".join(
-            f"<div>{figure.to_html(full_html=False, include_plotlyjs=False, config={'displaylogo': False})}</div>"
-            for figure in figures
+            f"<div><h3>{html.escape(name)}</h3>"
+            f"{figure.to_html(full_html=False, include_plotlyjs=False, config=options)}</div>"
+            for name, figure in figures.items()
         )
         parts.append(
             f"<section><h2>{html.escape(heading)}</h2><p>{html.escape(sentence)}</p>"
@@ -94,26 +97,16 @@ def _page(found: Diagnosis, title: str) -> str:
     )
 
 
-def _figure_1(found: Diagnosis) -> tuple[str, list[go.Figure]]:
+def _figure_1(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
     rows = found.quartile_rows()
     before = rows[: len(QUARTILES)]
-    figures = [
-        _bars("mean |advantage|", {"": (GREY, [row["advantage_abs"] for row in before])}),
-        _bars("mean gradient norm (logits)", {"": (GREY, [row["gradient_norm"] for row in before])}),
-    ]
-    changes = {}
-    for name in IN_FIGURE_1:
-        own = [row for row in rows if row["update"] == name]
-        changes[name] = [row["change_abs"] for row in own]
-        figures.append(
-            _bars(
-                f"change of probability, updated on {name}",
-                {
-                    "A > 0": (GREEN, [row["change_positive"] for row in own]),
-                    "A < 0": (RED, [row["change_negative"] for row in own]),
-                },
-            )
-        )
+    changes = {name: [row["change_abs"] for row in rows if row["update"] == name] for name in IN_FIGURE_1}
+    updates = {f"updated: {name}": (colour, changes[name]) for name, colour in IN_FIGURE_1.items()}
+    figures = {
+        "Mean |advantage|": _bars({"": (GREY, [row["advantage_abs"] for row in before])}),
+        "Mean gradient norm by the logits": _bars({"": (GREY, [row["gradient_norm"] for row in before])}, "log"),
+        "Mean |change of probability|": _bars(updates, "log"),
+    }
     lowest, highest = changes["lowest quartile"][-1], changes["highest quartile"][-1]
     masses = [row["gradient_mass"] for row in before]
     share = masses[0] / sum(masses)
@@ -125,13 +118,12 @@ def _figure_1(found: Diagnosis) -> tuple[str, list[go.Figure]]:
     return sentence, figures
 
 
-def _figure_2(found: Diagnosis) -> tuple[str, list[go.Figure]]:
+def _figure_2(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
     low, high = found.bound_ratios()
     positive = found.rest > 0
     by_logits = _scatter(
         found.rest[positive],
         found.gradient_norms[positive],
-        "gradient norm by the logits",
         [(_lower(found), "√(V/(V−1)) (1−π)"), (math.sqrt(2), "√2 (1−π)")],
     )
     measured = ~found.parameter_norms.isnan() & positive
@@ -140,7 +132,6 @@ def _figure_2(found: Diagnosis) -> tuple[str, list[go.Figure]]:
     by_parameters = _scatter(
         rest,
         norms,
-        "gradient norm by all parameters",
         [(float(ratios.min()), "smallest ratio met"), (float(ratios.max()), "largest ratio met")]
         if len(rest)
         else [],
@@ -152,40 +143,39 @@ def _figure_2(found: Diagnosis) -> tuple[str, list[go.Figure]]:
         f"{int(measured.sum())} tokens, it is {found.parameter_correlation():.4f}, between ranks "
         f"{found.parameter_rank_correlation():.4f}."
     )
-    return sentence, [by_logits, by_parameters]
+    return sentence, {"Gradient norm by the logits": by_logits, "Gradient norm by all parameters": by_parameters}
 
 
-def _figure_3(found: Diagnosis) -> tuple[str, list[go.Figure]]:
-    rows = found.share_rows()
-    names = [row["update"] for row in rows]
-    figure = _figure("share of tokens")
+def _figure_3(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
+    rows = [row for row in found.share_rows() if not row["update"].endswith("quartile")]
+    figure = _figure()
     for key, label, colour in (
         ("positive_rose", "A > 0 that rose", GREEN),
         ("negative_fell", "A < 0 that fell", RED),
     ):
+        names = [row["update"].replace(", ", ",<br>") for row in rows]
         figure.add_bar(x=names, y=[row[key] for row in rows], name=label, marker_color=colour)
     figure.add_hline(y=0.5, line={"color": GREY, "dash": "dot"})
     figure.update_layout(yaxis={"tickformat": ".0%", "range": [0, 1]}, height=420)
-    best = max(rows, key=lambda row: row["positive_rose"] + row["negative_fell"])
+    told = "; ".join(f"{row['update']} {row['positive_rose']:.1%} and {row['negative_fell']:.1%}" for row in rows)
     sentence = (
-        "Of the tokens whose log-probability an update on all tokens changed, "
-        f"{rows[0]['positive_rose']:.1%} of those with positive advantage rose and {rows[0]['negative_fell']:.1%} "
-        "of those with negative advantage fell; most went the right way with "
-        f"{best['update']} ({best['positive_rose']:.1%} and {best['negative_fell']:.1%})."
+        "Of the tokens whose log-probability the update changed: the share of those with positive advantage that "
+        f"rose, and of those with negative advantage that fell: {told}."
     )
-    return sentence, [figure]
+    return sentence, {"Share of the tokens that moved": figure}
 
 
-def _bars(title: str, series: Mapping[str, tuple[str, Sequence[float]]]) -> go.Figure:
-    figure = _figure("")
+def _bars(series: Mapping[str, tuple[str, Sequence[float]]], scale: str = "linear") -> go.Figure:
+    figure = _figure()
     for name, (colour, values) in series.items():
         figure.add_bar(x=LABELS, y=list(values), name=name, marker_color=colour, showlegend=bool(name))
-    figure.update_layout(title={"text": title, "font": {"size": 14}})
+    figure.update_xaxes(title="quarter by probability")
+    figure.update_yaxes(type=scale, exponentformat="power", dtick=1 if scale == "log" else None)
     return figure
 
 
-def _scatter(x: torch.Tensor, y: torch.Tensor, title: str, lines: Sequence[tuple[float, str]]) -> go.Figure:
-    figure = _figure(title)
+def _scatter(x: torch.Tensor, y: torch.Tensor, lines: Sequence[tuple[float, str]]) -> go.Figure:
+    figure = _figure()
     chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:MAX_POINTS]
     figure.add_scatter(
         x=x[chosen].tolist(),
@@ -204,18 +194,17 @@ def _scatter(x: torch.Tensor, y: torch.Tensor, title: str, lines: Sequence[tuple
                 name=name,
                 line={"color": colour, "width": 1.5},
             )
-    figure.update_xaxes(type="log", title="1 − probability", exponentformat="power")
-    figure.update_yaxes(type="log", exponentformat="power")
+    figure.update_xaxes(type="log", title="1 − probability", exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", exponentformat="power", dtick=1)
     return figure
 
 
-def _figure(y: str) -> go.Figure:
+def _figure() -> go.Figure:
     figure = go.Figure()
     figure.update_layout(
         template="plotly_white",
         height=360,
-        margin={"l": 60, "r": 10, "t": 40, "b": 50},
-        yaxis={"title": y},
+        margin={"l": 60, "r": 10, "t": 10, "b": 50},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
         font={"family": "system-ui, sans-serif", "size": 13, "color": "#1d2430"},
     )
