@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,41 +18,59 @@ from transformers import PreTrainedModel
 
 from trainer.errors import StorageError
 
+if TYPE_CHECKING:
+    from trainer.parallel import Parallel
+
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)")
 
 
-def write_checkpoint(root: Path, step: int, write_files: Callable[[Path], None]) -> Path:
+def write_checkpoint(
+    root: Path, step: int, write_files: Callable[[Path], None], parallel: "Parallel | None" = None
+) -> Path:
     """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
 
     Args:
         root: the run's ``checkpoints`` folder.
         step: training steps done.
         write_files: writes the files into the folder it is given.
+        parallel: the ranks that write their files together; the folder is made and renamed by rank 0.
 
     Raises:
         StorageError: the disk is full or not writable; older checkpoints are untouched.
     """
     partial = root / f".step-{step}.partial"
     final = root / f"step-{step}"
+    is_main = parallel is None or parallel.is_main
+    wait = parallel.barrier if parallel else lambda: None
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        if is_main:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        wait()
         write_files(partial)
-        hashes = {str(path.relative_to(partial)): _sha256(path) for path in _files(partial)}
-        (partial / MANIFEST).write_text(json.dumps(hashes, indent=1))
-        for path in [*_files(partial), partial]:
-            _fsync(path)
-        if final.exists():
-            shutil.rmtree(final)
-        partial.rename(final)
-        _fsync(root)
+        wait()
+        if is_main:
+            _publish(partial, final)
+        wait()
     except Exception as error:
-        shutil.rmtree(partial, ignore_errors=True)
+        if is_main:
+            shutil.rmtree(partial, ignore_errors=True)
         raise _storage_error(root, error) from error
     return final
+
+
+def _publish(partial: Path, final: Path) -> None:
+    hashes = {str(path.relative_to(partial)): _sha256(path) for path in _files(partial)}
+    (partial / MANIFEST).write_text(json.dumps(hashes, indent=1))
+    for path in [*_files(partial), partial]:
+        _fsync(path)
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    _fsync(final.parent)
 
 
 def steps_on_disk(root: Path) -> list[int]:
@@ -93,22 +111,48 @@ def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -
 
 
 def save_training_state(
-    folder: Path, model: PreTrainedModel, tokenizer: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    optimizer: Any,
+    state: dict[str, Any],
+    parallel: "Parallel",
 ) -> None:
-    """Write weights and tokenizer in Hugging Face's format, optimizer and random states as safetensors."""
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    tensors = {f"optimizer/{name}": tensor for name, tensor in optimizer_tensors(model, optimizer).items()}
-    tensors |= {f"random/{name}": tensor for name, tensor in random_states().items()}
-    save_file(tensors, folder / "training_state.safetensors")
-    (folder / "training_state.json").write_text(json.dumps(state, indent=1))
+    """Write weights and tokenizer in Hugging Face's format, optimizer and random states as safetensors.
+
+    Rank 0 writes what all ranks have in common; where the optimizer's state is in parts, every rank writes its own.
+    """
+    weights = parallel.weights(model)
+    if parallel.is_main:
+        model.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
+        (folder / "training_state.json").write_text(json.dumps(state, indent=1))
+    if parallel.is_main or parallel.shards_optimizer:
+        of_optimizer = parallel.training_tensors(model, optimizer)
+        tensors = {f"optimizer/{name}": tensor for name, tensor in of_optimizer.items()}
+        tensors |= {f"random/{name}": tensor for name, tensor in random_states().items()}
+        save_file(tensors, folder / _state_file(parallel))
 
 
-def load_training_state(folder: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Restore what `save_training_state` wrote; returns its ``state``."""
-    load_weights(folder, model)
-    tensors = load_file(folder / "training_state.safetensors")
-    load_optimizer_tensors(
+def load_training_state(
+    folder: Path, model: PreTrainedModel, optimizer: Any, parallel: "Parallel"
+) -> dict[str, Any]:
+    """Restore what `save_training_state` wrote; returns its ``state``.
+
+    Raises:
+        StorageError: the checkpoint was written by another number of ranks, or does not fit the model.
+    """
+    path = folder / _state_file(parallel)
+    if not path.is_file():
+        found = sorted(file.name for file in folder.glob("training_state*.safetensors"))
+        raise StorageError(
+            f"no {path.name} in the checkpoint, only {', '.join(found) or 'no training state'}",
+            str(folder),
+            "resume with as many ranks and the same parallel.* as wrote it",
+        )
+    tensors = load_file(path)
+    parallel.load_training_tensors(
+        folder,
         model,
         optimizer,
         {name.removeprefix("optimizer/"): t for name, t in tensors.items() if name.startswith("optimizer/")},
@@ -118,6 +162,12 @@ def load_training_state(folder: Path, model: PreTrainedModel, optimizer: torch.o
     )
     state: dict[str, Any] = json.loads((folder / "training_state.json").read_text())
     return state
+
+
+def _state_file(parallel: "Parallel") -> str:
+    if not parallel.shards_optimizer:
+        return "training_state.safetensors"
+    return f"training_state-{parallel.rank}-of-{parallel.world_size}.safetensors"
 
 
 def load_weights(folder: Path, model: PreTrainedModel) -> None:
@@ -157,8 +207,8 @@ def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, t
     for name, tensor in tensors.items():
         parameter_name, key = name.rsplit("/", 1)
         parameter = parameters[parameter_name]
-        # Adam keeps its step counter on the CPU.
-        optimizer.state[parameter][key] = tensor.to("cpu" if key == "step" else parameter.device)
+        # A fused AdamW keeps its step counter beside the parameter too.
+        optimizer.state[parameter][key] = tensor.to(parameter.device)
 
 
 def random_states() -> dict[str, Tensor]:

@@ -3,11 +3,14 @@
 import copy
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool
@@ -38,8 +41,8 @@ from trainer.errors import ConfigError, DivergedError
 from trainer.evaluation import completion_rows, evaluate
 from trainer.isolation import isolation_passes
 from trainer.logprobs import LogprobModel, TokenScores, check_logits
-from trainer.parallel import Parallel
-from trainer.policy import default_device, load_policy, load_tokenizer, model_source
+from trainer.parallel import Parallel, make_parallel
+from trainer.policy import load_policy, load_tokenizer, model_source
 from trainer.reweighting import reweight_advantages
 from trainer.rollout import collect_rollouts, derive_seed, stop_tokens
 from trainer.stopwatch import Stopwatch
@@ -83,14 +86,15 @@ class Trainer:
         self.context = context
         self.tracker = tracker
         self.progress = progress
-        self.parallel = parallel or Parallel()
+        self.parallel = parallel or make_parallel(config)
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
-        self.stop_requested = False
+        self.stop_requested = False  # set on any rank, at any time
+        self.stopping = False  # what all ranks agreed on at the last step boundary
         _check_divisible(config, self.parallel.world_size)
 
         torch.manual_seed(config.seed)
-        self.device = default_device()
+        self.device = self.parallel.device
         self.tokenizer = load_tokenizer(config.model)
         self.problems = load_problems(config.data.train, config.data, self.tokenizer)
         self.evaluation_sets = {
@@ -98,8 +102,9 @@ class Trainer:
             for name, dataset in config.evaluation.sets.items()
         }
         self.sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle)
-        self.causal_lm = load_policy(config.model, self.device)
-        check_logits(self.causal_lm)
+        compute_dtype: torch.dtype = getattr(torch, config.model.dtype)
+        self.stored_dtype = self.parallel.stored_dtype(compute_dtype)
+        self.causal_lm = load_policy(config.model, self.device, self.stored_dtype)
         self.reference = self._frozen_reference() if config.algorithm.kl_coef > 0 else None
         # Adam's fused kernel does the same arithmetic in one pass over the parameters.
         optimizer = torch.optim.AdamW(
@@ -111,7 +116,10 @@ class Trainer:
             fused=True,
         )
         self.policy, self.optimizer = self.parallel.prepare(self._scored(self.causal_lm), optimizer)
-        self.engine = build_engine(config, self.causal_lm, self.tokenizer)
+        whole_weights = partial(self.parallel.full_parameters, self.policy)
+        with whole_weights():
+            check_logits(self.causal_lm)
+        self.engine = build_engine(config, self.causal_lm, self.tokenizer, whole_weights)
         self.engine.sync_weights(self.causal_lm)
         self.rewards = build_rewards(config.reward)
 
@@ -133,7 +141,8 @@ class Trainer:
 
     def train(self) -> None:
         """Train to the end, or to the next step boundary after ``stop_requested``."""
-        while not self.done and not self.stop_requested:
+        self._agree_to_stop()
+        while not self.done and not self.stopping:
             self.run_period()
 
     def run_period(self) -> dict[str, float]:
@@ -142,14 +151,14 @@ class Trainer:
         Returns:
             Its ``eval/*`` metrics and ``step``; only ``step`` when a stop was requested before it.
         """
-        while not self._evaluation_due() and not self.stop_requested:
+        while not self._evaluation_due() and not self._agree_to_stop():
             metrics = self.training_step()
             self.step += 1
             self.tracker.log(metrics, self.step)
             if self.progress is not None:
                 self.progress.step(self.step, metrics)
         metrics = self._evaluate() if self._evaluation_due() else {}
-        if self.step > 0 and (self._checkpoint_due() or self.stop_requested):
+        if self.step > 0 and (self._agree_to_stop() or self._checkpoint_due()):
             self.save_checkpoint()
         if self.done:
             self.tracker.summarize(self._final_metrics())
@@ -227,7 +236,10 @@ class Trainer:
         self.engine.sleep()
         batch = build_batch(groups, self.tokenizer.pad_token_id, self.device)
         plan = plan_update_batches(
-            batch, config.optim.update_batch_size // parallel.world_size, config.optim.tokens_per_microbatch
+            batch,
+            config.optim.update_batch_size // parallel.world_size,
+            config.optim.tokens_per_microbatch,
+            parallel.gather,
         )
         with stopwatch("logprobs"):
             batch, scores = attach_logprobs(batch, self.policy, self.reference, plan)
@@ -235,9 +247,9 @@ class Trainer:
 
     def save_checkpoint(self) -> Path:
         """Write ``checkpoints/step-N`` of the run folder; nothing where it is already there and intact."""
-        root = self.context.run_dir / "checkpoints"
+        root, parallel = self.context.run_dir / "checkpoints", self.parallel
         folder = root / f"step-{self.step}"
-        if folder.is_dir() and not damaged_files(folder):
+        if parallel.any(parallel.is_main and folder.is_dir() and not damaged_files(folder)):
             return folder
         state = {
             "step": self.step,
@@ -247,10 +259,14 @@ class Trainer:
         write_checkpoint(
             root,
             self.step,
-            lambda partial: save_training_state(partial, self.causal_lm, self.tokenizer, self.optimizer, state),
+            lambda partial: save_training_state(
+                partial, self.causal_lm, self.tokenizer, self.optimizer, state, parallel
+            ),
+            parallel,
         )
         best = {self.best[0]} if self.best and self.config.checkpoint.keep_best else set()
-        prune_checkpoints(root, self.config.checkpoint.keep_last, best)
+        if parallel.is_main:
+            prune_checkpoints(root, self.config.checkpoint.keep_last, best)
         return folder
 
     def resume(self) -> int:
@@ -259,13 +275,15 @@ class Trainer:
         Returns:
             The step continued from; 0 where there is no checkpoint.
         """
-        for folder in intact_checkpoints(self.context.run_dir / "checkpoints"):
-            state = load_training_state(folder, self.causal_lm, self.optimizer)
+        root, parallel = self.context.run_dir / "checkpoints", self.parallel
+        newest = next(intact_checkpoints(root), None) if parallel.is_main else None
+        name = parallel.gather([newest.name if newest else None])[0]
+        if name is not None:
+            state = load_training_state(root / name, self.causal_lm, self.optimizer, parallel)
             self.step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
             self.sampler.load_state_dict(state["sampler"])
             self.engine.sync_weights(self.causal_lm)
-            break
         self.tracker.rewind(self.step)
         return self.step
 
@@ -273,6 +291,7 @@ class Trainer:
         """End scoring processes, engine and tracking."""
         self.rewards.close()
         self.engine.close()
+        self.parallel.close()
         self.tracker.close(status)
 
     def _diagnostics(
@@ -318,6 +337,12 @@ class Trainer:
             self.progress.evaluation(self.step, metrics)
         return metrics
 
+    def _agree_to_stop(self) -> bool:
+        """Whether a stop was requested on any rank: one that stopped alone would leave the others waiting."""
+        self.stopping = self.parallel.any(self.stop_requested)
+        self.stop_requested |= self.stopping
+        return self.stopping
+
     def _evaluation_due(self) -> bool:
         if self.step == 0:
             due = self.config.evaluation.at_start
@@ -340,16 +365,21 @@ class Trainer:
             "final/accuracy": sum(last) / len(last),
         }
 
-    def _frozen_reference(self) -> LogprobModel:
-        reference = copy.deepcopy(self.causal_lm).requires_grad_(False)
-        return self._scored(reference.to(getattr(torch, self.config.model.dtype))).eval()
+    def _frozen_reference(self) -> nn.Module:
+        if self.parallel.shards_parameters:  # no rank has a whole model to copy
+            torch.manual_seed(self.config.seed)
+            reference = load_policy(self.config.model, self.device, self.stored_dtype)
+        else:
+            reference = copy.deepcopy(self.causal_lm).to(getattr(torch, self.config.model.dtype))
+        return self.parallel.prepare_frozen(self._scored(reference.requires_grad_(False)).eval())
 
     def _scored(self, causal_lm: PreTrainedModel) -> LogprobModel:
+        in_float32 = self.stored_dtype == torch.float32  # then autocast computes in the model's dtype
         return LogprobModel(
             causal_lm,
             self.config.rollout.temperature,
             self.config.optim.logits_chunk_tokens,
-            getattr(torch, self.config.model.dtype),
+            getattr(torch, self.config.model.dtype) if in_float32 else torch.float32,
         )
 
 
@@ -365,8 +395,19 @@ def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -
     )
 
 
-def build_engine(config: TrainConfig, model: PreTrainedModel, tokenizer: Any) -> RolloutEngine:
+def build_engine(
+    config: TrainConfig,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> RolloutEngine:
     """The configured rollout engine.
+
+    Args:
+        config: of the run.
+        model: the policy.
+        tokenizer: the policy's.
+        whole_weights: makes a context in which the policy's parameters are whole on this rank.
 
     Raises:
         ConfigError: vLLM is asked for where it is not installed, or a request can exceed its context.
@@ -384,7 +425,10 @@ def build_engine(config: TrainConfig, model: PreTrainedModel, tokenizer: Any) ->
             trust_remote_code=config.model.trust_remote_code,
         )
     return TransformersEngine(
-        model, pad_token_id=tokenizer.pad_token_id, max_batch_tokens=config.rollout.max_batch_tokens
+        model,
+        pad_token_id=tokenizer.pad_token_id,
+        max_batch_tokens=config.rollout.max_batch_tokens,
+        whole_weights=whole_weights,
     )
 
 

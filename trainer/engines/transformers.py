@@ -4,8 +4,8 @@ A group shares the prefill of its prompt, and finished rows leave the batch. `ge
 used: its work per token outweighs a small model's forward pass.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,22 @@ class TransformersEngine:
         pad_token_id: any valid token id; padding is masked.
         max_batch_tokens: limit of rows x (longest prompt + ``max_new_tokens``) decoded together, the positions
             of the KV cache. One row is decoded even where it is larger.
+        whole_weights: makes a context in which the model's parameters are whole on this rank. Where it is a
+            collective, so is every ``generate``.
     """
 
-    def __init__(self, model: PreTrainedModel, *, pad_token_id: int, max_batch_tokens: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        pad_token_id: int,
+        max_batch_tokens: int,
+        whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self.model = model
         self.pad_token_id = pad_token_id
         self.max_batch_tokens = max_batch_tokens
+        self.whole_weights = whole_weights
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Nothing to do: the engine runs the policy itself."""
@@ -62,7 +72,7 @@ class TransformersEngine:
         if not all(len(prompt) for prompt in prompts):
             raise ValueError("a prompt has no tokens: give at least one, such as the BOS token")
         samples: dict[tuple[int, int], Sample] = {}
-        with _evaluating(self.model), torch.no_grad():
+        with self.whole_weights(), _evaluating(self.model), torch.no_grad():
             for rows in self._split(prompts, seeds, params.max_new_tokens):
                 samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
         return [[samples[p, g] for g in range(len(row_seeds))] for p, row_seeds in enumerate(seeds)]
