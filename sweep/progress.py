@@ -11,6 +11,7 @@ from ray import tune
 from ray.tune.experiment import Trial
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from sweep.config import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP
 from sweep.state import SweepFolder
@@ -47,7 +48,7 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """Print a line (above the live table)."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(Text(text), soft_wrap=True)
 
     def event(self, trial: str, text: str, *, lasting: bool = False) -> None:
         """Something happened to a trial; the live table shows it already unless it must not pass by unseen."""
@@ -158,7 +159,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def _row(self, trial: Trial) -> TrialRow:
         assert self._reporter is not None
         config = trial.config
-        fresh = TrialRow(config["trial"], config["configuration"], config["seed"], parameters=config["parameters"])
+        searched = {key: value for key, value in config["overrides"].items() if key != "seed"}
+        fresh = TrialRow(config["trial"], config["configuration"], config["seed"], parameters=searched)
         return self._reporter.rows.setdefault(fresh.trial, fresh)
 
     def _reason(self, trial: Trial) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _COLORS = {"RUNNING": "cyan", "COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "WAITING": "dim"}
 
@@ -39,15 +40,12 @@ def trial_table(rows: Iterable[TrialRow], title: str = "") -> Table:
     ):
         table.add_column(heading, justify=justify, no_wrap=heading != "parameters")  # type: ignore[arg-type]
     for row in rows:
-        color = _COLORS.get(row.state, "")
-        words = parameter_text(row.parameters)
-        table.add_row(
-            row.trial,
-            f"[{color}]{row.state}[/]" if color else row.state,
-            step_text(row),
-            number(row.score),
-            f"{words}  [red]{row.reason}[/]" if row.state == "FAIL" and row.reason else words,
-        )
+        # Text, not markup: a reason or a parameter may hold brackets.
+        words = Text(parameter_text(row.parameters))
+        if row.state == "FAIL":
+            words.append(f"  {row.reason}", style="red")
+        state = Text(row.state, style=_COLORS[row.state])
+        table.add_row(row.trial, state, step_text(row), number(row.score), words)
     return table
 
 

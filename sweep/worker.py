@@ -155,9 +155,13 @@ class RankWorker:
         _send_stderr_to(assignment.run_dir / "stderr.log")
         self.close("KILLED")
 
+        started = time.monotonic()
         progress = StopWatcher(assignment.stop_file)
         self._trainer = progress.trainer = factory(assignment, progress)
-        return self._trainer.resume()
+        step = self._trainer.resume()
+        rank, seconds = os.environ.get("RANK", "0"), time.monotonic() - started
+        print(f"rank {rank}: process {os.getpid()}, ready at step {step} after {seconds:.1f} s", file=sys.stderr)
+        return step
 
     def run_period(self) -> Period:
         """Train to the next evaluation, or to the next training step when the sweep is to stop."""

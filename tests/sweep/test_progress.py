@@ -12,7 +12,7 @@ from sweep.progress import Reporter, SweepCallback
 from sweep.state import SweepFolder
 from sweep.table import TrialRow, duration, number, parameter_text, trial_table
 
-CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "parameters": {"algorithm.ar_alpha": 0.3}}
+CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algorithm.ar_alpha": 0.3, "seed": 1}}
 
 
 def trial(**result: Any) -> Any:
@@ -77,14 +77,14 @@ def test_a_callback_can_be_pickled_and_is_then_silent(callback: SweepCallback) -
 def test_the_table_shows_state_step_score_and_reason() -> None:
     rows = [
         TrialRow("c000-s0", 0, 0, "COMPLETE", 60, 60, 0.81, parameters={"algorithm.ar_alpha": 0.3}),
-        TrialRow("c001-s0", 1, 0, "FAIL", 3, 60, None, "diverged at step 3"),
+        TrialRow("c001-s0", 1, 0, "FAIL", 3, 60, None, "[red]diverged[/]", parameters={"x": "[1, 2]"}),
     ]
     out = io.StringIO()
     Console(file=out, width=100).print(trial_table(rows, "demo: 2 of 2 trials"))
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert lines[0] == ["demo:", "2", "of", "2", "trials"]
     assert lines[2] == ["c000-s0", "COMPLETE", "60/60", "0.81", "ar_alpha=0.3"]
-    assert lines[3] == ["c001-s0", "FAIL", "3/60", "diverged", "at", "step", "3"]
+    assert lines[3] == ["c001-s0", "FAIL", "3/60", "x=[1,", "2]", "[red]diverged[/]"]
 
 
 def test_numbers_durations_and_parameters_are_short() -> None:
