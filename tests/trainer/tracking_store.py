@@ -1,5 +1,6 @@
 """MLflow stores for tests: a prepared SQLite file and a server process on loopback."""
 
+import atexit
 import functools
 import os
 import shutil
@@ -19,7 +20,9 @@ from trainer.types import RunContext
 
 @functools.cache
 def _template() -> Path:
-    path = Path(tempfile.mkdtemp(prefix="loptune-store-")) / "mlflow.db"
+    folder = tempfile.mkdtemp(prefix="loptune-store-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder) / "mlflow.db"
     prepare_store(f"sqlite:///{path}")
     return path
 
