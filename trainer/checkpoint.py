@@ -120,7 +120,7 @@ def save_training_state(
 ) -> None:
     """Write weights and tokenizer in Hugging Face's format, optimizer and random states as safetensors.
 
-    Rank 0 writes what all ranks have in common; where the optimizer's state is in parts, every rank writes its own.
+    Rank 0 writes what the ranks have in common; where the optimizer's state is in parts, each writes its own.
     """
     weights = parallel.weights(model)
     if parallel.is_main:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.command(arguments)
         return code
     except UserError as error:
-        print(error, file=sys.stderr)
+        if _rank() == 0 or not isinstance(error, ConfigError):  # all ranks have the same configuration
+            print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -91,6 +93,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--resume needs the run's name", "--resume", "add --name NAME")
     default = path.parent.name if arguments.resume else f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     name = check_name(arguments.name or default)
+    if _rank() > 0:  # the first rank checks, holds and writes the run's folder
+        return _train(config, name, arguments)
     run_dir = arguments.runs_dir / name
     saved = run_dir / "config.yaml"
     if saved.is_file() and not arguments.resume:
@@ -103,11 +107,19 @@ def _run(arguments: argparse.Namespace) -> int:
         if not saved.is_file():
             raise ConfigError(f"no run {name} to resume", str(saved), "leave out --resume to start it")
         _check_same_run(config, load_config(str(saved)))
-    from trainer.run import run_training  # torch and transformers take seconds to import
-
     with hold(run_dir):
         save_config(config, saved)
-        return run_training(config, name, arguments.runs_dir, resume=arguments.resume)
+        return _train(config, name, arguments)
+
+
+def _train(config: TrainConfig, name: str, arguments: argparse.Namespace) -> int:
+    from trainer.run import run_training  # torch and transformers take seconds to import
+
+    return run_training(config, name, arguments.runs_dir, resume=arguments.resume)
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
 
 
 def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:

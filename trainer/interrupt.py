@@ -8,8 +8,8 @@ from types import FrameType
 
 
 @contextmanager
-def graceful_stop(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``request_stop`` on the first SIGINT or SIGTERM; the second raises KeyboardInterrupt."""
+def graceful_stop(request_stop: Callable[[], None], announce: bool = True) -> Iterator[None]:
+    """Call ``request_stop`` on the first SIGINT or SIGTERM, and say so; the second raises KeyboardInterrupt."""
     seen = 0
 
     def handle(signum: int, frame: FrameType | None) -> None:
@@ -17,7 +17,8 @@ def graceful_stop(request_stop: Callable[[], None]) -> Iterator[None]:
         seen += 1
         if seen > 1:
             raise KeyboardInterrupt
-        print("stopping after this step (again to stop at once)", file=sys.stderr, flush=True)
+        if announce:
+            print("stopping after this step (again to stop at once)", file=sys.stderr, flush=True)
         request_stop()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

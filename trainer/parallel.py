@@ -217,6 +217,12 @@ def join_ranks(timeout_s: float, device: torch.device) -> None:
     torch.distributed.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
 
 
+def leave_ranks() -> None:
+    """Disconnect this process from the others, at its end."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def reset_accelerate() -> None:
     """Make accelerate forget the strategy of the run before; the process group stays."""
     from accelerate.state import AcceleratorState, GradientState

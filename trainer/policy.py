@@ -19,11 +19,6 @@ if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed warns about every start without it
 
 
-def default_device(local_rank: int = 0) -> torch.device:
-    """The rank's GPU where there is one, else the CPU."""
-    return torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
-
-
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """The model's tokenizer, with a padding token.
 
@@ -79,6 +74,7 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
         raise _load_error("model", config, error) from error
     _disable_dropout(model)
     if config.gradient_checkpointing:
+        model.train()  # layers recompute their activations in training mode only
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.to(device)
 

@@ -2,21 +2,26 @@
 
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from trainer.config import TrainConfig
 from trainer.errors import DivergedError
 from trainer.interrupt import graceful_stop
 from trainer.loop import Trainer
+from trainer.parallel import Parallel, leave_ranks, make_parallel
 from trainer.progress import Progress
-from trainer.tracking import Tracker, prepare_store, tracking_uri
+from trainer.tracking import NullTracker, Tracker, prepare_store, tracking_uri
 from trainer.types import RunContext
 
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> int:
     """Train in ``runs_dir/name`` and return the exit code.
 
-    0 done, 1 diverged, 130 interrupted: the last line is then the command that resumes the run.
+    0 done, 1 diverged, 130 interrupted: the last line is then the command that resumes the run. Of several ranks
+    only the first writes and speaks.
     """
+    parallel = make_parallel(config)
+    name = parallel.gather([name])[0]  # a name made of the time differs between ranks
     context = RunContext(
         run_dir=runs_dir / name,
         runs_dir=runs_dir,
@@ -24,38 +29,50 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         run_name=name,
         tags={"loptune.run": name, **config.tracking.tags},
     )
-    if not config.tracking.offline:
+    if parallel.is_main and not config.tracking.offline:
         prepare_store(tracking_uri(config.tracking, runs_dir))
-    tracker = Tracker(config, context)
+    tracker = Tracker(config, context) if parallel.is_main else NullTracker()
     try:
-        trainer = Trainer(config, context, tracker)
+        trainer = Trainer(config, context, tracker, parallel=parallel)
     except BaseException:
         tracker.close("FAILED")
         raise
-    progress = Progress(trainer.total_steps)
+    progress = Progress(trainer.total_steps) if parallel.is_main else None
     trainer.progress = progress
     status = "FAILED"
     try:
         if resume:
-            print(f"resuming {name} at step {trainer.resume()} of {trainer.total_steps}", flush=True)
-        with graceful_stop(lambda: setattr(trainer, "stop_requested", True)):
+            step = trainer.resume()
+            _say(parallel, f"resuming {name} at step {step} of {trainer.total_steps}")
+        with graceful_stop(lambda: setattr(trainer, "stop_requested", True), announce=parallel.is_main):
             trainer.train()
         status = "FINISHED" if trainer.done else "KILLED"
     except DivergedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        print(f"where: {context.run_dir}", file=sys.stderr)
-        print("next:  lower optim.lr, or raise algorithm.kl_coef", file=sys.stderr)
+        lines = (
+            f"error: {error}",
+            f"where: {context.run_dir}",
+            "next:  lower optim.lr, or raise algorithm.kl_coef",
+        )
+        _say(parallel, *lines, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         status = "KILLED"
     finally:
-        progress.close()
+        if progress is not None:
+            progress.close()
         trainer.close(status)
     if status == "KILLED":
         saved = context.run_dir / "config.yaml"
-        print(f"stopped at step {trainer.step} of {trainer.total_steps}; to go on:")
-        print(f"trainer run {saved} --name {name} --runs-dir {runs_dir} --resume", flush=True)
+        launch = f"torchrun --nproc-per-node {parallel.world_size} -m " if parallel.world_size > 1 else ""
+        resume_command = f"{launch}trainer run {saved} --name {name} --runs-dir {runs_dir} --resume"
+        _say(parallel, f"stopped at step {trainer.step} of {trainer.total_steps}; to go on:", resume_command)
         return 130
-    print(f"model:    {context.run_dir / 'checkpoints' / f'step-{trainer.step}'}")
-    print(f"metrics:  {context.run_dir / 'metrics.jsonl'}")
+    leave_ranks()
+    model = context.run_dir / "checkpoints" / f"step-{trainer.step}"
+    _say(parallel, f"model:    {model}", f"metrics:  {context.run_dir / 'metrics.jsonl'}")
     return 0
+
+
+def _say(parallel: Parallel, *lines: str, file: TextIO | None = None) -> None:
+    if parallel.is_main:
+        print("\n".join(lines), file=file, flush=True)
