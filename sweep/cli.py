@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sweep import plan as plans
 from sweep.cluster import check_fit, local_node, prepare_environment
 from sweep.config import SweepSpec, load_space, with_more_configurations
+from sweep.shrink import load_shrunk
 from sweep.state import (
     SweepFolder,
     all_sweeps,
@@ -73,6 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     space.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4")
     space.add_argument("--name", help="name of the sweep (default: the file's)")
     space.add_argument(
+        "--shrink",
+        action="store_true",
+        help="the same search with the embedded policy and two steps, to see on any CPU that it runs",
+    )
+    space.add_argument(
         "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
     )
 
@@ -127,7 +133,11 @@ def _load(arguments: argparse.Namespace) -> tuple[SweepSpec, SweepFolder]:
         *([f"name={arguments.name}"] if arguments.name is not None else []),
         *(["trainer.tracking.offline=true"] if arguments.offline else []),
     ]
-    spec = load_space(arguments.space, overrides)
+    if arguments.shrink:
+        spec, replaced = load_shrunk(arguments.space, overrides)
+        print(replaced, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+    else:
+        spec = load_space(arguments.space, overrides)
     return spec, sweep_folder(arguments.runs_dir, spec.name)
 
 

@@ -230,9 +230,14 @@ def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
         ConfigError: what is wrong, with file, line, key and the nearest valid key.
         MissingError: a named file does not exist.
     """
-    document = _apply_space_overrides(read_yaml(path), overrides)
+    return resolve_space(read_yaml(path), path.parent, overrides)
+
+
+def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str] = ()) -> SweepSpec:
+    """As ``load_space``, for a document whose trainer file is named relative to ``folder``."""
+    document = _apply_space_overrides(document, overrides)
     spec = validate(SweepSpec, document)
-    base = _resolve_trainer(spec, path.parent, document)
+    base = _resolve_trainer(spec, folder, document)
     spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": base})})
     check_space(spec, document)
     return spec
