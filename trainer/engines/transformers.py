@@ -112,7 +112,7 @@ class TransformersEngine:
         tokens = torch.full((len(places), params.max_new_tokens), -1, dtype=torch.int64, device=device)
         logprobs = torch.zeros(tokens.shape, device=device)
         for position in range(params.max_new_tokens):
-            chosen, chosen_logprobs = sample_tokens(batch.logits, uniforms[rows, position], params)
+            chosen, chosen_logprobs = sample_tokens(batch.logits, uniforms[:, position], params)
             tokens[rows, position], logprobs[rows, position] = chosen, chosen_logprobs
             finished |= (chosen[:, None] == stop_ids).any(dim=-1)
             n_finished = int(finished.sum())
@@ -121,7 +121,7 @@ class TransformersEngine:
             if n_finished >= max(1, COMPACT_FRACTION * len(rows)):
                 keep = (~finished).nonzero()[:, 0]
                 batch.select(keep)
-                rows, chosen, finished = rows[keep], chosen[keep], finished[keep]
+                rows, chosen, finished, uniforms = rows[keep], chosen[keep], finished[keep], uniforms[keep]
             batch.step(chosen)
         return _samples(tokens.cpu(), logprobs.cpu(), stop_ids.cpu())
 
