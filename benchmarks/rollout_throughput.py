@@ -1,0 +1,129 @@
+"""Tokens per second of the transformers engine against `generate` of transformers, in one run.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.rollout_throughput
+    OMP_NUM_THREADS=1 python -m benchmarks.rollout_throughput --model tiny --prompts 16 --tokens 160
+
+Both sample the same number of completions of the same puzzles at temperature 1 on one thread, in turns; the median
+round counts, in seconds of processor time, which other work on the machine disturbs least. `full` lets every
+completion run to the limit, `stop` ends it at the policy's end token, as rollouts do (embedded policy only; tokens
+after it are not counted).
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from trainer.engines import SamplingParams
+from trainer.engines.transformers import TransformersEngine
+from trainer.tasks.knights_knaves import PREFILL, compact_prompt, generate
+from trainer.tiny import ensure_tiny_policy
+
+GROUP_SIZE = 8
+
+
+def make_model(name: str, folder: str) -> PreTrainedModel:
+    if name == "tiny":
+        return AutoModelForCausalLM.from_pretrained(folder).eval()
+    torch.manual_seed(0)
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=128,
+            hidden_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            intermediate_size=768,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+    ).eval()
+
+
+def engine_run(
+    model: PreTrainedModel, prompts: list[list[int]], limit: int, stop_ids: tuple[int, ...]
+) -> Callable[[int], int]:
+    engine = TransformersEngine(model, pad_token_id=0, max_batch_tokens=10**6)
+    params = SamplingParams(temperature=1.0, max_new_tokens=limit, stop_token_ids=stop_ids)
+
+    def run(seed: int) -> int:
+        seeds = [[seed * 10_000 + p * GROUP_SIZE + g for g in range(GROUP_SIZE)] for p in range(len(prompts))]
+        return sum(len(sample.token_ids) for group in engine.generate(prompts, seeds, params) for sample in group)
+
+    return run
+
+
+def generate_run(
+    model: PreTrainedModel, prompts: list[list[int]], limit: int, stop_ids: tuple[int, ...]
+) -> Callable[[int], int]:
+    length = max(map(len, prompts))
+    input_ids = torch.tensor([[0] * (length - len(p)) + p for p in prompts])
+    attention_mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in prompts])
+
+    def run(seed: int) -> int:
+        torch.manual_seed(seed)
+        output = model.generate(
+            input_ids,
+            attention_mask=attention_mask,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=limit,
+            num_return_sequences=GROUP_SIZE,
+            eos_token_id=list(stop_ids) or None,
+            pad_token_id=0,
+        )
+        completions = output[:, length:]
+        return int((completions != 0).sum()) if stop_ids else completions.numel()
+
+    return run
+
+
+def tokens_per_second(runs: dict[str, Callable[[int], int]], rounds: int) -> dict[str, float]:
+    """The median round of each; in every round all take their turn."""
+    speeds: dict[str, list[float]] = {name: [] for name in runs}
+    for seed in range(rounds):
+        for name, run in runs.items():
+            started = time.process_time()
+            tokens = run(seed)
+            speeds[name].append(tokens / (time.process_time() - started))
+    return {name: statistics.median(values) for name, values in speeds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=("tiny", "small"), action="append", help="default: both")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=128, help="limit of a completion")
+    parser.add_argument("--rounds", type=int, default=9)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = str(ensure_tiny_policy())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    puzzles = generate("dev", [2, 3], arguments.prompts, seed=0)
+    prompts = [tokenizer(compact_prompt(puzzle) + PREFILL)["input_ids"] for puzzle in puzzles]
+    for name in arguments.model or ("tiny", "small"):
+        model = make_model(name, folder)
+        model.generation_config.eos_token_id = None
+        endings = {"full": (), "stop": (tokenizer.eos_token_id,)} if name == "tiny" else {"full": ()}
+        for ending, stop_ids in endings.items():
+            speed = tokens_per_second(
+                {
+                    "engine": engine_run(model, prompts, arguments.tokens, stop_ids),
+                    "generate": generate_run(model, prompts, arguments.tokens, stop_ids),
+                },
+                arguments.rounds,
+            )
+            print(
+                f"{name} ({model.num_parameters():,} parameters), {arguments.prompts} x {GROUP_SIZE} completions, "
+                f"{arguments.tokens} tokens, {ending}: engine {speed['engine']:,.0f} tokens/s, "
+                f"generate {speed['generate']:,.0f} tokens/s, ratio {speed['engine'] / speed['generate']:.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
