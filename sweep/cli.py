@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = N
         argv: arguments; those of the process if None.
         factory: builds a trial's trainer; the real one if None.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _parse(argv)
     arguments.factory = factory
     try:
         code: int = arguments.command(arguments)
@@ -54,6 +54,18 @@ def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = N
     except BrokenPipeError:  # the reader of the output has gone, as in `sweep status X | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    # argparse takes all overrides before the first option and leaves those behind it over.
+    late = [word for word in rest if "=" in word and not word.startswith("-")]
+    if len(late) < len(rest) or (late and "overrides" not in arguments):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if late:
+        arguments.overrides = [*arguments.overrides, *late]
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,7 +14,6 @@ def check_training(spec: SweepSpec) -> None:
     """
     # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
     from trainer.data import load_problems
-
     from trainer.policy import check_weights, load_tokenizer
 
     for model in _models(spec):

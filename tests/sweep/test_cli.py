@@ -215,5 +215,16 @@ def test_command_line_overrides_reach_the_space(tmp_path: Path, capsys: pytest.C
     assert main(["plan", str(space), *overrides]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["name"], plan["configurations"]) == ("other", 5)
+    late = ["plan", str(space), "seeds=[0,1]", "--runs-dir", str(tmp_path), "search.configurations=0", "--json"]
+    assert main(late) == 0
+    assert json.loads(capsys.readouterr().out)["trials"] == 4
     assert main(["plan", str(space), "search.configuration=3"]) == 2
     assert "did you mean configurations?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["status", "demo", "a=b"], ["run", "x.yaml", "--naem=x"], ["ls", "--what"]])
+def test_words_that_nobody_reads_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert "unrecognized arguments" in capsys.readouterr().err
