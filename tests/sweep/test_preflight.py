@@ -1,0 +1,57 @@
+"""What is missing is found before anything is started or written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.cli import main
+from tests.sweep.harness import write_space
+
+CONFIG_ONLY = {"model_type": "qwen2", "hidden_size": 8}
+
+
+def space_with(path: Path, **overrides: Any) -> Path:
+    short = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
+    return write_space(path / "space.yaml", trainer={"preset": "tiny_kk", "overrides": {**short, **overrides}})
+
+
+def refused(space: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    runs = space.parent / "runs"
+    code = main(["run", str(space), "--runs-dir", str(runs), "--offline"])
+    assert not runs.exists()
+    return code, capsys.readouterr().err
+
+
+def test_a_model_folder_without_weights_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(CONFIG_ONLY))
+    code, err = refused(space_with(tmp_path, **{"model.name_or_path": str(model)}), capsys)
+    assert code == 3
+    assert err.startswith(f"error: no safetensors weights in {model}\n")
+
+
+def test_a_searched_model_is_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parameters = {"model.name_or_path": {"choice": ["tiny", str(tmp_path / "nowhere")]}}
+    space = write_space(tmp_path / "space.yaml", parameters=parameters, baselines=[])
+    code, err = refused(space, capsys)
+    assert code == 3
+    assert f"no such model folder: {tmp_path / 'nowhere'}" in err
+
+
+@pytest.mark.parametrize("key", ["data.train", "evaluation.sets"])
+def test_missing_data_exits_3(tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "missing.parquet")
+    value: Any = missing if key == "data.train" else {"dev": missing}
+    code, err = refused(space_with(tmp_path, **{key: value}), capsys)
+    assert code == 3
+    assert missing in err
+
+
+def test_several_workers_need_a_strategy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = write_space(tmp_path / "space.yaml", resources={"workers_per_trial": 2})
+    code, err = refused(space, capsys)
+    assert code == 2
+    assert "parallel.strategy is none" in err
