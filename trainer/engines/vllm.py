@@ -23,6 +23,7 @@ from trainer.engines.vllm_sync import check_weights_arrived, load_weights
 from trainer.errors import ConfigError, EngineError
 
 CPU_KV_CACHE_MB = 256
+CPU_STEP_TOKENS = 4096
 CPU_BLOCK_SIZE = 32  # the smallest on a CPU; only whole blocks of a prefix are shared
 
 
@@ -133,6 +134,9 @@ class VllmEngine:
             options |= {
                 "kv_cache_memory_bytes": (settings.kv_cache_mb or CPU_KV_CACHE_MB) << 20,
                 "block_size": CPU_BLOCK_SIZE,
+                # A request whose prompt is cut in two winds its generator back, which CPU generators cannot.
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(CPU_STEP_TOKENS, max_model_len),
             }
         elif settings.kv_cache_mb:
             options["kv_cache_memory_bytes"] = settings.kv_cache_mb << 20

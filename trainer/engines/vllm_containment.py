@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-_DEFAULTS = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+_DEFAULTS = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "CRITICAL"}
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from tests.trainer.engines.vllm_models import (
     STOP,
     VOCABULARY,
     completion_logits,
+    largest_difference,
     prompts,
     random_qwen,
     saved_config,
@@ -79,6 +80,15 @@ def test_a_completion_depends_on_its_prompt_and_seed_alone(shared):
     assert together[0][1].token_ids == alone.token_ids
     assert together[0][0].token_ids == together[0][2].token_ids != together[0][1].token_ids
     assert len({s.token_ids for g in engine.generate([asked[0]], [list(range(50, 58))], params) for s in g}) == 8
+
+
+def test_more_prompt_tokens_than_one_step_takes(shared):
+    engine, model = shared
+    asked = prompts([150] * 60, seed=3)  # 9000 tokens; a step takes 4096
+    params = SamplingParams(temperature=1.0, max_new_tokens=6)
+    samples = engine.generate(asked, [[p] for p in range(60)], params)
+    assert largest_difference(model, asked, samples, 1.0) < AGREEMENT
+    assert engine.generate(asked[57:], [[57], [58], [59]], params) == samples[57:]
 
 
 def test_sampled_frequencies_follow_the_distribution(shared):
