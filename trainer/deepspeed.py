@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -30,6 +31,7 @@ class DeepSpeedParallel(DistributedParallel):
         self.shards_parameters = self.stage == 3
         self.shards_optimizer = self.stage > 0
         self._engines: list[Any] = []
+        self._policy: Any = None
         self._accelerator = _accelerator(zero_config(config, self.device), config.parallel.timeout_s)
         assert self._accelerator.num_processes == self.world_size, "accelerate sees another number of ranks"
 
@@ -42,6 +44,7 @@ class DeepSpeedParallel(DistributedParallel):
         self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(model)
         engine, _ = self._accelerator.prepare(model, optimizer)
         self._keep(engine)
+        self._policy = engine
         return engine, engine.optimizer
 
     @override
@@ -64,7 +67,7 @@ class DeepSpeedParallel(DistributedParallel):
 
     @override
     def backward(self, loss: Tensor) -> None:
-        self._engines[0].backward(loss * self.world_size)
+        self._policy.backward(loss * self.world_size)
 
     @override
     def step(self, model: Any, optimizer: Any, max_grad_norm: float) -> float:
@@ -132,6 +135,7 @@ class DeepSpeedParallel(DistributedParallel):
         for engine in self._engines:
             engine.destroy()
         self._engines.clear()
+        self._policy = None
         parameter_offload.FWD_MODULE_STACK.clear()  # it would keep every model of a process alive
         unset_hf_deepspeed_config()
         super().close()
@@ -198,6 +202,8 @@ def _accelerator(settings: dict[str, Any], timeout_s: int) -> Any:
     from accelerate import Accelerator
     from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
 
+    # DeepSpeed calls collectives by names that torch is giving up, thousands of times.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     # Shared-memory reductions between CPU ranks would compile an extension for more than a minute.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     reset_accelerate()

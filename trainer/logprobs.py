@@ -1,6 +1,6 @@
 """Log-probabilities of completion tokens, with logits only where and while they are needed."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,11 @@ from transformers import PreTrainedModel
 from trainer.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class TokenScores:
-    """What the model says about the completion tokens of some rows; 0 outside the completion mask."""
+class TokenScores(NamedTuple):
+    """What the model says about the completion tokens of some rows; 0 outside the completion mask.
+
+    A tuple, because ZeRO stage 3 looks for a module's output tensors in tuples and not in other classes.
+    """
 
     logprobs: Tensor  # [b, T], with gradient where grad mode is on
     entropies: Tensor | None  # [b, T], detached

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from itertools import chain, zip_longest
@@ -132,7 +133,9 @@ class DistributedParallel(Parallel):
         options = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
         accelerator = Accelerator(cpu=self.device.type == "cpu", mixed_precision="no", kwargs_handlers=[options])
         assert accelerator.num_processes == self.world_size, "accelerate sees another number of ranks"
-        return accelerator.prepare_model(model), optimizer
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            return accelerator.prepare_model(model), optimizer
 
     @override
     def sum(self, tensor: Tensor) -> Tensor:
