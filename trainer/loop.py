@@ -48,7 +48,14 @@ from trainer.rollout import collect_rollouts, derive_seed, stop_tokens
 from trainer.stopwatch import Stopwatch
 from trainer.tracking import NullTracker, Tracker
 from trainer.types import RunContext, TrainBatch
-from trainer.update import UpdateStatistics, attach_logprobs, learning_rate, score_batch, update_policy
+from trainer.update import (
+    FirstForward,
+    UpdateStatistics,
+    attach_logprobs,
+    learning_rate,
+    score_batch,
+    update_policy,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +176,9 @@ class Trainer:
         config, algorithm, parallel = self.config, self.config.algorithm, self.parallel
         stopwatch = Stopwatch()
         with stopwatch("step"):
-            batch, scores, plan, metrics = self.collect_batch(stopwatch)
+            # A wrapped policy may not run other forwards between one with gradient and its backward.
+            first = FirstForward() if isinstance(self.policy, LogprobModel) else None
+            batch, scores, plan, metrics = self.collect_batch(stopwatch, first)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = reweight_advantages(batch, algorithm)
 
@@ -192,6 +201,7 @@ class Trainer:
                             parallel,
                             statistics,
                             self.step + 1,
+                            first,
                         )
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, scores, statistics, plan)
@@ -207,7 +217,7 @@ class Trainer:
         )
 
     def collect_batch(
-        self, stopwatch: Stopwatch
+        self, stopwatch: Stopwatch, first: FirstForward | None = None
     ) -> tuple[TrainBatch, TokenScores, list[UpdateBatch], dict[str, float]]:
         """Roll out and score the next problems.
 
@@ -242,7 +252,7 @@ class Trainer:
             parallel.gather,
         )
         with stopwatch("logprobs"):
-            batch, scores = attach_logprobs(batch, self.policy, self.reference, plan)
+            batch, scores = attach_logprobs(batch, self.policy, self.reference, plan, first)
         return batch, scores, plan, metrics
 
     def save_checkpoint(self) -> Path:

@@ -38,6 +38,26 @@ class UpdateStatistics:
         self.ratio_max = max(self.ratio_max, float(metrics["ratio_max"]))
 
 
+class FirstForward:
+    """The scored first microbatch with its graph, from scoring to the first optimizer step.
+
+    Until that step the weights do not move, so the forward that gave its old log-probabilities is the one its
+    update would compute again.
+    """
+
+    def __init__(self) -> None:
+        self._scores: TokenScores | None = None
+
+    def keep(self, scores: TokenScores) -> None:
+        """Hold scores that were computed with gradient."""
+        self._scores = scores
+
+    def take(self) -> TokenScores | None:
+        """What was kept, once: the graph goes with it."""
+        scores, self._scores = self._scores, None
+        return scores
+
+
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
     """The learning rate of a training step (0-based): linear warm-up, then constant, linear or cosine to 0."""
     if step < config.warmup_steps:
@@ -52,20 +72,38 @@ def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
 
 @torch.no_grad()
 def score_batch(
-    model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch], with_entropy: bool
+    model: nn.Module,
+    batch: TrainBatch,
+    plan: Sequence[UpdateBatch],
+    with_entropy: bool,
+    first: FirstForward | None = None,
 ) -> TokenScores:
-    """Log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T]."""
+    """Log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T].
+
+    Args:
+        model: a `LogprobModel`, possibly wrapped.
+        batch: B rows.
+        plan: update batches that cover them.
+        with_entropy: also give entropies and gradient norms.
+        first: keeps the forward of the first microbatch.
+    """
     logprobs = torch.zeros_like(batch.completion_mask)
     entropies = torch.zeros_like(batch.completion_mask)
     gradient_norms = torch.zeros_like(batch.completion_mask)
     for update_batch in plan:
         for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.shortest)
-            scores: TokenScores = model(part.input_ids, part.prompt_lengths, part.completion_mask, with_entropy)
+            keeps_graph = first is not None and rows is plan[0].microbatches[0]
+            with torch.set_grad_enabled(keeps_graph):
+                scores: TokenScores = model(
+                    part.input_ids, part.prompt_lengths, part.completion_mask, with_entropy
+                )
+            if first is not None and keeps_graph:
+                first.keep(scores)
             if len(rows) == 0:
                 continue
             width = part.completion_mask.shape[1]
-            logprobs[rows, :width] = scores.logprobs
+            logprobs[rows, :width] = scores.logprobs.detach()
             if scores.entropies is not None and scores.gradient_norms is not None:
                 entropies[rows, :width] = scores.entropies
                 gradient_norms[rows, :width] = scores.gradient_norms
@@ -73,10 +111,14 @@ def score_batch(
 
 
 def attach_logprobs(
-    batch: TrainBatch, policy: nn.Module, reference: nn.Module | None, plan: Sequence[UpdateBatch]
+    batch: TrainBatch,
+    policy: nn.Module,
+    reference: nn.Module | None,
+    plan: Sequence[UpdateBatch],
+    first: FirstForward | None = None,
 ) -> tuple[TrainBatch, TokenScores]:
     """The batch with ``old_logprobs`` and ``ref_logprobs``, and the policy's scores with entropies [B, T]."""
-    scores = score_batch(policy, batch, plan, with_entropy=True)
+    scores = score_batch(policy, batch, plan, with_entropy=True, first=first)
     ref_logprobs = (
         score_batch(reference, batch, plan, with_entropy=False).logprobs if reference is not None else None
     )
@@ -94,6 +136,7 @@ def update_policy(
     parallel: Parallel,
     statistics: UpdateStatistics,
     step: int,
+    first: FirstForward | None = None,
 ) -> None:
     """One pass: an optimizer step per update batch on the tokens of ``token_mask`` [B, T].
 
@@ -114,7 +157,9 @@ def update_policy(
         for index, micro_rows in enumerate(update_batch.microbatches):
             part = select_rows(batch, micro_rows if len(micro_rows) else update_batch.shortest)
             with parallel.microbatch(policy, index == len(update_batch.microbatches) - 1):
-                scores = policy(part.input_ids, part.prompt_lengths, part.completion_mask)
+                unmoved = first is not None and statistics.updates == 0 and micro_rows is plan[0].microbatches[0]
+                kept = first.take() if first is not None and unmoved else None
+                scores = kept or policy(part.input_ids, part.prompt_lengths, part.completion_mask)
                 if len(micro_rows) == 0:
                     parallel.backward(scores.logprobs.sum() * 0.0)
                     continue

@@ -13,7 +13,7 @@ from trainer.errors import DivergedError
 from trainer.isolation import isolation_passes
 from trainer.logprobs import LogprobModel
 from trainer.parallel import Parallel
-from trainer.update import UpdateStatistics, attach_logprobs, learning_rate, update_policy
+from trainer.update import FirstForward, UpdateStatistics, attach_logprobs, learning_rate, update_policy
 
 
 def updated_parameters(tokens_per_microbatch: int, algorithm: AlgorithmConfig, update_batch_size: int = 4):
@@ -49,6 +49,28 @@ def test_ratio_is_exactly_one_on_the_first_update_batch():
     _, statistics = updated_parameters(40, AlgorithmConfig(kl_coef=0.0), update_batch_size=8)
     assert statistics.ratio_max == 1.0
     assert statistics.tokens["approx_kl"] == 0.0
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.01])
+def test_the_kept_first_forward_changes_nothing_but_the_number_of_forwards(eta):
+    algorithm = AlgorithmConfig(kl_coef=0.1, lopti_eta=eta)
+    calls = {False: 0, True: 0}
+    results = {}
+    for keep in (False, True):
+        model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
+        model.register_forward_hook(lambda *_, keep=keep: calls.__setitem__(keep, calls[keep] + 1))
+        batch = make_batch()
+        plan = plan_update_batches(batch, 4, 40)
+        first = FirstForward() if keep else None
+        batch, _ = attach_logprobs(batch, model, copy.deepcopy(model), plan, first)
+        batch = estimate_advantages(batch, algorithm)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        statistics = UpdateStatistics()
+        for mask in isolation_passes(batch, algorithm):
+            update_policy(model, optimizer, batch, mask, plan, algorithm, 1.0, Parallel(), statistics, 1, first)
+        results[keep] = [p.detach().clone() for p in model.parameters()]
+    assert calls[True] == calls[False] - 1
+    assert all(torch.equal(a, b) for a, b in zip(results[False], results[True], strict=True))
 
 
 def test_an_empty_pass_takes_no_step():
