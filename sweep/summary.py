@@ -1,17 +1,20 @@
 """What the ledger and the trials' folders say about a sweep; needs no Ray and no MLflow."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweep.checks import MAX_GRID
 from sweep.config import ObjectiveSpec, SweepSpec
 from sweep.history import Configuration, Result, TrialKey, best, outcome, replay
-from sweep.space import Space
+from sweep.space import Space, fingerprint
 from sweep.state import SweepFolder
 from sweep.table import TrialRow, number, parameter_text
 from trainer.metrics_log import read_records
 from trainer.parent_run import TrialOutcome
 
+MAX_COUNTED = 1000  # points of a finite space that are compared one by one
 FAILURE_FILE = "failure.txt"  # in a trial's folder: the last thing that went wrong
 
 
@@ -95,12 +98,19 @@ def best_configuration(spec: SweepSpec, folder: SweepFolder) -> Best | None:
 
 
 def planned_trials(spec: SweepSpec) -> int:
-    """How many trials a sweep will have; a grid ends when it is exhausted."""
+    """How many trials a sweep will have; a finite space ends when it is exhausted."""
     searched = spec.search.configurations
-    if spec.search.sampler == "grid":
-        size = Space(spec.parameters).grid_size(10_000)
-        searched = size if searched is None else min(size, searched)
-    return (len(spec.baselines) + (searched or 0)) * len(spec.seeds)
+    wanted = None if searched is None else len(spec.baselines) + searched
+    space = Space(spec.parameters)
+    if space.is_finite and space.grid_size(MAX_COUNTED + 1) <= MAX_COUNTED:
+        baselines = (space.complete(baseline, spec.base) for baseline in spec.baselines)
+        points = itertools.chain(baselines, space.grid(lambda parameter: parameter.options or []))
+        # Baselines are not run again, nor are points that differ only in a switch.
+        different = len({fingerprint(space.resolve(point, spec.base)) for point in points})
+        wanted = different if wanted is None else min(wanted, different)
+    elif wanted is None:
+        wanted = len(spec.baselines) + space.grid_size(MAX_GRID)
+    return wanted * len(spec.seeds)
 
 
 def gpu_hours_spent(spec: SweepSpec, folder: SweepFolder) -> float:
