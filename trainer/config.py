@@ -244,8 +244,18 @@ class EvaluationConfig(Section):
     )
     temperature: NonNegative = Field(0.0, description="0 is greedy")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="nucleus mass kept")
-    completions_per_problem: Count = Field(1, description="k of avg@k and pass@k")
+    completions_per_problem: Count = Field(1, description="completions whose mean is a problem's accuracy")
+    pass_at_k: Count | None = Field(None, description="k of pass@k; completions_per_problem if null")
     max_new_tokens: Count | None = Field(None, description="completion limit; the rollout's if null [tokens]")
+
+    @model_validator(mode="after")
+    def _check(self) -> "EvaluationConfig":
+        if self.pass_at_k is not None and self.pass_at_k > self.completions_per_problem:
+            raise ValueError(
+                f"pass@{self.pass_at_k} needs at least {self.pass_at_k} completions of a problem: raise "
+                "completions_per_problem or lower pass_at_k"
+            )
+        return self
 
 
 class CheckpointConfig(Section):

@@ -5,23 +5,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewards.sandbox import RewardPool
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from rewards.sandbox import RewardPool, ScoredText
 from trainer.config import EvaluationConfig, RolloutConfig
 from trainer.engines import RolloutEngine, SamplingParams
+from trainer.estimators import pass_at_k
 from trainer.parallel import Parallel
 from trainer.rollout import collect_rollouts, derive_seed, stop_tokens
 from trainer.stopwatch import Stopwatch
 from trainer.types import Problem, Rollout
 
+IntArray = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Rollouts of every evaluation set and the metrics computed from them."""
+    """Rollouts of every evaluation set, what their scoring said, and the metrics computed from them."""
 
     rollouts: dict[str, list[Rollout]]
     metrics: dict[str, float]
+    scored: dict[str, list[ScoredText]]  # in the order of ``rollouts``
 
 
 def evaluate(
@@ -45,28 +51,38 @@ def evaluate(
         stop_token_ids=stop_tokens(rollout, tokenizer),
     )
     rollouts: dict[str, list[Rollout]] = {}
+    scored: dict[str, list[ScoredText]] = {}
+    count = evaluation.completions_per_problem
     for name, problems in sets.items():
         mine = list(enumerate(problems))[parallel.rank :: parallel.world_size]
-        groups, _ = collect_rollouts(
+        groups, said = collect_rollouts(
             engine,
             tokenizer,
             [problem for _, problem in mine],
-            [
-                [derive_seed(seed, "evaluation", name, i, k) for k in range(evaluation.completions_per_problem)]
-                for i, _ in mine
-            ],
+            [[derive_seed(seed, "evaluation", name, i, k) for k in range(count)] for i, _ in mine],
             [i for i, _ in mine],
             params,
             rewards,
             Stopwatch(),
         )
-        everyone = parallel.gather(groups)
-        rollouts[name] = [r for group in sorted(everyone, key=lambda g: g.group_id) for r in group.rollouts]
-    return EvaluationResult(rollouts, evaluation_metrics(rollouts))
+        pairs = [(group, said[g * count : (g + 1) * count]) for g, group in enumerate(groups)]
+        everyone = sorted(parallel.gather(pairs), key=lambda pair: pair[0].group_id)
+        rollouts[name] = [r for group, _ in everyone for r in group.rollouts]
+        scored[name] = [s for _, of_group in everyone for s in of_group]
+    failures = [s.status != "ok" for of_set in scored.values() for s in of_set]
+    metrics = evaluation_metrics(rollouts, evaluation.pass_at_k) | {"eval/scoring_failures": _mean(failures)}
+    return EvaluationResult(rollouts, metrics, scored)
 
 
-def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
-    """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty."""
+def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: int | None = None) -> dict[str, float]:
+    """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
+
+    With several completions per problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added.
+
+    Args:
+        rollouts: of every set; the completions of a problem follow each other and share a ``group_id``.
+        k: of pass@k; all completions of a problem where None.
+    """
     metrics: dict[str, float] = {}
     for index, (name, answers) in enumerate(rollouts.items()):
         if index == 0:
@@ -74,6 +90,10 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
             metrics["eval/reward"] = _mean([r.reward for r in answers])
             metrics["eval/completion_length"] = _mean([len(r.completion.token_ids) for r in answers])
             metrics["eval/truncated"] = _mean([r.completion.finish_reason == "length" for r in answers])
+            correct, completions = correct_by_problem(answers)
+            if completions.min() > 1:
+                estimates = pass_at_k(correct, completions, k or int(completions.min()))
+                metrics["eval/pass_at_k"] = float(estimates.mean())
         else:
             metrics[f"eval/accuracy/{name}"] = _mean([r.correct for r in answers])
         by_difficulty: dict[str, list[bool]] = defaultdict(list)
@@ -84,6 +104,14 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
             for difficulty, correct in sorted(by_difficulty.items()):
                 metrics[prefix + (difficulty or "none")] = _mean(correct)
     return metrics
+
+
+def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]:
+    """Correct completions and completions of every problem, each [P]."""
+    groups = np.array([r.group_id for r in rollouts])
+    _, index = np.unique(groups, return_inverse=True)
+    correct = np.bincount(index, weights=[float(r.correct) for r in rollouts]).astype(np.int64)
+    return correct, np.bincount(index)
 
 
 def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict[str, Any]]:
