@@ -10,15 +10,19 @@ heads, K key heads, n = H / K, D head size, t tokens completed. Heads come befor
 rows of a prompt are adjacent and [K * R, n, D] is [K * P, S * n, D] without copying while no row is missing.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
 from trainer.engines.decoding import Prefill
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
+Operation = Callable[[Tensor], Tensor]
 _VARYING_ROPE = ("dynamic", "longrope")  # angles depend on the longest sequence so far
 
 
@@ -47,7 +51,9 @@ class SharedPrefixBatch:
     def __init__(
         self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
     ) -> None:
-        self.model = model
+        body: Any = model.model
+        self._blocks = [_Block(layer) for layer in body.layers]
+        self._embedding, self._norm, self._head = body.embed_tokens.weight, _norm(body.norm), model.lm_head
         self.logits = prefill.logits[prompt_of_row]
         self._prompt_of_row = prompt_of_row
         self._arrangement = _Arrangement(prompt_of_row, len(prefill.mask))
@@ -60,7 +66,7 @@ class SharedPrefixBatch:
         self._mask = mask.repeat(prefill.cache.layers[0].keys.shape[1], 1, 1)  # [K * P, 1, L]
         self._positions = prefill.positions[prompt_of_row]
         every_position = torch.arange(prefill.mask.shape[1] + max_new_tokens, device=mask.device)
-        cos, sin = model.model.rotary_emb(mask, every_position[None])
+        cos, sin = body.rotary_emb(mask, every_position[None])
         half = sin.shape[-1] // 2
         self._cos, self._sin = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)  # [positions, D]
 
@@ -75,38 +81,31 @@ class SharedPrefixBatch:
         """Append one token [R] to every row."""
         self._positions = self._positions + 1
         rotation = self._cos[self._positions, None], self._sin[self._positions, None]  # [R, 1, D]
-        body: Any = self.model.model
-        hidden = nn.functional.embedding(tokens, body.embed_tokens.weight)  # [R, hidden]
-        for layer, states in zip(body.layers, self._layers, strict=True):
-            hidden = hidden + self._attend(layer.self_attn, states, _norm(hidden, layer.input_layernorm), rotation)
-            x, mlp = _norm(hidden, layer.post_attention_layernorm), layer.mlp
-            hidden = hidden + _linear(
-                mlp.act_fn(_linear(x, mlp.gate_proj)) * _linear(x, mlp.up_proj), mlp.down_proj
-            )
-        self.logits = self.model.lm_head(_norm(hidden, body.norm))
+        hidden = functional.embedding(tokens, self._embedding)  # [R, hidden]
+        for block, states in zip(self._blocks, self._layers, strict=True):
+            hidden = hidden + self._attend(block, states, block.input_norm(hidden), rotation)
+            x = block.mlp_norm(hidden)
+            hidden = hidden + block.down(block.activation(block.gate(x)) * block.up(x))
+        self.logits = self._head(self._norm(hidden))
 
-    def _attend(self, attention: Any, states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def _attend(
+        self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> Tensor:
         """Self-attention of one new token per row, x [R, hidden], to its prompt and its own completion."""
-        rows, size, n = len(x), attention.head_dim, attention.num_key_value_groups
-        states_of_heads = torch.cat((_linear(x, attention.q_proj), _linear(x, attention.k_proj)), dim=-1)
-        states_of_heads = states_of_heads.view(rows, -1, size)
+        rows, size, n = x.shape[0], block.head_size, block.group
+        heads = torch.cat((block.query(x), block.key(x)), dim=-1).view(rows, -1, size)
         # Rotary embedding: the halves of a head are turned against each other; the sines carry the sign.
         cos, sin = rotation
-        rotated = torch.addcmul(states_of_heads * cos, states_of_heads.roll(size // 2, dims=-1), sin)
-        key_heads = rotated.shape[1] // (n + 1)
-        values = _linear(x, attention.v_proj).view(rows, key_heads, size)
-        states.append(rotated[:, n * key_heads :].transpose(0, 1), values.transpose(0, 1))
+        heads = torch.addcmul(heads * cos, heads.roll(size // 2, dims=-1), sin)
+        key_heads = heads.shape[1] // (n + 1)
+        values = block.value(x).view(rows, key_heads, size)
+        states.append(heads[:, n * key_heads :].transpose(0, 1), values.transpose(0, 1))
 
-        queries = rotated[:, : n * key_heads].view(rows, key_heads, n, size).transpose(0, 1) * attention.scaling
+        queries = heads[:, : n * key_heads].view(rows, key_heads, n, size).transpose(0, 1) * block.scaling
         arrangement = self._arrangement
         prompt_scores = torch.baddbmm(self._mask, arrangement.to_prompts(queries), states.prompt_keys)
-        scores = torch.cat(
-            (
-                arrangement.to_rows(prompt_scores, key_heads),
-                torch.bmm(queries.reshape(-1, n, size), states.keys).view(key_heads, rows, n, -1),
-            ),
-            dim=-1,
-        )
+        own_scores = torch.bmm(queries.reshape(-1, n, size), states.keys).view(key_heads, rows, n, -1)
+        scores = torch.cat((arrangement.to_rows(prompt_scores, key_heads), own_scores), dim=-1)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)  # [K, R, n, L + t]
         length = states.prompt_values.shape[1]
         prompt_output = torch.bmm(arrangement.to_prompts(weights[..., :length]), states.prompt_values)
@@ -115,15 +114,32 @@ class SharedPrefixBatch:
             weights[..., length:].flatten(0, 1),
             states.values,
         )
-        return _linear(output.view(key_heads, rows, -1).transpose(0, 1).reshape(rows, -1), attention.o_proj)
+        return block.output(output.view(key_heads, rows, -1).transpose(0, 1).reshape(rows, -1))
 
 
-def _linear(x: Tensor, linear: Any) -> Tensor:
-    return nn.functional.linear(x, linear.weight, linear.bias)
+class _Block:
+    """The operations of one layer, bound to its weights once: looking them up in modules costs more than some."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.head_size: int = attention.head_dim
+        self.group: int = attention.num_key_value_groups
+        self.scaling: float = attention.scaling
+        self.input_norm, self.mlp_norm = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
+        self.query, self.key = _linear(attention.q_proj), _linear(attention.k_proj)
+        self.value, self.output = _linear(attention.v_proj), _linear(attention.o_proj)
+        self.gate, self.up, self.down = _linear(mlp.gate_proj), _linear(mlp.up_proj), _linear(mlp.down_proj)
+        self.activation: Operation = mlp.act_fn
 
 
-def _norm(x: Tensor, norm: Any) -> Tensor:
-    return nn.functional.rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
+def _linear(linear: Any) -> Operation:
+    return partial(functional.linear, weight=linear.weight, bias=linear.bias)
+
+
+def _norm(norm: Any) -> Operation:
+    return partial(
+        torch.rms_norm, normalized_shape=norm.weight.shape, weight=norm.weight, eps=norm.variance_epsilon
+    )
 
 
 class _Arrangement:
@@ -149,7 +165,7 @@ class _Arrangement:
 
     def to_rows(self, states: Tensor, heads: int) -> Tensor:
         """The inverse: [K * P, S * n, d] of prompts to [K, R, n, d] of rows."""
-        states = states.view(heads, len(self._row_of_place), -1, states.shape[-1])
+        states = states.view(heads, self._row_of_place.shape[0], -1, states.shape[-1])
         return states if self._dense else states.index_select(1, self._place_of_row)
 
 
