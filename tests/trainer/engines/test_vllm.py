@@ -87,7 +87,7 @@ def test_self_check_catches_a_sync_without_the_output_embedding(model, start, mo
 def test_leaves_random_state_environment_and_threads_alone(start):
     model = random_qwen(tied=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-    set_num_threads = torch.set_num_threads
+    threads = torch.set_num_threads, torch.get_num_threads(), os.sched_getaffinity(0)
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     engine = start(model)
     engine.sync_weights(model)
@@ -95,7 +95,7 @@ def test_leaves_random_state_environment_and_threads_alone(start):
     engine.close()
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
     assert {n: v for n, v in os.environ.items() if not n.startswith("VLLM_")} == environment
-    assert torch.set_num_threads is set_num_threads
+    assert (torch.set_num_threads, torch.get_num_threads(), os.sched_getaffinity(0)) == threads
 
 
 def test_close_leaves_nothing_and_another_engine_can_follow(start):
