@@ -14,6 +14,7 @@ import pandas as pd
 
 from trainer.errors import MissingError, StorageError
 from trainer.metrics import METRICS
+from trainer.variants import variant_name
 
 CURVES = (
     "policy/kl",
@@ -26,6 +27,12 @@ MAX_CURVE_POINTS = 400  # per trial and metric; more would only make the page he
 
 # Parameters that differ between trials without being searched.
 _NOT_SEARCHED = ("seed", "tracking.", "checkpoint.", "evaluation.", "data.train")
+# Keys of the controls, in the order of `variant_name`, and the value that is off.
+_CONTROLS = {
+    "algorithm.token_filter": "none",
+    "algorithm.lopti_split": "probability",
+    "algorithm.lopti_order": "low_first",
+}
 _STATE_OF_STATUS = {"FINISHED": "COMPLETE", "FAILED": "FAIL", "KILLED": "KILLED", "RUNNING": "RUNNING"}
 _PAGE = 1000
 
@@ -156,20 +163,10 @@ def _trial_row(
         "algorithm": algorithm,
         "alpha": alpha,
         "eta": eta,
-        "variant": variant_name(algorithm, alpha, eta),
+        "variant": variant_name(algorithm, alpha, eta, *(params.get(key, off) for key, off in _CONTROLS.items())),
         "run_id": run.info.run_id,
         **{name: _value(params.get(name)) for name in searched},
     }
-
-
-def variant_name(algorithm: str, alpha: float, eta: float) -> str:
-    """The update rule in words: the algorithm and which of AR and Lopti are on."""
-    parts = [algorithm]
-    if alpha > 0:
-        parts.append("AR")
-    if eta > 0:
-        parts.append("Lopti")
-    return " + ".join(parts)
 
 
 def _client(uri: str) -> Any:

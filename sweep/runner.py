@@ -25,6 +25,7 @@ from sweep.control import StopControl, orderly_signals
 from sweep.preflight import check_training
 from sweep.progress import Reporter, SweepCallback
 from sweep.search import ConfigurationSearcher
+from sweep.space import trial_config
 from sweep.state import (
     MARKER,
     SweepFolder,
@@ -36,6 +37,7 @@ from sweep.state import (
 from sweep.summary import best_configuration, gpu_hours_spent, planned_trials, trial_outcomes, trial_rows
 from sweep.trainable import TrialPlan, bind, windowed
 from sweep.worker import TrainerFactory, build_trainer, evaluation_history
+from trainer.config import save_config
 from trainer.errors import ConfigError, StorageError, UserError
 from trainer.mlflow_store import prepare_store, tracking_uri
 from trainer.parent_run import ParentRun, open_parent_run
@@ -254,7 +256,9 @@ def _open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
         return None
     uri = tracking_uri(tracking, folder.runs_dir)
     prepare_store(uri)
-    parent = open_parent_run(uri, _experiment(spec), folder.name, {}, _parent_params(spec))
+    # A tag, not a parameter: `sweep extend` changes it.
+    tags = {"loptune.planned_trials": str(planned_trials(spec))}
+    parent = open_parent_run(uri, _experiment(spec), folder.name, tags, _parent_params(spec))
     parent.log_artifact(folder.space)
     parent.reconcile(trial_outcomes(spec, folder))
     return parent
@@ -267,9 +271,12 @@ def _experiment(spec: SweepSpec) -> str:
 def _parent_params(spec: SweepSpec) -> dict[str, str]:
     return {
         "objective": f"{spec.objective.mode} {spec.objective.metric}",
+        "objective.window": str(spec.objective.window),
         "sampler": spec.search.sampler,
         "configurations": str(planned_trials(spec) // len(spec.seeds)),
         "seeds": ", ".join(map(str, spec.seeds)),
+        "gpus_per_trial": f"{spec.resources.gpus_per_trial:g}",
+        "cpus_per_trial": str(spec.resources.workers_per_trial * spec.resources.cpus_per_worker),
         **{f"space.{key}": parameter.kind for key, parameter in spec.parameters.items()},
     }
 
@@ -301,7 +308,7 @@ def _finish(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, cont
     rows = trial_rows(spec, folder)
     ended = [row for row in rows if row.state in ("COMPLETE", "PRUNED", "FAIL")]
     failed = [row for row in rows if row.state == "FAIL"]
-    report = _report(folder, parent)
+    report = _report(spec, folder, parent)
     problem = _close_parent(spec, folder, parent, control)
     states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
     print(
@@ -330,15 +337,19 @@ def _finish(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, cont
     return 1 if failed else 0
 
 
-def _report(folder: SweepFolder, parent: ParentRun | None) -> Path | None:
-    """Write the report; a report that cannot be written must not cost the sweep its end."""
+def _report(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> Path | None:
+    """Write the report and give MLflow the sweep's files; a failure here must not cost the sweep its end."""
     if parent is None:
         return None
     try:
         from dashboards.report import write_report
 
         path: Path = write_report(folder.name, parent.uri, folder.report)
-        parent.log_artifact(path)
+        best = best_configuration(spec, folder)
+        if best is not None:
+            save_config(trial_config(spec.base, best.parameters, spec.seeds[0]), folder.report / "best.yaml")
+        parent.log_artifact(folder.report)
+        parent.log_artifact(folder.study)
         return path
     except Exception as error:
         logger.exception("no report")

@@ -37,6 +37,7 @@ from sweep.worker import (
 )
 from trainer.config import TrainConfig, apply_overrides, save_config
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
+from trainer.variants import variant_name
 
 logger = logging.getLogger(__name__)
 
@@ -158,9 +159,14 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         tags = trial_tags(plan.sweep, int(config["configuration"]), int(config["seed"]))
         if plan.parent_run:
             tags["mlflow.parentRunId"] = plan.parent_run
+        trial_config = apply_overrides(plan.base, config["overrides"], f"trial {trial}")
+        rule = trial_config.algorithm
+        tags["loptune.variant"] = variant_name(
+            rule.name, rule.ar_alpha, rule.lopti_eta, rule.token_filter, rule.lopti_split, rule.lopti_order
+        )
         self._assignment = Assignment(
             trial=trial,
-            config=apply_overrides(plan.base, config["overrides"], f"trial {trial}"),
+            config=trial_config,
             run_dir=run_dir,
             runs_dir=plan.runs_dir,
             experiment=plan.experiment,

@@ -15,10 +15,11 @@ from dashboards.figures import (
     score_against_eta,
     variants_compared,
 )
-from dashboards.queries import Objective, Sweep, variant_name
+from dashboards.queries import Objective, Sweep
 from dashboards.report import PICTURES, report_html, trials_html
 from dashboards.theme import number, short_name, signed
 from dashboards.verdict import verdict
+from trainer.variants import variant_name
 
 SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
     ("0", "grpo", 0.0, 0.0, 0.50, 0.60),

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.queries import Objective, read_sweep, sweep_names, unit_of, variant_name
+from dashboards.queries import Objective, read_sweep, sweep_names, unit_of
 from tests.trainer.tracking_store import config_for, context_for, sqlite_store
 from trainer.errors import MissingError
 from trainer.tracking import Tracker, TrialOutcome, open_parent_run
+from trainer.variants import variant_name
 
 
 def test_a_sweep_is_read_back_whole(demo_uri: str) -> None:
@@ -81,4 +82,8 @@ def test_names_and_units() -> None:
     assert variant_name("grpo", 0.0, 0.0) == "grpo"
     assert variant_name("grpo", 0.3, 0.0) == "grpo + AR"
     assert variant_name("grpo", math.nan, 0.5) == "grpo + Lopti"
+    assert variant_name("grpo", 0.3, 0.5, "drop_low") == "grpo + AR + drop low"
+    assert variant_name("grpo", 0, 0.5, lopti_split="random") == "grpo + random split"
+    assert variant_name("grpo", 0, 0.5, lopti_order="high_first") == "grpo + Lopti high first"
+    assert variant_name("grpo", 0, 0, "drop_low", "random", "high_first") == "grpo"
     assert unit_of("policy/kl") == "nats" and unit_of("optim/grad_norm") == "" and unit_of("unknown") == ""
