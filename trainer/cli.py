@@ -78,6 +78,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     diagnose.set_defaults(command=_diagnose)
 
+    evaluate = commands.add_parser(
+        "evaluate", help="accuracy and pass@k of a model, by difficulty, with intervals"
+    )
+    evaluate.add_argument(
+        "model", help="hub name, model folder, checkpoint, run folder (its newest checkpoint), or tiny"
+    )
+    evaluate.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
+    evaluate.add_argument(
+        "--spec", help="preset or YAML file that says how to evaluate (default: the model's run)"
+    )
+    evaluate.add_argument(
+        "--sets", nargs="+", default=[], metavar="NAME=SOURCE", help="file, hub name, generated, or {source: ...}"
+    )
+    evaluate.add_argument("-k", "--completions", type=_positive, help="completions per problem")
+    evaluate.add_argument("--pass-at", type=_positive, metavar="K", help="k of pass@k (default: all completions)")
+    evaluate.add_argument("--temperature", type=float, help="0 is greedy")
+    evaluate.add_argument("--limit", type=_positive, help="only the first N problems of every set")
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    evaluate.add_argument("--out", type=Path, help="file that gets the JSON besides runs/NAME/evaluation.json")
+    evaluate.add_argument("--name", help="name of the record (default: the model's name and the time)")
+    evaluate.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    evaluate.add_argument("--offline", action="store_true", help="do not contact MLflow")
+    evaluate.set_defaults(command=_evaluate)
+
     upload = commands.add_parser("upload", help="send an offline run's history to MLflow")
     upload.add_argument("run_dir", type=Path, help="the run's folder")
     upload.set_defaults(command=_upload)
@@ -221,6 +245,27 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     print("\n".join(summary(found)))
     print(f"page:        {page}")
     return 0
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from trainer.evaluate import evaluation_config, find_model, record_name, run_evaluation
+
+    found = find_model(arguments.model)
+    config = evaluation_config(
+        found,
+        arguments.spec,
+        arguments.overrides,
+        sets=arguments.sets,
+        completions=arguments.completions,
+        k=arguments.pass_at,
+        temperature=arguments.temperature,
+        limit=arguments.limit,
+        offline=arguments.offline,
+    )
+    name = check_name(arguments.name or record_name(arguments.model))
+    if (arguments.runs_dir / name).exists():
+        raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
+    return run_evaluation(config, found.step, name, arguments.runs_dir, arguments.out, arguments.json)
 
 
 def _upload(arguments: argparse.Namespace) -> int:

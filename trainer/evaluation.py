@@ -69,21 +69,23 @@ def evaluate(
         everyone = sorted(parallel.gather(pairs), key=lambda pair: pair[0].group_id)
         rollouts[name] = [r for group, _ in everyone for r in group.rollouts]
         scored[name] = [s for _, of_group in everyone for s in of_group]
-    failures = [s.status != "ok" for of_set in scored.values() for s in of_set]
-    metrics = evaluation_metrics(rollouts, evaluation.pass_at_k) | {"eval/scoring_failures": _mean(failures)}
-    return EvaluationResult(rollouts, metrics, scored)
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts, scored, evaluation.pass_at_k), scored)
 
 
-def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: int | None = None) -> dict[str, float]:
+def evaluation_metrics(
+    rollouts: dict[str, list[Rollout]], scored: dict[str, list[ScoredText]], k: int | None = None
+) -> dict[str, float]:
     """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
 
     With several completions per problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added.
 
     Args:
         rollouts: of every set; the completions of a problem follow each other and share a ``group_id``.
+        scored: what the scoring said of each of them.
         k: of pass@k; all completions of a problem where None.
     """
-    metrics: dict[str, float] = {}
+    failures = [s.status != "ok" for of_set in scored.values() for s in of_set]
+    metrics = {"eval/scoring_failures": _mean(failures)}
     for index, (name, answers) in enumerate(rollouts.items()):
         if index == 0:
             metrics["eval/accuracy"] = _mean([r.correct for r in answers])
@@ -101,8 +103,8 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: int | None = None)
             by_difficulty[r.problem.difficulty].append(r.correct)
         if len(by_difficulty) > 1:
             prefix = "eval/accuracy/" if index == 0 else f"eval/accuracy/{name}."
-            for difficulty, correct in sorted(by_difficulty.items()):
-                metrics[prefix + (difficulty or "none")] = _mean(correct)
+            for difficulty, outcomes in sorted(by_difficulty.items()):
+                metrics[prefix + (difficulty or "none")] = _mean(outcomes)
     return metrics
 
 
