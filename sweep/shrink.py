@@ -56,14 +56,14 @@ _REPLACED = ("model.", "data.", "parallel.", "evaluation.", "checkpoint.", "max_
 def load_shrunk(path: Path, overrides: Sequence[str] = ()) -> tuple[SweepSpec, str]:
     """Read a search space as ``load_space`` does and shrink it; also one line that says what was replaced.
 
-    Overrides apply to the published space and once more to the shrunken one, so that they win over what
-    shrinking sets (``trainer.model.name_or_path=FOLDER``, ``search.configurations=8``).
+    Overrides apply to the shrunken space, so that they win over what shrinking sets
+    (``trainer.model.name_or_path=FOLDER``, ``search.configurations=8``); only ``trainer.preset`` comes before.
 
     Raises:
         ConfigError: the space is wrong, or searches what shrinking replaces.
         MissingError: a named file does not exist.
     """
-    published = load_space(path, overrides)
+    published = load_space(path, [text for text in overrides if text.startswith("trainer.preset=")])
     document = YamlDocument(yaml.safe_load(dump_space(shrink(published))), {}, f"{path} shrunk")
     small = resolve_space(document, path.parent, overrides)
     return small, _difference(published.base, small.base)
@@ -106,10 +106,12 @@ def shrink(spec: SweepSpec) -> SweepSpec:
 
 
 def _difference(large: TrainConfig, small: TrainConfig) -> str:
-    data = "its data" if large.data.task == small.data.task else f"the data of task {large.data.task}"
+    policy, before = small.model.name_or_path, large.model.name_or_path
+    instead = "" if policy == before else f" instead of {before}"
+    data = "its data" if large.data.task == small.data.task else f"task {large.data.task}'s data"
     return (
-        f"shrunk: policy {small.model.name_or_path} instead of {large.model.name_or_path}, generated "
-        f"{small.data.task} puzzles instead of {data}, {small.max_steps} steps, no GPU; the scores mean nothing"
+        f"shrunk: policy {policy}{instead}, generated {small.data.task} puzzles instead of {data}, "
+        f"{small.max_steps} steps, no GPU; the scores mean nothing"
     )
 
 
