@@ -51,7 +51,7 @@ class TrainerLike(Protocol):
     def resume(self) -> int:
         """Load the newest intact checkpoint and return its step (0 without one)."""
 
-    def close(self, status: str = "FINISHED") -> None:
+    def close(self, status: str = "FINISHED") -> object:
         """Flush and end the run."""
 
 

@@ -3,20 +3,19 @@
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from rewards.sandbox import RewardPool
 from trainer.advantages import estimate_advantages
 from trainer.bands import band_metrics, change_metrics
 from trainer.batching import UpdateBatch, build_batch, plan_update_batches
+from trainer.build import build_engine, build_rewards
 from trainer.checkpoint import (
     damaged_files,
     intact_checkpoints,
@@ -25,7 +24,7 @@ from trainer.checkpoint import (
     save_training_state,
     write_checkpoint,
 )
-from trainer.config import RewardConfig, RolloutConfig, TrainConfig
+from trainer.config import TrainConfig
 from trainer.data import ProblemSampler, load_problems
 from trainer.diagnostics import (
     batch_metrics,
@@ -34,17 +33,14 @@ from trainer.diagnostics import (
     time_metrics,
     update_metrics,
 )
-from trainer.engines import RolloutEngine, SamplingParams
-from trainer.engines.transformers import TransformersEngine
-from trainer.engines.vllm import VllmEngine, context_length, vllm_installed
 from trainer.errors import ConfigError, DivergedError
 from trainer.evaluation import completion_rows, evaluate
 from trainer.isolation import isolation_passes
 from trainer.logprobs import LogprobModel, TokenScores, check_logits
 from trainer.parallel import Parallel, make_parallel
-from trainer.policy import load_policy, load_tokenizer, model_source
+from trainer.policy import load_policy, load_tokenizer
 from trainer.reweighting import reweight_advantages
-from trainer.rollout import collect_rollouts, derive_seed, stop_tokens
+from trainer.rollout import collect_rollouts, derive_seed, sampling_params
 from trainer.stopwatch import Stopwatch
 from trainer.tracking import NullTracker, Tracker
 from trainer.types import RunContext, TrainBatch
@@ -297,12 +293,12 @@ class Trainer:
         self.tracker.rewind(self.step)
         return self.step
 
-    def close(self, status: str = "FINISHED") -> None:
-        """End scoring processes, engine and tracking."""
+    def close(self, status: str = "FINISHED") -> bool:
+        """End scoring processes, engine and tracking; False when MLflow does not have the whole run."""
         self.rewards.close()
         self.engine.close()
         self.parallel.close()
-        self.tracker.close(status)
+        return self.tracker.close(status)
 
     def _diagnostics(
         self, batch: TrainBatch, scores: TokenScores, statistics: UpdateStatistics, plan: Sequence[UpdateBatch]
@@ -391,75 +387,6 @@ class Trainer:
             self.config.optim.logits_chunk_tokens,
             getattr(torch, self.config.model.dtype) if in_float32 else torch.float32,
         )
-
-
-def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
-    """How training completions are sampled."""
-    return SamplingParams(
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        min_p=config.min_p,
-        max_new_tokens=config.max_new_tokens,
-        stop_token_ids=stop_tokens(config, tokenizer),
-    )
-
-
-def build_engine(
-    config: TrainConfig,
-    model: PreTrainedModel,
-    tokenizer: Any,
-    whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> RolloutEngine:
-    """The configured rollout engine.
-
-    Args:
-        config: of the run.
-        model: the policy.
-        tokenizer: the policy's.
-        whole_weights: makes a context in which the policy's parameters are whole on this rank.
-
-    Raises:
-        ConfigError: vLLM is asked for where it is not installed, or a request can exceed its context.
-        EngineError: vLLM does not start.
-    """
-    wanted = config.rollout.engine
-    if wanted == "vllm" or (wanted == "auto" and torch.cuda.is_available() and vllm_installed()):
-        return VllmEngine(
-            model,
-            model_source(config.model),
-            context_length(config, model),
-            config.rollout.vllm,
-            revision=config.model.revision,
-            dtype=config.model.dtype,
-            trust_remote_code=config.model.trust_remote_code,
-        )
-    return TransformersEngine(
-        model,
-        pad_token_id=tokenizer.pad_token_id,
-        max_batch_tokens=config.rollout.max_batch_tokens,
-        whole_weights=whole_weights,
-    )
-
-
-def build_rewards(config: RewardConfig) -> RewardPool:
-    """The scoring processes.
-
-    Raises:
-        ConfigError: a reward function that does not exist or cannot be imported.
-    """
-    try:
-        return RewardPool(
-            config.functions,
-            timeout_s=config.timeout_s,
-            memory_mb=config.memory_mb,
-            workers=config.workers,
-            failure_score=config.failure_score,
-        )
-    except ValueError as error:
-        raise ConfigError(
-            str(error), "reward.functions", "name a reward or module:function on the path"
-        ) from error
 
 
 def _check_divisible(config: TrainConfig, world_size: int) -> None:

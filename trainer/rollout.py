@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Sequence
 
-from rewards.sandbox import RewardPool, ScoredText
 from transformers import PreTrainedTokenizerBase
 
+from rewards.sandbox import RewardPool, ScoredText
 from trainer.config import RolloutConfig
 from trainer.data import encode_prompt
 from trainer.engines import RolloutEngine, Sample, SamplingParams
@@ -22,6 +22,18 @@ def derive_seed(*parts: int | str) -> int:
 def stop_tokens(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """The tokenizer's EOS and the configured stop tokens, each once."""
     return tuple(dict.fromkeys([tokenizer.eos_token_id, *config.stop_token_ids]))
+
+
+def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> SamplingParams:
+    """How training completions are sampled."""
+    return SamplingParams(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        min_p=config.min_p,
+        max_new_tokens=config.max_new_tokens,
+        stop_token_ids=stop_tokens(config, tokenizer),
+    )
 
 
 def sample_completions(

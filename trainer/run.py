@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer.config import TrainConfig
-from trainer.errors import DivergedError
+from trainer.errors import DivergedError, StorageError
 from trainer.interrupt import graceful_stop
 from trainer.loop import Trainer
 from trainer.parallel import Parallel, leave_ranks, make_parallel
@@ -60,7 +60,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
     finally:
         if progress is not None:
             progress.close()
-        trainer.close(status)
+        recorded = trainer.close(status)
     if status == "KILLED":
         saved = context.run_dir / "config.yaml"
         launch = f"torchrun --nproc-per-node {parallel.world_size} -m " if parallel.world_size > 1 else ""
@@ -70,6 +70,12 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
     leave_ranks()
     model = context.run_dir / "checkpoints" / f"step-{trainer.step}"
     _say(parallel, f"model:    {model}", f"metrics:  {context.run_dir / 'metrics.jsonl'}")
+    if not recorded:
+        raise StorageError(
+            "MLflow did not take the whole history; it is safe in the run folder",
+            str(context.run_dir),
+            f"trainer upload {context.run_dir}",
+        )
     return 0
 
 
