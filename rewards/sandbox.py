@@ -44,7 +44,7 @@ class RewardPool:
     Args:
         functions: reward name or ``module:function`` -> weight.
         timeout_s: limit for one completion [s].
-        memory_mb: address space of one process [MiB].
+        memory_mb: address space that scoring may take in one process, beyond that of its imports [MiB].
         workers: number of processes.
         failure_score: reward of a completion whose scoring failed; the functions' weighted minimum if None.
 
@@ -225,7 +225,7 @@ class RewardPool:
         code = worker.process.returncode
         if not worker.ready:
             cause = "did not start in time" if late else f"ended at its start (exit {code})"
-            raise RuntimeError(f"the scoring process {cause}; reward.memory_mb may be too low for its imports")
+            raise RuntimeError(f"the scoring process {cause}; import the reward's module to see why")
         if worker.in_flight:
             job = worker.in_flight.popleft()
             if late or code in (-signal.SIGALRM, -signal.SIGXCPU):

@@ -29,8 +29,6 @@ def main() -> None:
     """Answer ``[text, answer]`` lines until stdin ends."""
     settings = json.loads(sys.argv[1])
     requests, replies = _private_descriptors(settings["reply_fd"])
-    limit_bytes = settings["memory_mb"] * _MIB
-    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Exact scores of honest answers never need more digits; this bounds int <-> str conversions.
     sys.set_int_max_str_digits(10_000)
@@ -40,12 +38,23 @@ def main() -> None:
     except Exception as error:
         _reply(replies, {"status": "refused", "message": _describe(error, settings["memory_mb"])})
         return
+    _limit_memory(settings["memory_mb"])
     _reply(replies, {"status": "ready", "minimum": minimum(settings["functions"])})
     for line in _lines(requests, settings["parent_pid"]):
         _start_clock(settings["timeout_s"])
         reply = _score(function, line, settings["memory_mb"])
         _stop_clock()
         _reply(replies, reply)
+
+
+def _limit_memory(memory_mb: int) -> None:
+    """Let scoring take so much address space beyond that of the imports, which may be gigabytes (torch)."""
+    with open("/proc/self/statm") as sizes:
+        taken = int(sizes.read().split()[0]) * resource.getpagesize()
+    limit = taken + memory_mb * _MIB
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _private_descriptors(reply_fd: int) -> tuple[int, int]:

@@ -98,7 +98,9 @@ class RewardConfig(Section):
         {"knights_knaves": 1.0}, description="reward name or module:function -> weight", min_length=1
     )
     timeout_s: Positive = Field(5.0, description="limit for one completion [s]")
-    memory_mb: Count = Field(1024, description="address space of a scoring process [MiB]")
+    memory_mb: Count = Field(
+        1024, description="memory a completion's scoring may take, beyond the process's imports [MiB]"
+    )
     workers: Count = Field(1, description="scoring processes")
     failure_score: float | None = Field(
         None,

@@ -185,9 +185,24 @@ def test_closing_twice_is_harmless():
     rewards.close()
 
 
-def test_too_little_memory_to_start_is_said():
-    with pytest.raises((RuntimeError, ValueError), match="memory"):
-        pool("math", memory_mb=30)
+def test_imports_do_not_count_against_the_memory_limit(tmp_path, monkeypatch):
+    (tmp_path / "heavy_reward.py").write_text(
+        "taken = bytearray(400 << 20)\n\n\n"
+        "def score(text, answer):\n"
+        "    return float(len(bytearray(answer << 20)) > 0)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pool("heavy_reward:score", memory_mb=200) as rewards:
+        small, large = rewards.score(["a", "b"], [100, 300])
+    assert (small.status, small.score.reward) == ("ok", 1.0)
+    assert (large.status, large.message) == ("error", "out of memory (limit 200 MiB)")
+
+
+def test_a_module_that_ends_the_process_at_its_import_is_said(tmp_path, monkeypatch):
+    (tmp_path / "dying_reward.py").write_text("import os\n\nos._exit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match=r"ended at its start \(exit 3\)"):
+        pool("dying_reward:score")
 
 
 @pytest.mark.parametrize("function", ["format", f"{OWN}:hang_in_native_code"])
