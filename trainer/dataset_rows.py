@@ -161,9 +161,16 @@ def _objects(texts: Sequence[tuple[int, str]], path: Path, whole: bool) -> Itera
             line = number + error.lineno - 1
             raise ConfigError(f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line") from error
         for item in parsed if whole else [parsed]:
-            if not isinstance(item, dict):
-                raise ConfigError(f"a row is a JSON object, not {type(item).__name__}", f"{path}, line {number}")
-            yield item
+            yield _as_row(item, f"{path}, line {number}")
+
+
+def _as_row(item: Any, where: str) -> Mapping[str, Any]:
+    if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
+        # A conversation, as in the ORZ files: its turns are the columns "0", "1" ..., as the hub shows them too.
+        return {str(number): turn for number, turn in enumerate(item)}
+    if not isinstance(item, dict):
+        raise ConfigError(f"a row is a JSON object, not {type(item).__name__}", where)
+    return item
 
 
 def _read_hub(dataset: DatasetConfig) -> Iterator[Mapping[str, Any]]:

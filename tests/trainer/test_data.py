@@ -260,6 +260,80 @@ def test_a_hub_dataset_is_read_like_a_file(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("row", "prompt", "answer", "difficulty"),
+    [
+        # The columns of the hub's copies, with values as they have them.
+        ({"problem": "1+1?", "answer": "2", "solution": "It is 2."}, "1+1?", "2", ""),  # DeepScaleR
+        ({"problem": "1+1?", "solution": "2", "answer": "2", "subject": "Algebra", "level": 5}, "1+1?", "2", "5"),
+        ({"question": "1+1?", "answer": "2.4e16"}, "1+1?", "2.4e16", ""),  # Minerva
+        ({"id": 7, "question": "1+1?", "final_answer": ["2", "-2"], "unit": None}, "1+1?", ["2", "-2"], ""),
+        ({"id": 0, "problem": "1+1?", "answer": 142.0, "url": "u"}, "1+1?", 142, ""),  # AMC
+        ({"id": 60, "problem": "1+1?", "solution": "s", "answer": "073"}, "1+1?", "073", ""),  # AIME
+        ({"question": "1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, "1+1?", "2", ""),  # GSM8K
+    ],
+    ids=["deepscaler", "math-500", "minerva", "olympiad-bench", "amc", "aime", "gsm8k"],
+)
+def test_the_hubs_mathematics_sets_need_no_mapping(monkeypatch, row, prompt, answer, difficulty):
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda source, name, split: datasets.Dataset.from_list([row]))
+    (problem,) = load("org/set", task="math")
+    assert problem.prompt.startswith(f"{prompt} Let's think step by step")
+    assert (problem.answer, problem.difficulty) == (answer, difficulty)
+    accepted = answer[0] if isinstance(answer, list) else answer
+    assert resolve("math")(f"\\boxed{{{accepted}}}", problem.answer).correct
+
+
+def test_the_hubs_knights_and_knaves(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "knights-and-knaves"
+    folder.mkdir()
+    columns = ("quiz", "names", "solution", "solution_text_format", "statements")
+    for people in (3, 4):
+        rows = [row for row in pq.read_table(KNIGHTS).to_pylist() if len(row["names"]) == people][:3]
+        assert len(rows) == 3
+        write_jsonl(folder / f"people{people}.jsonl", [{name: row[name] for name in columns} for row in rows])
+    files = "".join(f"  - split: {n}ppl\n    path: people{n}.jsonl\n" for n in (3, 4))
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: test\n  data_files:\n{files}---\n")
+    problems = load(folder, CHAT, "knights_knaves", name="test", split="3ppl[:2]+4ppl")
+    assert [problem.difficulty for problem in problems] == ["3", "3", "4", "4", "4"]
+    assert problems[0].prefill == "<think>"
+    row = next(row for row in pq.read_table(KNIGHTS).to_pylist() if len(row["names"]) == 3)
+    assert row["quiz"] in problems[0].prompt
+    assert problems[0].answer == row["solution_text_format"]
+
+
+def test_conversations_of_the_orz_files(tmp_path):
+    rows = [
+        [
+            {"from": "human", "value": f"What is {n}+1?"},
+            {"from": "assistant", "ground_truth": {"value": str(n + 1), "answer": None}},
+        ]
+        for n in (1, 2)
+    ]
+    path = tmp_path / "orz_math_57k_collected.json"
+    path.write_text(json.dumps(rows))
+    first, second = load(path, task="math")
+    assert first.prompt.startswith("What is 1+1? Let's think step by step")
+    assert (first.answer, second.answer) == ("2", "3")
+    assert first.source == "orz_math_57k_collected"
+
+
+def test_a_mixture_drops_and_counts_too_long_prompts_by_source(tmp_path, caplog):
+    sources = []
+    for name, lengths in (("a", (5, 50, 6)), ("b", (50, 7))):
+        rows = [{"prompt": name * length, "answer": "1"} for length in lengths]
+        sources.append(DatasetConfig(source=str(write_jsonl(tmp_path / f"{name}.jsonl", rows))))
+    with caplog.at_level(logging.WARNING):
+        mixed = load_problems(sources, DataConfig(task="custom", max_prompt_tokens=10), PLAIN)
+    assert Counter(problem.source for problem in mixed) == {"a": 2, "b": 2}
+    assert "a.jsonl: dropped 1 of 3 prompts" in caplog.text
+    assert "b.jsonl: dropped 1 of 2 prompts" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("task", "dataset", "said"),
     [
         ("math", {}, "only Knights-and-Knaves"),

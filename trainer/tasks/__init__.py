@@ -49,8 +49,8 @@ TASKS: dict[str, Task] = {
         raw_template=knights_knaves.RAW_TEMPLATE,
     ),
     "math": Task(
-        prompt_columns=("prompt", "problem", "question"),
-        answer_columns=("reward_model.ground_truth", "answer", "final_answer"),
+        prompt_columns=("prompt", "problem", "question", "0.value"),
+        answer_columns=("reward_model.ground_truth", "answer", "final_answer", "1.ground_truth.value"),
         difficulty_columns=("difficulty", "level", "extra_info.difficulty", "extra_info.level"),
         ask=math.ask,
         read_answer=math.read_answer,
