@@ -1,0 +1,55 @@
+"""Start a test's job module as several connected ranks on this machine."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path) -> list[subprocess.Popen]:
+    """Start ``python -m module FOLDER`` as ranks 0..N-1, each with its log in ``rank-R.log``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.json").write_text(json.dumps(job))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for rank in range(world_size):
+        environment = os.environ | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        with (folder / f"rank-{rank}.log").open("w") as log:
+            command = [sys.executable, "-m", module, str(folder)]
+            processes.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log))
+    return processes
+
+
+def wait_ranks(processes: list[subprocess.Popen], timeout: float) -> list[int | None]:
+    """Exit codes; ranks that are still there after ``timeout`` seconds are killed and have none."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(0.2)
+    codes = [process.poll() for process in processes]
+    for process in processes:
+        process.kill()
+        process.wait()
+    return codes
+
+
+def run_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path, timeout: float = 240) -> list[Any]:
+    """Run the ranks to their end and return what each wrote to ``rank-R.json``."""
+    codes = wait_ranks(start_ranks(module, world_size, job, folder), timeout)
+    logs = [(folder / f"rank-{rank}.log").read_text()[-4000:] for rank in range(world_size)]
+    assert codes == [0] * world_size, f"exit codes {codes}\n" + "\n".join(logs)
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world_size)]

@@ -1,0 +1,116 @@
+"""Two ranks against one at the level of the update, under every strategy."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import random_model
+from tests.invariants.ranks import run_ranks
+from tests.invariants.update_job import run_case, update_config
+
+pytestmark = pytest.mark.slow
+
+
+def zero(stage: int, **more: Any) -> dict[str, Any]:
+    return {"parallel.strategy": "deepspeed", "parallel.zero_stage": stage, **more}
+
+
+DDP = {"parallel.strategy": "ddp"}
+WHITENED = {"algorithm.name": "reinforce_plus_plus"}
+BFLOAT16 = {"model.dtype": "bfloat16"}
+CASES: dict[str, dict[str, Any]] = {
+    "ddp": DDP,
+    "zero-0": zero(0),
+    "zero-1": zero(1),
+    "zero-2": zero(2),
+    "zero-3": zero(3),
+    "zero-2 optimizer offloaded": zero(2, **{"parallel.offload": "optimizer"}),
+    "zero-3 parameters offloaded, recomputed": zero(
+        3, **{"parallel.offload": "parameters", "model.gradient_checkpointing": True}
+    ),
+    "whitened ddp": DDP | WHITENED,
+    "whitened zero-2": zero(2) | WHITENED,
+    "bfloat16 zero-1": zero(1) | BFLOAT16,
+    "bfloat16 zero-3": zero(3) | BFLOAT16,
+}
+IN_FLOAT32 = [name for name in CASES if not name.startswith("bfloat16")]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of all cases and, by case, what the two ranks report; the baselines are made by one rank."""
+    folder = tmp_path_factory.mktemp("ranks")
+    random_model().save_pretrained(folder / "model")
+    ranks = run_ranks("tests.invariants.update_job", 2, {"model": str(folder / "model"), "cases": CASES}, folder)
+    results = {name: [rank[name] for rank in ranks] for name in CASES}
+    for name, overrides in {"alone": {}, "whitened alone": WHITENED}.items():
+        results[name] = [run_case(update_config(folder / "model", overrides), name, folder)]
+    return folder, results
+
+
+def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    return {key: tensor.double() for key, tensor in load_file(folder / f"{name}.safetensors").items()}
+
+
+def largest_difference(folder: Path, one: str, other: str) -> float:
+    a, b = weights(folder, one), weights(folder, other)
+    assert a.keys() == b.keys()
+    return max(float((a[key] - b[key]).abs().max()) for key in a)
+
+
+def baseline(name: str) -> str:
+    return "whitened alone" if name.startswith("whitened") else "alone"
+
+
+def test_the_ranks_have_unequal_numbers_of_microbatches(trained):
+    _, results = trained
+    first, second = (result["steps"][0] for result in results["zero-3"])
+    assert first["own_microbatches"] != second["own_microbatches"]
+    assert first["microbatches"] == second["microbatches"]
+    assert first["updates"] == 4  # two update batches in each of two passes
+
+
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_losses_and_parameters_are_those_of_one_rank(trained, name):
+    folder, results = trained
+    alone = results[baseline(name)][0]["steps"]
+    for result in results[name]:
+        for step, expected in zip(result["steps"], alone, strict=True):
+            assert step["updates"] == expected["updates"]
+            for key in ("loss", "grad_norm", "advantage_squares"):
+                assert step[key] == pytest.approx(expected[key], rel=1e-5)
+    moved = largest_difference(folder, baseline(name), "model/model")
+    largest = largest_difference(folder, name, baseline(name))
+    print(f"\n{name}: {largest:.1e} after moves of {moved:.1e}")
+    assert moved > 5e-3
+    assert largest < 5e-6
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("bfloat16")])
+def test_lower_precision_moves_the_same_way(trained, name):
+    folder, results = trained
+    start, full, low = (weights(folder, file) for file in ("model/model", "alone", name))
+    expected = torch.cat([(full[key] - start[key]).flatten() for key in full])
+    moved = torch.cat([(low[key] - start[key]).flatten() for key in full])
+    assert float(torch.cosine_similarity(expected, moved, dim=0)) > 0.95
+    for step, reference in zip(results[name][0]["steps"], results["alone"][0]["steps"], strict=True):
+        assert step["grad_norm"] == pytest.approx(reference["grad_norm"], rel=0.05)
+
+
+@pytest.mark.parametrize("name", [*CASES, "alone"])
+def test_a_run_from_a_checkpoint_equals_one_never_stopped(trained, name):
+    folder, results = trained
+    assert largest_difference(folder, name, f"{name}-resumed") == 0.0
+    for result in results[name]:
+        assert result["resumed"] == result["steps"][1:]
+
+
+@pytest.mark.parametrize("name", [*CASES, "alone"])
+def test_an_undefined_gradient_moves_no_weight(trained, name):
+    folder, results = trained
+    for result in results[name]:
+        assert not abs(result["undefined_norm"]) < float("inf")  # inf or nan
+    assert largest_difference(folder, name, f"{name}-undefined") == 0.0

@@ -1,0 +1,182 @@
+"""What one rank does in tests of the update: rollout steps on made-up completions, one case after another."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from tests.trainer.batches import make_groups
+from trainer.advantages import estimate_advantages
+from trainer.batching import build_batch, plan_update_batches
+from trainer.checkpoint import load_training_state, save_training_state, write_checkpoint
+from trainer.config import TrainConfig, apply_overrides
+from trainer.isolation import isolation_passes
+from trainer.logprobs import LogprobModel
+from trainer.parallel import Parallel, make_parallel
+from trainer.policy import load_policy
+from trainer.reweighting import reweight_advantages
+from trainer.update import UpdateStatistics, attach_logprobs, update_policy
+
+# Eight prompts with four completions each; the ranks get microbatches of unequal number.
+SIZES = [
+    [5, 9, 3, 12],
+    [7, 1, 4, 8],
+    [30, 2, 2, 2],
+    [3, 3, 3, 4],
+    [6, 28, 9, 1],
+    [2, 5, 1, 3],
+    [31, 29, 30, 30],
+    [1, 1, 2, 1],
+]
+PROMPTS = [6, 11, 4, 9, 7, 5, 8, 10]
+STEPS = 3
+
+
+def update_config(model: Path, overrides: dict[str, Any]) -> TrainConfig:
+    base = {
+        "model.name_or_path": str(model),
+        "rollout.temperature": 0.9,
+        "optim.lr": 1e-3,
+        "optim.update_batch_size": 16,
+        "optim.tokens_per_microbatch": 90,
+        "optim.logits_chunk_tokens": 16,
+        "optim.max_grad_norm": 0.5,
+        "algorithm.lopti_eta": 0.02,
+        "algorithm.ar_alpha": 0.3,
+        "algorithm.kl_coef": 0.1,
+    }
+    return apply_overrides(TrainConfig(), base | overrides)
+
+
+class NoTokenizer:
+    def save_pretrained(self, folder: Path) -> None:
+        pass
+
+
+class Updates:
+    """Policy, reference and optimizer of one case."""
+
+    def __init__(self, config: TrainConfig, parallel: Parallel) -> None:
+        self.config, self.parallel = config, parallel
+        compute = getattr(torch, config.model.dtype)
+        stored = parallel.stored_dtype(compute)
+
+        def scored(causal_lm: Any) -> LogprobModel:
+            autocast = compute if stored == torch.float32 else torch.float32
+            return LogprobModel(causal_lm, config.rollout.temperature, config.optim.logits_chunk_tokens, autocast)
+
+        self.causal_lm = load_policy(config.model, parallel.device, stored)
+        reference = load_policy(config.model, parallel.device, stored).requires_grad_(False)
+        self.reference = parallel.prepare_frozen(scored(reference))
+        optimizer = torch.optim.AdamW(self.causal_lm.parameters(), lr=config.optim.lr, fused=True)
+        self.policy, self.optimizer = parallel.prepare(scored(self.causal_lm), optimizer)
+
+    def step(self, step: int) -> dict[str, Any]:
+        config, parallel = self.config, self.parallel
+        groups = make_groups(SIZES, PROMPTS, seed=step)[parallel.rank :: parallel.world_size]
+        batch = build_batch(groups, 0, parallel.device)
+        plan = plan_update_batches(
+            batch,
+            config.optim.update_batch_size // parallel.world_size,
+            config.optim.tokens_per_microbatch,
+            parallel.gather,
+        )
+        batch, _ = attach_logprobs(batch, self.policy, self.reference, plan)
+        batch = estimate_advantages(batch, config.algorithm, parallel.sum)
+        batch = reweight_advantages(batch, config.algorithm)
+        statistics = UpdateStatistics()
+        for mask in isolation_passes(batch, config.algorithm):
+            update_policy(
+                self.policy,
+                self.optimizer,
+                batch,
+                mask,
+                plan,
+                config.algorithm,
+                config.optim.max_grad_norm,
+                parallel,
+                statistics,
+                step,
+            )
+        return {
+            "loss": statistics.loss,
+            "grad_norm": statistics.grad_norm,
+            "updates": statistics.updates,
+            "advantage_squares": float(parallel.sum((batch.advantages**2).sum())),
+            "own_microbatches": [sum(len(rows) > 0 for rows in part.microbatches) for part in plan],
+            "microbatches": [len(part.microbatches) for part in plan],
+        }
+
+    def undefined_gradient(self) -> float:
+        """Take a step whose loss is finite and whose gradient is not; returns the norm."""
+        batch = build_batch(make_groups(SIZES, PROMPTS), 0, self.parallel.device)
+        with self.parallel.microbatch(self.policy, is_last=True):
+            scores = self.policy(batch.input_ids, batch.prompt_lengths, batch.completion_mask)
+            # The root of 0 has an infinite slope; on one rank only.
+            loss = (scores.logprobs * 0).sum().sqrt() if self.parallel.is_main else scores.logprobs.mean()
+            assert torch.isfinite(loss)
+            self.parallel.backward(loss)
+        return self.parallel.step(self.policy, self.optimizer, self.config.optim.max_grad_norm)
+
+    def save(self, root: Path, step: int) -> None:
+        write_checkpoint(
+            root,
+            step,
+            lambda folder: save_training_state(
+                folder, self.causal_lm, NoTokenizer(), self.optimizer, {"step": step}, self.parallel
+            ),
+            self.parallel,
+        )
+
+    def export(self, path: Path) -> None:
+        """Rank 0 saves the whole weights."""
+        weights = self.parallel.weights(self.causal_lm)
+        if self.parallel.is_main:
+            save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
+
+
+def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
+    """Train ``STEPS`` steps; then again from the checkpoint of the first, in the same process."""
+    started = time.perf_counter()
+    parallel = make_parallel(config)
+    updates = Updates(config, parallel)
+    set_up = time.perf_counter() - started
+    steps = [updates.step(0)]
+    updates.save(folder / name, 1)
+    steps += [updates.step(step) for step in range(1, STEPS)]
+    updates.export(folder / f"{name}.safetensors")
+    norm = updates.undefined_gradient()
+    updates.export(folder / f"{name}-undefined.safetensors")
+    parallel.close()
+
+    parallel = make_parallel(config)
+    updates = Updates(config, parallel)
+    load_training_state(folder / name / "step-1", updates.causal_lm, updates.optimizer, parallel)
+    resumed = [updates.step(step) for step in range(1, STEPS)]
+    updates.export(folder / f"{name}-resumed.safetensors")
+    parallel.close()
+    return {
+        "steps": steps,
+        "resumed": resumed,
+        "undefined_norm": norm,
+        "set_up_s": set_up,
+        "s": time.perf_counter() - started,
+    }
+
+
+def main(folder: Path) -> None:
+    job = json.loads((folder / "job.json").read_text())
+    results = {
+        name: run_case(update_config(Path(job["model"]), overrides), name, folder)
+        for name, overrides in job["cases"].items()
+    }
+    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
