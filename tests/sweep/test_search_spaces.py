@@ -110,7 +110,7 @@ def test_every_space_plans(name, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", ON_GPUS)  # the quickstart space runs as it is
 def test_every_space_runs_shrunken(name: str, tiny_policy: Path, tmp_path: Path) -> None:
     """All baselines and one proposal really train, on Ray, and every trial ends COMPLETE."""
     code = main(
@@ -130,4 +130,5 @@ def test_every_space_runs_shrunken(name: str, tiny_policy: Path, tmp_path: Path)
         for key, value in row.items():
             section, field = key.split(".")
             assert config[section][field] == value
-        assert [line["step"] for line in metrics(folder, trial)] == [0, 1, 2]
+        evaluated = [line["step"] for line in metrics(folder, trial) if "eval/accuracy" in line]
+        assert evaluated == [0, 1, 2]
