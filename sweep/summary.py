@@ -52,7 +52,7 @@ def trial_rows(spec: SweepSpec, folder: SweepFolder, running: bool = False) -> l
         running: whether a driver is at work; a trial that has started then counts as RUNNING.
     """
     return [
-        _row(configuration, seed, folder, running)
+        _row(configuration, seed, spec, folder, running)
         for configuration in configurations(folder)
         for seed in spec.seeds
     ]
@@ -163,12 +163,13 @@ def last_step(run_dir: Path) -> int:
     return 0
 
 
-def _row(configuration: Configuration, seed: int, folder: SweepFolder, running: bool) -> TrialRow:
+def _row(configuration: Configuration, seed: int, spec: SweepSpec, folder: SweepFolder, running: bool) -> TrialRow:
     key = TrialKey(configuration.number, seed)
     run_dir = folder.trial(key.name)
     result = configuration.results.get(seed)
     row = TrialRow(key.name, configuration.number, seed, parameters=configuration.resolved)
     row.step = last_step(run_dir)
+    row.total_steps = configuration.resolved.get("max_steps", spec.base.max_steps)
     if result is not None:
         row.state, row.score = result.state, result.score
         row.reason = failure_reason(result, run_dir)

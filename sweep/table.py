@@ -72,15 +72,9 @@ def print_trials(rows: Sequence[TrialRow]) -> None:
         console.print(trial_table(rows))
         return
     print_table(
-        ["trial", "state", "step", "score", "parameters"],
+        ["trial", "state", "step", "score", "parameters", "reason"],
         [
-            [
-                row.trial,
-                row.state,
-                step_text(row),
-                number(row.score),
-                f"{parameter_text(row.parameters)}  {row.reason}",
-            ]
+            [row.trial, row.state, step_text(row), number(row.score), parameter_text(row.parameters), row.reason]
             for row in rows
         ],
     )

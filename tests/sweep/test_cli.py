@@ -158,7 +158,22 @@ def test_status_reads_ledger_and_folders(tmp_path: Path, capsys: pytest.CaptureF
     assert (status["best"]["configuration"], status["best"]["score"]) == (2, pytest.approx(0.65))
     assert main(["status", "demo", "--runs-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "diverged at step 3" in out
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["trial", "state", "step", "score", "parameters", "reason"]
+    assert lines[1] == ["c000-s0", "COMPLETE", "3/4", "0.5", "ar_alpha=0.0"]
+    assert lines[4] == [
+        "c001-s1",
+        "FAIL",
+        "3/4",
+        "ar_alpha=0.1",
+        "diverged",
+        "at",
+        "step",
+        "3:",
+        "policy/loss",
+        "is",
+        "nan",
+    ]
     assert "best: configuration 2  ar_alpha=0.2" in out
 
 
