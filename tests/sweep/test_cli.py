@@ -160,20 +160,9 @@ def test_status_reads_ledger_and_folders(tmp_path: Path, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["trial", "state", "step", "score", "parameters", "reason"]
-    assert lines[1] == ["c000-s0", "COMPLETE", "3/4", "0.5", "ar_alpha=0.0"]
-    assert lines[4] == [
-        "c001-s1",
-        "FAIL",
-        "3/4",
-        "ar_alpha=0.1",
-        "diverged",
-        "at",
-        "step",
-        "3:",
-        "policy/loss",
-        "is",
-        "nan",
-    ]
+    assert lines[1] == ["c000-s0", "COMPLETE", "3/4", "0.5", "ar_alpha=0"]
+    assert lines[4][:4] == ["c001-s1", "FAIL", "3/4", "ar_alpha=0.1"]
+    assert "diverged at step 3: policy/loss is nan" in out
     assert "best: configuration 2  ar_alpha=0.2" in out
 
 
