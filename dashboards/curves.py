@@ -39,7 +39,7 @@ def learning_curves(sweep: Sweep) -> Picture:
     if values.empty:
         return Picture("curves", title, "No evaluation has been logged yet.")
     drawing = figure("training step", metric, height=420, legend=False)
-    _trial_lines(drawing, sweep, values, width=1.6)
+    trial_lines(drawing, sweep, values, width=1.6)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
     rising = change > 0 if sweep.objective.mode == "max" else change < 0
@@ -48,7 +48,7 @@ def learning_curves(sweep: Sweep) -> Picture:
         f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
         "dotted lines are trials that failed or were stopped."
     )
-    return Picture("curves", title, text, (drawing,), _legend(sweep, values))
+    return Picture("curves", title, text, (drawing,), trial_legend(sweep, values))
 
 
 def training_health(sweep: Sweep) -> Picture:
@@ -61,7 +61,7 @@ def training_health(sweep: Sweep) -> Picture:
         unit = unit_of(metric)
         label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")
         drawing = figure("training step", label, height=280, legend=False)
-        _trial_lines(drawing, sweep, values, width=1)
+        trial_lines(drawing, sweep, values, width=1)
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
@@ -71,7 +71,7 @@ def training_health(sweep: Sweep) -> Picture:
     if not drawings:
         return Picture("health", title, "No training step has been logged yet.")
     text = f"At the last step, median (range): {', '.join(ends)}."
-    return Picture("health", title, text, tuple(drawings), _legend(sweep, sweep.histories))
+    return Picture("health", title, text, tuple(drawings), trial_legend(sweep, sweep.histories))
 
 
 def parallel_coordinates(sweep: Sweep) -> Picture:
@@ -153,7 +153,8 @@ def failures(sweep: Sweep) -> Picture:
     return Picture("failures", title, text, (drawing,))
 
 
-def _trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) -> None:
+def trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) -> None:
+    """Add a line per trial of ``values`` (trial, step, value); dotted where the trial did not run to its end."""
     shades = colours(sweep.trials.variant)
     for row in rows(sweep.trials):
         own = values[values.trial == row.trial].sort_values("step")
@@ -175,7 +176,7 @@ def _trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float)
         )
 
 
-def _legend(sweep: Sweep, values: pd.DataFrame) -> dict[str, str]:
+def trial_legend(sweep: Sweep, values: pd.DataFrame) -> dict[str, str]:
     """The colours of the update rules that have a line."""
     present = set(sweep.trials[sweep.trials.trial.isin(values.trial)].variant)
     return {name: shade for name, shade in colours(sweep.trials.variant).items() if name in present}

@@ -59,14 +59,6 @@ def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -
     return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
 
 
-def seed_deviation(complete: pd.DataFrame) -> float:
-    """Pooled standard deviation of the score over seeds of one configuration; NaN without repeats."""
-    groups = [group.score.to_numpy(float) for _, group in complete.groupby("configuration")]
-    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
-    freedom = sum(len(group) - 1 for group in groups)
-    return float(np.sqrt(squares / freedom)) if freedom else float("nan")
-
-
 def local_mean(x: Sequence[float], y: Sequence[float], seed: int = 0) -> tuple[Vector, Vector, Vector, Vector]:
     """Kernel-weighted mean of y along x with a bootstrap band over the points.
 

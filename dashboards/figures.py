@@ -33,10 +33,12 @@ from dashboards.theme import (
     signed,
     translucent,
 )
+from dashboards.verdict import configuration_label
 
 MIN_BAND_POINTS = 5  # configurations needed for a local mean
 MAX_NUMBERED = 5  # ranks written beside their points
 MAX_PAIRED_ROWS = 20
+ROOM = 0.1  # of a panel's width, taken by the text of a rank
 
 
 def score_against_alpha(sweep: Sweep) -> Picture:
@@ -92,7 +94,7 @@ def alpha_eta_ranks(sweep: Sweep) -> Picture:
             x=group.alpha,
             y=group.eta,
             mode="markers+text",
-            text=[str(rank) if rank <= numbered else "" for rank in own],
+            text=_rank_labels(group, own, numbered, configurations),
             textposition="top center",
             marker={
                 "size": 13,
@@ -118,6 +120,19 @@ def alpha_eta_ranks(sweep: Sweep) -> Picture:
         f"{_range(top.eta)}; brighter is better, the best {numbered} carry their rank."
     )
     return Picture("ranks", title, text, tuple(panels))
+
+
+def _rank_labels(group: pd.DataFrame, ranks: "pd.Series[int]", numbered: int, every: pd.DataFrame) -> list[str]:
+    """The best ranks beside their points; those of points too near to each other share one text."""
+    x, y = (group[name] / ((every[name].max() - every[name].min()) or 1.0) for name in ("alpha", "eta"))
+    labels: dict[Any, str] = dict.fromkeys(group.index, "")
+    owners: list[Any] = []
+    for place in ranks[ranks <= numbered].sort_values().index:
+        near = [one for one in owners if abs(x[one] - x[place]) < ROOM and abs(y[one] - y[place]) < ROOM]
+        owner = near[0] if near else place
+        labels[owner] += f", {ranks[place]}" if near else f"{ranks[place]}"
+        owners += [] if near else [place]
+    return list(labels.values())
 
 
 def variants_compared(sweep: Sweep) -> Picture:
@@ -163,13 +178,16 @@ def variants_compared(sweep: Sweep) -> Picture:
     label_rows(drawing, order)
     first = order[-1]
     text = f"{first} leads with an interquartile mean of {number(estimates[first].value)}"
+    values = {name: list(sign * complete[complete.variant == name].score) for name in order}
+    if len(values[first]) == 1:
+        return Picture("variants", title, text + " of a single trial, which has no interval.", (drawing,))
     text += f" ({LEVEL:.0%} interval {number(estimates[first].low)} to {number(estimates[first].high)})"
-    if len(order) > 1:
-        values = {name: list(sign * complete[complete.variant == name].score) for name in order}
-        chances = [
-            f"{probability_of_improvement(values[first], values[name]):.0%} over {name}"
-            for name in order[-2:-6:-1]
-        ]
+    chances = [
+        f"{probability_of_improvement(values[first], values[name]):.0%} over {name}"
+        for name in order[-2:-6:-1]
+        if len(values[name]) > 1
+    ]
+    if chances:
         text += f"; a trial of it beats one of another rule with probability {', '.join(chances)}"
     return Picture("variants", title, text + ".", (drawing,))
 
@@ -231,16 +249,6 @@ def baseline_pairs(complete: pd.DataFrame) -> pd.DataFrame:
     return others.assign(label=labels, difference=others.score - others.base)[
         ["label", "variant", "seed", "difference"]
     ]
-
-
-def configuration_label(row: Any) -> str:
-    """A configuration in a few words."""
-    parts = [f"#{row.configuration} {row.algorithm}"]
-    if row.alpha > 0:
-        parts.append(f"α {row.alpha:.2g}")
-    if row.eta > 0:
-        parts.append(f"η {row.eta:.2g}")
-    return " ".join(parts)
 
 
 def best_so_far(sweep: Sweep) -> Picture:

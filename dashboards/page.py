@@ -132,7 +132,8 @@ def render_page(
         "</nav>",
         *(_section(picture) for picture in pictures),
         '<section id="trials" class="long"><h2>All trials</h2>',
-        "<p>A click on a heading sorts; the same table is in trials.csv.</p>",
+        "<p>A click on a heading sorts. Beside this page the same table is in trials.csv, and the numbers "
+        "of every picture are in data/.</p>",
         f'<div class="scroll">{table}</div></section>',
         f'<script type="application/json" id="figures">{data}</script>',
         f"<script>{plotly_js}</script><script>{SCRIPT}</script>",

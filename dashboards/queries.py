@@ -7,7 +7,8 @@ trial they are. Tables are pandas frames, so that figures need no MLflow.
 import difflib
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pandas as pd
@@ -23,6 +24,8 @@ CURVES = (
     "rollout/completion_length",
     "optim/grad_norm",
 )
+AUDIT = ("reward/format_failures", "reward/timeouts", "reward/errors")
+TEST = "eval/accuracy/test"  # on the sealed split: only runs that confirm a sweep have it
 MAX_CURVE_POINTS = 400  # per trial and metric; more would only make the page heavy
 
 # Parameters that differ between trials without being searched.
@@ -52,10 +55,11 @@ class Sweep:
 
     ``trials`` has one row per trial, in the order of their start: trial, configuration, seed, state
     (COMPLETE, PRUNED, FAIL, KILLED or RUNNING), reason, score (NaN for a failed trial), best (of the objective
-    metric), step (last evaluated), start (UTC), duration_s (NaN while running), algorithm, alpha, eta, variant,
-    run_id, and a column for every name in ``searched``.
+    metric), step (last evaluated), start (UTC), duration_s (NaN while running), test (score on the sealed
+    split, NaN without), algorithm, alpha, eta, variant, run_id, and a column for every name in ``searched``.
 
-    ``histories`` has trial, metric, step, value, for the objective metric and ``CURVES``.
+    ``histories`` has trial, metric, step, value, for the objective metric, ``CURVES`` and ``AUDIT``; ``latest``
+    has trial, metric, value, for the last ``bands/*`` of every trial.
     """
 
     name: str
@@ -65,6 +69,36 @@ class Sweep:
     trials: pd.DataFrame
     histories: pd.DataFrame
     searched: tuple[str, ...]
+    latest: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["trial", "metric", "value"]))
+    planned: int | None = None  # trials; None where the sweep did not record it
+    gpus_per_trial: float = 0
+    cpus_per_trial: float = 1
+    fixed: Mapping[str, str] = field(default_factory=dict)  # parameters that all trials share
+    confirmation: "Sweep | None" = None  # the finalists on fresh seeds, under their numbers in this sweep
+
+    @property
+    def ended(self) -> int:
+        """Trials that came to an end."""
+        return int(self.trials.state.isin(["COMPLETE", "PRUNED", "FAIL"]).sum())
+
+    @property
+    def progress(self) -> str:
+        """How far the sweep is, in words; by its trials, because a report is also written while it closes."""
+        if self.planned is not None and self.ended >= self.planned:
+            return f"finished: all {self.planned} planned trials have ended"
+        planned = f" of {self.planned} planned" if self.planned is not None else ""
+        if self.status == "RUNNING":
+            return f"running: {self.ended}{planned} trials have ended"
+        return f"{'stopped' if planned else self.status.lower()}: {self.ended}{planned} trials have ended"
+
+    @property
+    def device(self) -> str:
+        """What its cost is counted in."""
+        return "GPU" if self.gpus_per_trial else "CPU"
+
+    def device_hours(self) -> "pd.Series[float]":
+        """Hours of a trial's devices from its start to its end; NaN while it runs."""
+        return self.trials.duration_s / 3600 * (self.gpus_per_trial or self.cpus_per_trial)
 
     def complete(self) -> pd.DataFrame:
         """The trials that trained to their end and have a score."""
@@ -110,17 +144,62 @@ def read_sweep(name: str, uri: str) -> Sweep:
             hint = f"did you mean {near[0]}?" if near else "no sweep was recorded here yet"
             raise MissingError(f"no sweep named {name}", uri, hint)
         parent = named[-1]
-        children = _search(
-            client, [parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+        sweep = _sweep(client, name, uri, parent)
+        confirming = [run for run in parents if run.data.tags.get("loptune.confirms") == name]
+        if not confirming:
+            return sweep
+        return replace(
+            sweep, confirmation=_confirmation(_sweep(client, name, uri, confirming[-1]), confirming[-1])
         )
-        objective = _objective(parent.data.params)
-        histories = _histories(client, children, (objective.metric, *CURVES))
     except MlflowException as error:
         raise StorageError(
             f"cannot read the sweep: {str(error).splitlines()[0][:200]}", uri, "check that the MLflow store is up"
         ) from error
+
+
+def _sweep(client: Any, name: str, uri: str, parent: Any) -> Sweep:
+    params = parent.data.params
+    condition = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    children = _search(client, [parent.info.experiment_id], condition)
+    objective = _objective(params)
+    histories = _histories(client, children, (objective.metric, TEST, *CURVES, *AUDIT))
     trials, searched = trials_table(children, histories, objective)
-    return Sweep(name, uri, parent.info.status, objective, trials, histories, searched)
+    latest = [
+        (_trial_name(run), metric, value)
+        for run in children
+        for metric, value in run.data.metrics.items()
+        if metric.startswith("bands/")
+    ]
+    return Sweep(
+        name,
+        uri,
+        parent.info.status,
+        objective,
+        trials,
+        histories,
+        searched,
+        latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]),
+        planned=_planned(parent),
+        gpus_per_trial=float(params.get("gpus_per_trial", 0)),
+        cpus_per_trial=float(params.get("cpus_per_trial", 1)),
+        fixed=_fixed([run.data.params for run in children], searched),
+    )
+
+
+def _confirmation(sweep: Sweep, parent: Any) -> Sweep:
+    """The confirming sweep with the numbers that its configurations have in the sweep they come from."""
+    finalists = dict(enumerate(filter(None, parent.data.tags.get("loptune.finalists", "").split(","))))
+    names = [finalists.get(int(one), one) if one.isdigit() else one for one in sweep.trials.configuration]
+    return replace(sweep, trials=sweep.trials.assign(configuration=names))
+
+
+def _planned(parent: Any) -> int | None:
+    tag, params = parent.data.tags.get("loptune.planned_trials"), parent.data.params
+    if tag is not None:
+        return int(tag)
+    if "configurations" in params and "seeds" in params:
+        return int(params["configurations"]) * len(params["seeds"].split(","))
+    return None
 
 
 def trials_table(
@@ -130,7 +209,7 @@ def trials_table(
     searched = _searched([run.data.params for run in runs])
     rows = [_trial_row(run, histories, objective, searched) for run in runs]
     columns = ["trial", "configuration", "seed", "state", "reason", "score", "best", "step", "start"]
-    columns += ["duration_s", "algorithm", "alpha", "eta", "variant", "run_id"]
+    columns += ["duration_s", "test", "algorithm", "alpha", "eta", "variant", "run_id"]
     table = pd.DataFrame(rows, columns=[*columns, *(name for name in searched if name not in columns)])
     return table.sort_values("start", kind="stable").reset_index(drop=True), searched
 
@@ -141,10 +220,10 @@ def _trial_row(
     tags, params = run.data.tags, run.data.params
     trial = _trial_name(run)
     state = tags.get("loptune.state") or _STATE_OF_STATUS.get(run.info.status, "RUNNING")
-    own = histories[(histories.trial == trial) & (histories.metric == objective.metric)].sort_values("step")
+    own = histories[(histories.trial == trial) & (histories.metric == objective.metric)]
     score = run.data.metrics.get("final/score", math.nan)
-    if math.isnan(score) and not own.empty:
-        score = float(own.value.tail(objective.window).mean())
+    if math.isnan(score):
+        score = _windowed(histories, trial, objective.metric, objective.window)
     end = run.info.end_time
     alpha, eta = (_number(params.get(name)) for name in ("algorithm.ar_alpha", "algorithm.lopti_eta"))
     algorithm = params.get("algorithm.name", "unknown")
@@ -160,6 +239,7 @@ def _trial_row(
         "step": math.nan if own.empty else int(own.step.max()),
         "start": pd.Timestamp(run.info.start_time, unit="ms", tz="UTC"),
         "duration_s": (end - run.info.start_time) / 1000 if end else math.nan,
+        "test": _windowed(histories, trial, TEST, objective.window),
         "algorithm": algorithm,
         "alpha": alpha,
         "eta": eta,
@@ -221,11 +301,25 @@ def _histories(client: Any, runs: list[Any], metrics: tuple[str, ...]) -> pd.Dat
     return pd.DataFrame(rows, columns=["trial", "metric", "step", "value"])
 
 
+def _windowed(histories: pd.DataFrame, trial: str, metric: str, window: int) -> float:
+    own = histories[(histories.trial == trial) & (histories.metric == metric)].sort_values("step")
+    return math.nan if own.empty else float(own.value.tail(window).mean())
+
+
 def _searched(params: list[dict[str, str]]) -> tuple[str, ...]:
     names = dict.fromkeys(name for one in params for name in one)
     # A parameter that only some runs have was not logged by the others (a trial that never started).
     varying = [name for name in names if len({one[name] for one in params if name in one}) > 1]
     return tuple(name for name in varying if not name.startswith(_NOT_SEARCHED))
+
+
+def _fixed(params: list[dict[str, str]], searched: tuple[str, ...]) -> dict[str, str]:
+    found = {name: value for one in params for name, value in one.items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in searched and not name.startswith(("seed", "tracking.", "checkpoint."))
+    }
 
 
 def _trial_name(run: Any) -> str:

@@ -1,14 +1,17 @@
-"""A sweep's report: one self-contained HTML file and the trials as CSV beside it."""
+"""A sweep's report: one self-contained HTML file, the trials and the numbers of every picture as CSV beside it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
+from dashboards.confirmation import finalists
+from dashboards.cost import timeline
 from dashboards.curves import failures, learning_curves, parallel_coordinates, training_health
+from dashboards.export import write_csvs, write_pngs
 from dashboards.figures import (
     alpha_eta_ranks,
     best_so_far,
@@ -18,6 +21,7 @@ from dashboards.figures import (
     score_against_eta,
     variants_compared,
 )
+from dashboards.mechanism import probability_bands, reward_audit
 from dashboards.page import render_page, render_table
 from dashboards.queries import Sweep, read_sweep
 from dashboards.theme import Picture, setting, short_name
@@ -25,6 +29,8 @@ from dashboards.verdict import verdict
 
 REPORT_FILE = "report.html"
 TRIALS_FILE = "trials.csv"
+DATA_FOLDER = "data"  # a CSV per picture
+IMAGE_FOLDER = "images"  # a PNG per figure
 
 # The pictures of a report, in its order. Each takes a sweep and says in one sentence what it shows.
 PICTURES: list[Callable[[Sweep], Picture]] = [
@@ -38,39 +44,57 @@ PICTURES: list[Callable[[Sweep], Picture]] = [
     parameter_importance,
     parallel_coordinates,
     training_health,
+    probability_bands,
     failures,
+    timeline,
+    finalists,
+    reward_audit,
 ]
 
 Cell = tuple[str, str, str]
 
 
-def write_report(sweep_name: str, uri: str, out_dir: Path) -> Path:
-    """Write ``report.html`` and ``trials.csv`` for a sweep recorded in MLflow.
+def write_report(sweep_name: str, uri: str, out_dir: Path, *, png: bool = False) -> Path:
+    """Write ``report.html``, ``trials.csv`` and ``data/*.csv`` for a sweep recorded in MLflow.
+
+    Args:
+        sweep_name: value of the tag ``loptune.sweep``.
+        uri: of the MLflow store.
+        out_dir: folder to write into.
+        png: also draw ``images/*.png``.
 
     Returns:
         The path of the HTML file.
 
     Raises:
-        MissingError: the store has no such sweep.
+        MissingError: the store has no such sweep, or PNGs are wanted without a Chrome.
         StorageError: the store cannot be read.
     """
     sweep = read_sweep(sweep_name, uri)
+    pictures = draw(sweep)
     out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / REPORT_FILE
     _write(out_dir / TRIALS_FILE, sweep.trials.to_csv(index=False))
-    _write(path, report_html(sweep))
+    write_csvs(pictures, out_dir / DATA_FOLDER)
+    _write(path, report_html(sweep, pictures))
+    if png:
+        write_pngs(pictures, out_dir / IMAGE_FOLDER)
     return path
 
 
-def report_html(sweep: Sweep) -> str:
+def draw(sweep: Sweep) -> list[Picture]:
+    """All pictures of a sweep, in the order of the page."""
+    return [one(sweep) for one in PICTURES]
+
+
+def report_html(sweep: Sweep, pictures: Sequence[Picture]) -> str:
     """The report as one page."""
     objective = sweep.objective
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
         f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} (mean of the last "
-        f"{objective.window} evaluations), read from MLflow on {now}; the sweep is {sweep.status.lower()}."
+        f"{objective.window} evaluations), read from MLflow on {now}. The sweep is {sweep.progress}."
     )
-    pictures = [draw(sweep) for draw in PICTURES]
     return render_page(sweep.name, meta, verdict(sweep), pictures, trials_html(sweep), get_plotlyjs())
 
 

@@ -11,7 +11,6 @@ from dashboards.estimates import (
     local_mean,
     probability_of_improvement,
     rank_correlation,
-    seed_deviation,
 )
 
 
@@ -21,12 +20,6 @@ def test_interquartile_mean_drops_a_quarter_at_each_end() -> None:
 
 def test_probability_of_improvement_counts_ties_half() -> None:
     assert probability_of_improvement([1, 3], [1, 2]) == (0.5 + 0 + 1 + 1) / 4
-
-
-def test_seed_deviation_pools_over_configurations() -> None:
-    trials = pd.DataFrame({"configuration": ["a", "a", "b", "b", "c"], "score": [1.0, 3.0, 10.0, 10.0, 7.0]})
-    assert seed_deviation(trials) == 1.0  # squares 1 + 1 + 0 + 0 over 2 degrees of freedom
-    assert math.isnan(seed_deviation(trials.iloc[[0, 2]]))
 
 
 def test_bootstrap_draws_whole_groups() -> None:

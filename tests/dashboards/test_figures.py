@@ -1,7 +1,6 @@
 import math
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from dashboards.curves import failures, learning_curves, parallel_coordinates, training_health
@@ -15,93 +14,9 @@ from dashboards.figures import (
     score_against_eta,
     variants_compared,
 )
-from dashboards.queries import Objective, Sweep
-from dashboards.report import PICTURES, report_html, trials_html
+from dashboards.report import PICTURES, draw, report_html, trials_html
 from dashboards.theme import number, short_name, signed
-from dashboards.verdict import verdict
-from trainer.variants import variant_name
-
-SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
-    ("0", "grpo", 0.0, 0.0, 0.50, 0.60),
-    ("1", "grpo", 0.3, 0.0, 0.70, 0.80),
-    ("2", "grpo", 0.0, 0.5, 0.55, 0.55),
-    ("3", "rpp", 0.0, 0.0, 0.40, 0.50),
-    ("4", "rpp", 0.3, 0.5, 0.45, math.nan),
-]
-
-
-def sweep_of(mode: str = "max") -> Sweep:
-    """Five configurations, two seeds; the last trial failed."""
-    rows, histories = [], []
-    for configuration, algorithm, alpha, eta, *scores in SCORES:
-        for seed, score in enumerate(scores):
-            trial = f"{configuration}-s{seed}"
-            failed = math.isnan(score)
-            rows.append(
-                {
-                    "trial": trial,
-                    "configuration": configuration,
-                    "seed": str(seed),
-                    "state": "FAIL" if failed else "COMPLETE",
-                    "reason": "diverged <b>" if failed else "",
-                    "score": score,
-                    "best": 0.1 if failed else score,
-                    "step": 20,
-                    "start": pd.Timestamp(len(rows), unit="s", tz="UTC"),
-                    "duration_s": 90.0,
-                    "algorithm": algorithm,
-                    "alpha": alpha,
-                    "eta": eta,
-                    "variant": variant_name(algorithm, alpha, eta),
-                    "run_id": trial,
-                    "algorithm.name": algorithm,
-                    "algorithm.ar_alpha": alpha,
-                    "algorithm.lopti_eta": eta,
-                }
-            )
-            ends = 0.1 if failed else score
-            histories += [(trial, "eval/accuracy", 0, 0.3), (trial, "eval/accuracy", 20, ends)]
-            histories += [(trial, "policy/kl", 10, 0.02), (trial, "policy/kl", 20, 0.04)]
-    return Sweep(
-        "demo",
-        "sqlite://",
-        "FINISHED",
-        Objective("eval/accuracy", "min" if mode == "min" else "max", 1),
-        pd.DataFrame(rows),
-        pd.DataFrame(histories, columns=["trial", "metric", "step", "value"]),
-        ("algorithm.name", "algorithm.ar_alpha", "algorithm.lopti_eta"),
-    )
-
-
-def test_verdict_names_the_winner_its_gain_and_the_noise() -> None:
-    first, noise, counts = verdict(sweep_of())
-    assert first == (
-        "Best: configuration #1 grpo α 0.3 with eval/accuracy 0.750, mean of 2 seeds (0.700 to 0.800), "
-        "+0.200 against plain grpo (0.550)."
-    )
-    # pooled variance of the seeds: (0.005 + 0.005 + 0 + 0.005) / 4; 2 * sqrt(that) * sqrt(1/2 + 1/2) = 0.122
-    assert "standard deviation of 0.061" in noise and "larger than" in noise and "0.12" in noise
-    assert counts == "10 trials: 9 complete, 1 failed."
-
-
-def test_verdict_where_less_is_better() -> None:
-    first, *_ = verdict(sweep_of("min"))
-    assert "configuration #3 rpp" in first and "baseline itself" in first
-
-
-def test_verdict_calls_a_small_difference_noise() -> None:
-    sweep = sweep_of()
-    trials = sweep.trials.copy()
-    trials.loc[trials.configuration == "1", "score"] = [0.56, 0.60]
-    assert "is within what seeds alone explain" in verdict(replace(sweep, trials=trials))[1]
-
-
-def test_verdict_before_anything_finished() -> None:
-    sweep = sweep_of()
-    assert verdict(replace(sweep, trials=sweep.trials.iloc[:0])) == [
-        "No trial has finished with a score yet.",
-        "The sweep has no trials yet.",
-    ]
+from tests.dashboards.table import sweep_of
 
 
 def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
@@ -197,16 +112,16 @@ def test_every_picture_copes_with_a_sweep_that_has_just_begun(kept: int) -> None
     sweep = sweep_of()
     trials = sweep.trials.iloc[:kept]
     begun = replace(sweep, trials=trials, histories=sweep.histories[sweep.histories.trial.isin(trials.trial)])
-    for draw in PICTURES:
-        assert draw(begun).sentence.endswith(".")
-    assert "</html>" in report_html(begun)
+    for one in PICTURES:
+        assert one(begun).sentence.endswith(".")
+    assert "</html>" in report_html(begun, draw(begun))
 
 
 def test_every_picture_copes_with_nothing_but_failures() -> None:
     sweep = sweep_of()
     failed = replace(sweep, trials=sweep.trials.assign(state="FAIL", score=math.nan))
-    for draw in PICTURES:
-        assert draw(failed).sentence.endswith(".")
+    for one in PICTURES:
+        assert one(failed).sentence.endswith(".")
 
 
 def test_every_picture_copes_with_a_missing_and_a_mixed_parameter() -> None:
@@ -214,8 +129,8 @@ def test_every_picture_copes_with_a_missing_and_a_mixed_parameter() -> None:
     trials = sweep.trials.copy()
     trials["algorithm.ar_alpha"] = [None, "None", 2.0, *trials["algorithm.ar_alpha"][3:]]
     trials.loc[0, ["alpha", "eta"]] = math.nan
-    for draw in PICTURES:
-        assert draw(replace(sweep, trials=trials)).sentence.endswith(".")
+    for one in PICTURES:
+        assert one(replace(sweep, trials=trials)).sentence.endswith(".")
 
 
 def test_numbers_are_short() -> None:
