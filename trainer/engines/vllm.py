@@ -144,11 +144,13 @@ class VllmEngine:
 
     def _start(self, options: dict[str, Any]) -> Any:
         with random_state_kept(), process_state_kept(self.device.index or 0), eager_on_cpu(self.device):
-            from vllm import LLM
-
+            try:
+                from vllm import LLM
+            except ImportError as error:
+                raise _start_error(error) from error
             try:
                 return LLM(**options)
-            except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
+            except (ImportError, RuntimeError, ValueError, AssertionError) as error:
                 self._tear_down()
                 raise _start_error(error) from error
 
