@@ -208,7 +208,7 @@ class OptimConfig(Section):
     tokens_per_microbatch: Count = Field(
         16384, description="token budget of one forward-backward, padding counted"
     )
-    logits_chunk_tokens: Count = Field(1024, description="completion tokens whose logits exist at one time")
+    logits_chunk_mb: Count = Field(128, description="float32 logits that exist at one time [MiB]")
 
 
 class ParallelConfig(Section):

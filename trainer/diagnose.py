@@ -24,7 +24,7 @@ from trainer.batching import UpdateBatch
 from trainer.config import AlgorithmConfig, TrainConfig
 from trainer.errors import ConfigError
 from trainer.isolation import isolation_passes
-from trainer.logprobs import LogprobModel
+from trainer.logprobs import LogprobModel, tokens_per_chunk
 from trainer.loop import Trainer
 from trainer.parallel import Parallel
 from trainer.reweighting import reweight_advantages
@@ -257,7 +257,7 @@ def _scored(trainer: Trainer, causal_lm: Any) -> LogprobModel:
     return LogprobModel(
         causal_lm,
         config.rollout.temperature,
-        config.optim.logits_chunk_tokens,
+        tokens_per_chunk(causal_lm, config.optim.logits_chunk_mb),
         getattr(torch, config.model.dtype),
     )
 

@@ -120,9 +120,8 @@ class ScoringHead(nn.Module):
 
     def _score(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
         linear = self.output_embeddings
-        logits = (
-            nn.functional.linear(hidden, linear.weight, linear.bias).float() / self.temperature
-        )  # [n, vocabulary]
+        logits = nn.functional.linear(hidden, linear.weight, linear.bias).float()  # [n, vocabulary]
+        logits = logits.div_(self.temperature)  # in place: a second copy would be the peak of a step's memory
         log_normalizer = logits.logsumexp(dim=-1)
         logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normalizer
         if not with_entropy:
@@ -135,6 +134,11 @@ class ScoringHead(nn.Module):
             gradient_norms = torch.linalg.vector_norm(difference, dim=-1)
             entropies = -logprobs - difference.mul_(logits).sum(dim=-1)
         return logprobs, entropies, gradient_norms
+
+
+def tokens_per_chunk(causal_lm: PreTrainedModel, megabytes: int) -> int:
+    """Tokens whose float32 logits over the model's vocabulary fill ``megabytes`` MiB (at least one)."""
+    return max(1, megabytes * 2**20 // (4 * causal_lm.config.get_text_config().vocab_size))
 
 
 @torch.no_grad()

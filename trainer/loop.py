@@ -36,7 +36,7 @@ from trainer.diagnostics import (
 from trainer.errors import ConfigError, DivergedError
 from trainer.evaluation import completion_rows, evaluate
 from trainer.isolation import isolation_passes
-from trainer.logprobs import LogprobModel, TokenScores, check_logits
+from trainer.logprobs import LogprobModel, TokenScores, check_logits, tokens_per_chunk
 from trainer.parallel import Parallel, make_parallel
 from trainer.policy import load_policy, load_tokenizer
 from trainer.reweighting import reweight_advantages
@@ -384,7 +384,7 @@ class Trainer:
         return LogprobModel(
             causal_lm,
             self.config.rollout.temperature,
-            self.config.optim.logits_chunk_tokens,
+            tokens_per_chunk(causal_lm, self.config.optim.logits_chunk_mb),
             getattr(torch, self.config.model.dtype) if in_float32 else torch.float32,
         )
 

@@ -44,7 +44,6 @@ def update_config(model: Path, overrides: dict[str, Any]) -> TrainConfig:
         "optim.lr": 1e-3,
         "optim.update_batch_size": 16,
         "optim.tokens_per_microbatch": 90,
-        "optim.logits_chunk_tokens": 16,
         "optim.max_grad_norm": 0.5,
         "algorithm.lopti_eta": 0.02,
         "algorithm.ar_alpha": 0.3,
@@ -68,7 +67,7 @@ class Updates:
 
         def scored(causal_lm: Any) -> LogprobModel:
             autocast = compute if stored == torch.float32 else torch.float32
-            return LogprobModel(causal_lm, config.rollout.temperature, config.optim.logits_chunk_tokens, autocast)
+            return LogprobModel(causal_lm, config.rollout.temperature, 16, autocast)
 
         self.causal_lm = load_policy(config.model, parallel.device, stored)
         reference = load_policy(config.model, parallel.device, stored).requires_grad_(False)
