@@ -138,7 +138,8 @@ class ScoringHead(nn.Module):
 
 def tokens_per_chunk(causal_lm: PreTrainedModel, megabytes: int) -> int:
     """Tokens whose float32 logits over the model's vocabulary fill ``megabytes`` MiB (at least one)."""
-    return max(1, megabytes * 2**20 // (4 * causal_lm.config.get_text_config().vocab_size))
+    vocab_size: int = causal_lm.config.get_text_config().vocab_size
+    return max(1, megabytes * 2**20 // (4 * vocab_size))
 
 
 @torch.no_grad()
