@@ -1,0 +1,158 @@
+r"""How far the math reward can be trusted: right answers refused, wrong ones accepted, hostile ones survived.
+
+    python -m benchmarks.math_reward FOLDER                  # every parquet file in FOLDER with a ground truth
+    python -m benchmarks.math_reward FOLDER --limit 500 --workers 4
+
+Every ground truth is answered with itself in three spellings (boxed; boxed and restyled; in a closing sentence
+without a box), then with the ground truth of another problem of the same file. A pair of problems whose answers
+are the same text, spaces aside, is left out. Then come texts made to hang or kill a scorer, with the time
+that each takes.
+"""
+
+import argparse
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from rewards.sandbox import RewardPool, ScoredText
+from trainer.tasks.math import read_answer
+
+SHOWN = 8  # failures listed of every kind
+
+
+def boxed(answer: str) -> str:
+    return rf"So the answer is $\boxed{{{answer}}}$."
+
+
+def restyled(answer: str) -> str:
+    """Other LaTeX for the same thing: display fractions, sized brackets, spaces."""
+    answer = re.sub(r"\\[dt]?frac(?![A-Za-z])", r"\\dfrac", answer)
+    answer = re.sub(r"(?<!\\left)(?<![A-Za-z\\])\(([^()]*)\)", r"\\left(\1\\right)", answer)
+    spaced = answer.replace(", ", r",\ ")
+    return rf"\[\boxed{{ {spaced} }}\]"
+
+
+def in_a_sentence(answer: str) -> str:
+    return f"Therefore, the final answer is ${answer.strip('$')}$."
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {"boxed": boxed, "restyled": restyled, "sentence": in_a_sentence}
+
+HOSTILE = {
+    "9^{9^{9}}": r"\boxed{9^{9^{9}}}",
+    "10!!!!": r"\boxed{10!!!!}",
+    "sum to 10^9": r"\boxed{\sum_{n=1}^{1000000000} \frac{1}{n^2+n+1}}",
+    "1e1000000": r"\boxed{1e1000000}",
+    "100k digits": rf"\boxed{{{'7' * 100_000}}}",
+    "100k characters, no answer": "and so on " * 10_000,
+    "100k opening braces": r"\boxed" + "{" * 100_000,
+    "unbalanced braces": r"\boxed{\frac{1}{2}" * 1000,
+    "60 nested brackets": rf"\boxed{{{'(' * 60}1{')' * 60}}}",
+    "40 nested fractions": r"\boxed{" + r"\frac{1}{1+" * 40 + "1" + "}" * 41,
+    "set of 10^6 elements": rf"\boxed{{\{{{','.join(map(str, range(1_000_000)))}\}}}}",
+    "set of 150 elements": rf"\boxed{{\{{{','.join(map(str, range(150)))}\}}}}",
+    "300 terms": rf"\boxed{{{'+'.join(f'x_{{{i}}}' for i in range(150))}}}",
+    "20,000 boxes": r"\boxed{1}" * 20_000,
+    "nul and lone surrogate": "\\boxed{\x00\ud800}",
+    "division by zero": r"\boxed{\frac{1}{0}}",
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--limit", type=int, help="first N problems of every file")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=5.0, help="seconds for one completion")
+    parser.add_argument("--failures", type=Path, help="write all failures to this JSON file")
+    arguments = parser.parse_args()
+    files = sorted(arguments.folder.glob("*.parquet"))
+    if not files:
+        parser.error(f"no parquet files in {arguments.folder}")
+    failures: list[dict[str, str]] = []
+    with RewardPool(
+        {"math": 1.0}, timeout_s=arguments.timeout, memory_mb=1024, workers=arguments.workers, failure_score=None
+    ) as pool:
+        print(f"{'file':<28} {'answers':>7}  {'   '.join(SPELLINGS):>26}  {'wrong taken':>13}  ms/answer")
+        for path in files:
+            failures += measure_file(path, read_truths(path, arguments.limit), pool)
+        print(f"\n{'hostile answer':<28} {'status':<8} {'reward':>6} {'seconds':>8}")
+        for name, text in HOSTILE.items():
+            begin = time.perf_counter()
+            (scored,) = pool.score([text], ["1"])
+            seconds = time.perf_counter() - begin
+            print(f"{name:<28} {scored.status:<8} {scored.score.reward:>6g} {seconds:>8.3f}")
+    for kind in [*SPELLINGS, "wrong"]:
+        of_kind = [failure for failure in failures if failure["kind"] == kind]
+        print(f"\n{kind}: {len(of_kind)} {'accepted' if kind == 'wrong' else 'refused'}")
+        for failure in of_kind[:SHOWN]:
+            answer, truth = failure["answer"][:70], failure["truth"][:70]
+            print(f"  {failure['file']}: {answer!r} for {truth!r} {failure['status']}")
+    if arguments.failures is not None:
+        arguments.failures.write_text(json.dumps(failures, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def read_truths(path: Path, limit: int | None) -> list[Any]:
+    """The ground truths of a file as the trainer reads them."""
+    rows = pq.read_table(path, columns=["reward_model"]).to_pylist()[:limit]
+    return [read_answer(row["reward_model"]["ground_truth"]) for row in rows]
+
+
+def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[dict[str, str]]:
+    """Print the shares of one file; returns the failures."""
+    first = [str(truth[0] if isinstance(truth, list) else truth) for truth in truths]
+    failures: list[dict[str, str]] = []
+
+    def note(kind: str, index: int, answer: str, scored: ScoredText) -> None:
+        failures.append(
+            {
+                "file": path.stem,
+                "kind": kind,
+                "answer": answer,
+                "truth": str(truths[index]),
+                "status": scored.status,
+            }
+        )
+
+    begin, counted, shares = time.perf_counter(), 0, []
+    for kind, spell in SPELLINGS.items():
+        scored = pool.score([spell(answer) for answer in first], truths)
+        counted += len(scored)
+        shares.append(sum(one.score.correct for one in scored) / len(scored))
+        for index, one in enumerate(scored):
+            if not one.score.correct:
+                note(kind, index, first[index], one)
+    pairs = shuffled(first)
+    scored = pool.score([boxed(first[other]) for _, other in pairs], [truths[index] for index, _ in pairs])
+    taken = 0
+    for (index, other), one in zip(pairs, scored, strict=True):
+        if one.score.correct:
+            taken += 1
+            note("wrong", index, first[other], one)
+    counted += len(pairs)
+    milliseconds = 1000 * (time.perf_counter() - begin) / counted
+    print(
+        f"{path.stem:<28} {len(truths):>7}  {'  '.join(f'{share:7.2%}' for share in shares)}  "
+        f"{taken:>4} of {len(pairs):>5}  {milliseconds:>8.1f}",
+        flush=True,
+    )
+    return failures
+
+
+def shuffled(answers: Sequence[str]) -> list[tuple[int, int]]:
+    """Every problem with another one whose answer is another text, spaces and the size of fractions aside."""
+    texts = [re.sub(r"\\[dt]frac", r"\\frac", re.sub(r"[\s{}$]", "", answer)) for answer in answers]
+    order = list(range(len(answers)))
+    random.Random(0).shuffle(order)
+    return [(index, other) for index, other in enumerate(order) if texts[index] != texts[other]]
+
+
+if __name__ == "__main__":
+    main()
