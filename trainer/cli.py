@@ -102,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--offline", action="store_true", help="do not contact MLflow")
     evaluate.set_defaults(command=_evaluate)
 
+    language = commands.add_parser("analyze-language", help="kinds of words against reward: figure 5 of the paper")
+    language.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder or completions.jsonl")
+    language.add_argument("--step", type=int, help="only completions logged at this training step")
+    language.add_argument("--output", type=Path, help="folder of the JSON and CSV files (default: none written)")
+    language.add_argument("--json", action="store_true", help="print JSON")
+    language.set_defaults(command=_analyze_language)
+
     upload = commands.add_parser("upload", help="send an offline run's history to MLflow")
     upload.add_argument("run_dir", type=Path, help="the run's folder")
     upload.set_defaults(command=_upload)
@@ -266,6 +273,22 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if (arguments.runs_dir / name).exists():
         raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
     return run_evaluation(config, found.step, name, arguments.runs_dir, arguments.out, arguments.json)
+
+
+def _analyze_language(arguments: argparse.Namespace) -> int:
+    from trainer.language import analyze, read_completions, summary, table_rows, write_results
+
+    completions = read_completions(arguments.paths, arguments.step)
+    results = analyze(completions)
+    files = write_results(results, completions, arguments.output) if arguments.output else []
+    if arguments.json:
+        print(json.dumps(summary(results, completions), indent=2))
+        return 0
+    _print_table(table_rows(results))
+    print(f"completions: {len(completions.texts)}, mean reward {completions.rewards.mean():.3f}")
+    for file in files:
+        print(f"written:     {file}")
+    return 0
 
 
 def _upload(arguments: argparse.Namespace) -> int:
