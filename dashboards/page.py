@@ -97,7 +97,15 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 
 
 def render_page(
-    title: str, meta: str, verdict: Sequence[str], pictures: Sequence[Picture], table: str, plotly_js: str
+    title: str,
+    meta: str,
+    verdict: Sequence[str],
+    pictures: Sequence[Picture],
+    table: str,
+    plotly_js: str,
+    *,
+    table_title: str = "All trials",
+    files_note: str = "The numbers of every picture are beside this page in data/.",
 ) -> str:
     """The whole page as text.
 
@@ -108,6 +116,8 @@ def render_page(
         pictures: in the order of the page.
         table: the trials' table, already HTML.
         plotly_js: the library's source.
+        table_title: heading of the table.
+        files_note: a sentence on the files that come with the page.
     """
     figures = {
         f"{picture.key}-{index}": json.loads(figure.to_json())
@@ -116,7 +126,7 @@ def render_page(
     }
     # "</script>" inside a string would end the script element.
     data = json.dumps(figures, allow_nan=False).replace("</", "<\\/")
-    links = [*((picture.key, picture.title) for picture in pictures), ("trials", "All trials")]
+    links = [*((picture.key, picture.title) for picture in pictures), ("trials", table_title)]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -131,9 +141,8 @@ def render_page(
         *(f'<a href="#{key}">{html.escape(text)}</a>' for key, text in links),
         "</nav>",
         *(_section(picture) for picture in pictures),
-        '<section id="trials" class="long"><h2>All trials</h2>',
-        "<p>A click on a heading sorts. Beside this page the same table is in trials.csv, and the numbers "
-        "of every picture are in data/.</p>",
+        f'<section id="trials" class="long"><h2>{html.escape(table_title)}</h2>',
+        f"<p>A click on a heading sorts. {files_note}</p>",
         f'<div class="scroll">{table}</div></section>',
         f'<script type="application/json" id="figures">{data}</script>',
         f"<script>{plotly_js}</script><script>{SCRIPT}</script>",

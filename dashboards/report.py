@@ -74,9 +74,9 @@ def write_report(sweep_name: str, uri: str, out_dir: Path, *, png: bool = False)
     pictures = draw(sweep)
     out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / REPORT_FILE
-    _write(out_dir / TRIALS_FILE, sweep.trials.to_csv(index=False))
+    write_whole(out_dir / TRIALS_FILE, sweep.trials.to_csv(index=False))
     write_csvs(pictures, out_dir / DATA_FOLDER)
-    _write(path, report_html(sweep, pictures))
+    write_whole(path, report_html(sweep, pictures))
     if png:
         write_pngs(pictures, out_dir / IMAGE_FOLDER)
     return path
@@ -126,7 +126,7 @@ def _cell(value: object, decimals: int | None = None) -> Cell:
     return shown, repr(exact), "number"
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Replace the file whole: a reader never sees half a report."""
     new = path.with_name(path.name + ".new")
     new.write_text(text, encoding="utf-8")

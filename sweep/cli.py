@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -109,7 +108,15 @@ def _parser() -> argparse.ArgumentParser:
     _named(commands, "stop", "stop a running sweep at the next training step", common).set_defaults(command=_stop)
     ls = commands.add_parser("ls", parents=[common, table], help="all sweeps")
     ls.set_defaults(command=_ls)
-    _named(commands, "report", "write the report again", common).set_defaults(command=_report)
+    report = commands.add_parser("report", parents=[common], help="write the report again, or compare sweeps")
+    report.add_argument("names", nargs="+", metavar="name", help="a sweep; several are compared on one page")
+    report.add_argument("--png", action="store_true", help="PNGs of the pictures too (needs Chromium or Chrome)")
+    report.set_defaults(command=_report)
+    confirm = _named(commands, "confirm", "finalists on fresh seeds and the sealed test", common, machine)
+    confirm.add_argument("--finalists", type=_positive, default=2, help="besides the plain baseline (default: 2)")
+    confirm.add_argument("--seeds", type=_positive, default=3, help="fresh seeds of each (default: 3)")
+    confirm.add_argument("--test", help="file of the sealed problems (default: the split `test`)")
+    confirm.set_defaults(command=_confirm)
     export = _named(commands, "export", "the winner as a file for `trainer run`", common)
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     export.set_defaults(command=_export)
@@ -282,12 +289,39 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    folders = [existing_sweep(arguments.runs_dir, name) for name in dict.fromkeys(arguments.names)]
+    uris = [_tracking_uri(read_spec(folder), folder) for folder in folders]
+    if len(set(uris)) > 1:
+        raise ConfigError(
+            "the sweeps are in different MLflow stores", ", ".join(uris), "compare those of one store"
+        )
+    if len(folders) == 1:
+        from dashboards.report import write_report
+
+        print(write_report(folders[0].name, uris[0], folders[0].report, png=arguments.png))
+        return 0
+    from dashboards.comparison import write_comparison
+
+    names = [folder.name for folder in folders]
+    out_dir = folders[0].runs_dir / "comparisons" / "-".join(names)
+    print(write_comparison(names, uris[0], out_dir, png=arguments.png))
+    return 0
+
+
+def _confirm(arguments: argparse.Namespace) -> int:
+    from sweep.confirm import confirmation_space
+
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec = read_spec(folder)
+    confirming = confirmation_space(spec, folder, arguments.finalists, arguments.seeds, arguments.test)
+    _prepare(confirming, arguments)
     from dashboards.report import write_report
+    from sweep.runner import start_sweep
 
-    print(write_report(folder.name, _tracking_uri(spec, folder), folder.report))
-    return 0
+    code = start_sweep(confirming, sweep_folder(arguments.runs_dir, confirming.name), _options(arguments))
+    if not spec.base.tracking.offline:
+        print(f"report: {write_report(folder.name, _tracking_uri(spec, folder), folder.report)}")
+    return code
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -315,26 +349,16 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _ui(arguments: argparse.Namespace) -> int:
+    from sweep.ui import runs_page, serve
+
     folder = existing_sweep(arguments.runs_dir, arguments.name)
-    uri = _tracking_uri(read_spec(folder), folder)
+    spec = read_spec(folder)
+    uri = _tracking_uri(spec, folder)
+    page = runs_page(uri, spec.base.tracking.experiment or spec.name)
     if uri.startswith("http"):
-        print(f"MLflow: {uri}  (experiment {folder.name})")
+        print(f"MLflow: {uri}{page}  (experiment {folder.name})")
         return 0
-    if not _is_free(arguments.port):
-        raise ConfigError(
-            f"port {arguments.port} is in use", "--port", f"{command('ui', folder)} --port {arguments.port + 1}"
-        )
-    print(f"MLflow: http://127.0.0.1:{arguments.port}  (experiment {folder.name}; Ctrl-C ends it)", flush=True)
-    hosts = f"127.0.0.1:{arguments.port},localhost:{arguments.port}"
-    os.execv(
-        sys.executable,
-        [
-            sys.executable,
-            *("-m", "mlflow", "ui", "--backend-store-uri", uri),
-            *("--host", "127.0.0.1", "--port", str(arguments.port), "--workers", "1"),
-            *("--allowed-hosts", hosts),
-        ],
-    )
+    serve(uri, arguments.port, page, folder.name, command("ui", folder))
 
 
 def _tracking_uri(spec: SweepSpec, folder: SweepFolder) -> str:
@@ -349,13 +373,3 @@ def _tracking_uri(spec: SweepSpec, folder: SweepFolder) -> str:
     if database is not None and not database.exists():
         raise StorageError("the MLflow store is gone", str(database), "restore it from a backup")
     return uri
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

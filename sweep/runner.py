@@ -257,7 +257,7 @@ def _open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
     uri = tracking_uri(tracking, folder.runs_dir)
     prepare_store(uri)
     # A tag, not a parameter: `sweep extend` changes it.
-    tags = {"loptune.planned_trials": str(planned_trials(spec))}
+    tags = {**tracking.tags, "loptune.planned_trials": str(planned_trials(spec))}
     parent = open_parent_run(uri, _experiment(spec), folder.name, tags, _parent_params(spec))
     parent.log_artifact(folder.space)
     parent.reconcile(trial_outcomes(spec, folder))
@@ -308,8 +308,9 @@ def _finish(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, cont
     rows = trial_rows(spec, folder)
     ended = [row for row in rows if row.state in ("COMPLETE", "PRUNED", "FAIL")]
     failed = [row for row in rows if row.state == "FAIL"]
-    report = _report(spec, folder, parent)
+    # The report reads MLflow: the last states come first.
     problem = _close_parent(spec, folder, parent, control)
+    report = _report(spec, folder, parent) if problem is None else None
     states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
     print(
         f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "

@@ -57,7 +57,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path) -> None:
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith(f"MLflow: http://127.0.0.1:{port}  (experiment demo;")
+            assert process.stdout.readline().startswith(f"MLflow: http://127.0.0.1:{port}/#/experiments/1/runs?")
             wait_until(lambda: answers(port), timeout=90)
             search = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=demo"
             status, body = ask(port, search, {})
