@@ -2,9 +2,10 @@
 
 import math
 import os
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class DeepSpeedParallel(DistributedParallel):
     @override
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(model)
-        engine, _ = self._accelerator.prepare(model, optimizer)
+        with redirect_stdout(sys.stderr):  # stage 1 in bfloat16 prints its memory
+            engine, _ = self._accelerator.prepare(model, optimizer)
         self._keep(engine)
         self._policy = engine
         return engine, engine.optimizer

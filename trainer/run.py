@@ -39,7 +39,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         raise
     progress = Progress(trainer.total_steps) if parallel.is_main else None
     trainer.progress = progress
-    status = "FAILED"
+    status, diverged, at_once = "FAILED", False, False
     try:
         if resume:
             step = trainer.resume()
@@ -54,20 +54,23 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
             "next:  lower optim.lr, or raise algorithm.kl_coef",
         )
         _say(parallel, *lines, file=sys.stderr)
-        return 1
+        diverged = True
     except KeyboardInterrupt:
-        status = "KILLED"
+        status, at_once = "KILLED", True
     finally:
         if progress is not None:
             progress.close()
         recorded = trainer.close(status)
+    if not at_once:  # a rank that stops amid a step cannot take leave of the others
+        leave_ranks()
+    if diverged:
+        return 1
     if status == "KILLED":
         saved = context.run_dir / "config.yaml"
         launch = f"torchrun --nproc-per-node {parallel.world_size} -m " if parallel.world_size > 1 else ""
         resume_command = f"{launch}trainer run {saved} --name {name} --runs-dir {runs_dir} --resume"
         _say(parallel, f"stopped at step {trainer.step} of {trainer.total_steps}; to go on:", resume_command)
         return 130
-    leave_ranks()
     model = context.run_dir / "checkpoints" / f"step-{trainer.step}"
     _say(parallel, f"model:    {model}", f"metrics:  {context.run_dir / 'metrics.jsonl'}")
     if not recorded:

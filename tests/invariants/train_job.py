@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.config import TrainConfig, apply_overrides, load_config
 from trainer.loop import Trainer
-from trainer.parallel import make_parallel
+from trainer.parallel import leave_ranks, make_parallel
 from trainer.tracking import NullTracker
 from trainer.types import RunContext
 
@@ -95,6 +95,7 @@ def main(folder: Path) -> None:
         config = small_config(Path(job["model"]), case["overrides"])
         sabotage = case.get("sabotage", {}).get(rank, {})
         results[name] = run_case(config, Path(job["runs"]) / name, **sabotage)
+    leave_ranks()
     (folder / f"rank-{rank}.json").write_text(json.dumps(results))
 
 

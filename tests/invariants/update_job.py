@@ -17,7 +17,7 @@ from trainer.checkpoint import load_training_state, save_training_state, write_c
 from trainer.config import TrainConfig, apply_overrides
 from trainer.isolation import isolation_passes
 from trainer.logprobs import LogprobModel
-from trainer.parallel import Parallel, make_parallel
+from trainer.parallel import Parallel, leave_ranks, make_parallel
 from trainer.policy import load_policy
 from trainer.reweighting import reweight_advantages
 from trainer.update import UpdateStatistics, attach_logprobs, update_policy
@@ -43,7 +43,7 @@ def update_config(model: Path, overrides: dict[str, Any]) -> TrainConfig:
         "rollout.temperature": 0.9,
         "optim.lr": 1e-3,
         "optim.update_batch_size": 16,
-        "optim.tokens_per_microbatch": 90,
+        "optim.tokens_per_microbatch": 120,
         "optim.max_grad_norm": 0.5,
         "algorithm.lopti_eta": 0.02,
         "algorithm.ar_alpha": 0.3,
@@ -140,14 +140,14 @@ class Updates:
 
 
 def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
-    """Train ``STEPS`` steps; then again from the checkpoint of the first, in the same process."""
+    """Train ``STEPS`` steps; then the last one again from the checkpoint before it, in the same process."""
     started = time.perf_counter()
     parallel = make_parallel(config)
     updates = Updates(config, parallel)
     set_up = time.perf_counter() - started
-    steps = [updates.step(0)]
-    updates.save(folder / name, 1)
-    steps += [updates.step(step) for step in range(1, STEPS)]
+    steps = [updates.step(step) for step in range(STEPS - 1)]
+    updates.save(folder / name, STEPS - 1)
+    steps.append(updates.step(STEPS - 1))
     updates.export(folder / f"{name}.safetensors")
     norm = updates.undefined_gradient()
     updates.export(folder / f"{name}-undefined.safetensors")
@@ -155,8 +155,8 @@ def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
 
     parallel = make_parallel(config)
     updates = Updates(config, parallel)
-    load_training_state(folder / name / "step-1", updates.causal_lm, updates.optimizer, parallel)
-    resumed = [updates.step(step) for step in range(1, STEPS)]
+    load_training_state(folder / name / f"step-{STEPS - 1}", updates.causal_lm, updates.optimizer, parallel)
+    resumed = updates.step(STEPS - 1)
     updates.export(folder / f"{name}-resumed.safetensors")
     parallel.close()
     return {
@@ -174,6 +174,7 @@ def main(folder: Path) -> None:
         name: run_case(update_config(Path(job["model"]), overrides), name, folder)
         for name, overrides in job["cases"].items()
     }
+    leave_ranks()
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
 
 
