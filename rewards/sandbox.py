@@ -228,7 +228,7 @@ class RewardPool:
             raise RuntimeError(f"the scoring process {cause}; import the reward's module to see why")
         if worker.in_flight:
             job = worker.in_flight.popleft()
-            if late or code in (-signal.SIGALRM, -signal.SIGXCPU):
+            if late or code in (-signal.SIGALRM, -signal.SIGPROF):
                 results[job.index] = self._failed("timeout", f"no score after {self._timeout_s:g} s")
             else:
                 results[job.index] = self._failed("error", f"the scoring process ended (exit {code})")

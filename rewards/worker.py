@@ -12,7 +12,6 @@ import resource
 import select
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ _MIB = 1 << 20
 _GRACE_S = 1.0  # the parent, which can tell why, should be the one to end a slow completion
 _ORPHAN_CHECK_S = 2.0
 _MESSAGE_CHARS = 500
+_CLOCKS = ((signal.ITIMER_REAL, signal.SIGALRM), (signal.ITIMER_PROF, signal.SIGPROF))
 
 
 def main() -> None:
@@ -110,16 +110,16 @@ def _describe(error: Exception, memory_mb: int) -> str:
 
 
 def _start_clock(timeout_s: float) -> None:
-    seconds = timeout_s + _GRACE_S
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a reward function may have set a handler of its own
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = int(time.process_time() + seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
+    # CPU time as well, for a reward function may use the alarm for itself. Not RLIMIT_CPU: its clock and the one
+    # that can be read drift apart by per cents, so that it would end honest work in a process hours old.
+    for timer, signum in _CLOCKS:
+        signal.signal(signum, signal.SIG_DFL)  # a reward function may have set a handler of its own
+        signal.setitimer(timer, timeout_s + _GRACE_S)
 
 
 def _stop_clock() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    for timer, _ in _CLOCKS:
+        signal.setitimer(timer, 0)
 
 
 def _reply(replies: int, content: dict[str, Any]) -> None:

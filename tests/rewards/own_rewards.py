@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -55,6 +56,15 @@ def hang_in_native_code(text, answer):
     with open(answer, "w") as note:
         json.dump({"worker": os.getpid()}, note)
     return 9 ** (9**9)
+
+
+def hang_and_stop_the_alarm(text, answer):
+    """Takes the wall clock's limit away; the CPU clock's stays."""
+    with open(answer, "w") as note:
+        json.dump({"worker": os.getpid()}, note)
+    signal.alarm(0)
+    while True:
+        pass
 
 
 _hoard = []
