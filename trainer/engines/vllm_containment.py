@@ -2,6 +2,7 @@
 
 import os
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,7 +39,9 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are handed over as tensors, so in this process
     os.environ["LOCAL_RANK"] = str(local_rank)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
+            yield
     finally:
         torch.set_num_threads = set_num_threads
         for name in [name for name in os.environ if name not in before and not name.startswith("VLLM_")]:
