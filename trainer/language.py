@@ -221,13 +221,13 @@ def _category(
 
 def _frequency_bins(rates: Floats, rewards: Floats) -> list[FrequencyBin]:
     """At most five bins with about equally many completions; equal rates share a bin."""
-    edges = np.unique(np.quantile(rates, np.linspace(0, 1, _BINS + 1)))
-    index = np.searchsorted(edges[1:-1], rates, side="left")
-    parts = [(rates[index == i], rewards[index == i]) for i in range(max(1, len(edges) - 1))]
+    shares = np.linspace(0, 1, _BINS + 1)[1:]
+    highest = np.unique(np.quantile(rates, shares, method="inverted_cdf"))  # observed rates: no bin is empty
+    index = np.searchsorted(highest, rates, side="left")
+    parts = [(rates[index == i], rewards[index == i]) for i in range(len(highest))]
     return [
         FrequencyBin(float(rate.min()), float(rate.max()), len(rate), float(reward.mean()))
         for rate, reward in parts
-        if len(rate)
     ]
 
 
