@@ -140,6 +140,7 @@ def variants_compared(sweep: Sweep) -> Picture:
     title, complete = "Update rules compared", sweep.complete()
     if complete.empty:
         return Picture("variants", title, "No trial has a score yet.")
+    complete = complete[complete.configuration.isin(sweep.configurations().configuration)]
     sign = 1 if sweep.objective.mode == "max" else -1
     shades = colours(sweep.trials.variant)
     estimates = {

@@ -105,7 +105,11 @@ class Sweep:
         return self.trials[(self.trials.state == "COMPLETE") & self.trials.score.notna()]
 
     def configurations(self) -> pd.DataFrame:
-        """One row per configuration with complete trials: mean, low, high, seeds and the parameters."""
+        """One row per configuration: mean, low, high, seeds and the parameters.
+
+        Only configurations that are complete on as many seeds as any: where a hard seed failed or has not run
+        yet, the mean of the others would pass for a better setting.
+        """
         complete = self.complete()
         if complete.empty:
             return pd.DataFrame(columns=[*complete.columns, "mean", "low", "high", "seeds"])
@@ -117,7 +121,8 @@ class Sweep:
             grouped.score.max(),
         )
         table["seeds"] = grouped.score.count()
-        return table.reset_index()
+        most = int(table["seeds"].max())
+        return table.loc[table["seeds"] == most].reset_index()
 
 
 def sweep_names(uri: str) -> list[str]:

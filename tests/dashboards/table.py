@@ -28,6 +28,7 @@ def sweep_of(mode: str = "max") -> Sweep:
                     "trial": trial,
                     "configuration": configuration,
                     "seed": str(seed),
+                    "test": math.nan,
                     "state": "FAIL" if failed else "COMPLETE",
                     "reason": "diverged <b>" if failed else "",
                     "score": score,

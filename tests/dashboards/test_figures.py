@@ -30,8 +30,19 @@ def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
 def test_ranks_go_from_best_to_worst() -> None:
     picture = alpha_eta_ranks(sweep_of())
     grpo, rpp = picture.figures
-    assert list(grpo.data[0].marker.color) == [2, 1, 2] and list(rpp.data[0].marker.color) == [4, 4]
-    assert "(1 of 5 configurations) lies at alpha 0.3 and eta 0" in picture.sentence
+    assert list(grpo.data[0].marker.color) == [2, 1, 2] and list(rpp.data[0].marker.color) == [4]
+    assert "(1 of 4 configurations) lies at alpha 0.3 and eta 0" in picture.sentence
+
+
+def test_ranks_of_points_too_near_to_each_other_share_a_text() -> None:
+    sweep = sweep_of()
+    trials = sweep.trials[sweep.trials.configuration != "4"].copy()
+    # in the order of the configurations: rank 2 at (0, 0), 1 beside it, 2 at (0.3, 0.5), 4 far away
+    for name, alpha, eta in (("0", 0.0, 0.0), ("1", 0.002, 0.0), ("2", 0.3, 0.5), ("3", 0.1, 0.2)):
+        trials.loc[trials.configuration == name, ["alpha", "eta"]] = alpha, eta
+    trials["algorithm"] = "grpo"
+    (panel,) = alpha_eta_ranks(replace(sweep, trials=trials)).figures
+    assert list(panel.data[0].text) == ["", "1, 2", "2", ""]
 
 
 def test_variants_compared_reports_leader_and_chances() -> None:
@@ -66,7 +77,7 @@ def test_best_so_far_names_the_trial() -> None:
 
 def test_importance_needs_enough_configurations() -> None:
     picture = parameter_importance(sweep_of())
-    assert picture.figures == () and picture.sentence.startswith("5 configurations are complete")
+    assert picture.figures == () and picture.sentence.startswith("4 configurations are complete")
 
 
 def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:

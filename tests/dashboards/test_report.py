@@ -122,4 +122,4 @@ def test_report_is_replaced_whole(report: Path, demo_uri: str) -> None:
     report.write_text("old")
     assert write_report("demo", demo_uri, report.parent) == report
     assert report.read_text(encoding="utf-8").endswith("</html>")
-    assert {path.name for path in report.parent.iterdir()} == {"report.html", "trials.csv"}
+    assert {path.name for path in report.parent.iterdir()} == {"report.html", "trials.csv", "data"}
