@@ -21,6 +21,7 @@ from sweep.table import TrialRow, duration, number, parameter_text, trial_table
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 0.5
+HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
 
 
 class Reporter:
@@ -111,12 +112,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         row.total_steps = result.get("total_steps", row.total_steps)
         if SCORE in result:
             row.score = result[SCORE]
-            metrics = " ".join(
-                f"{name} {number(value)}"
-                for name, value in result.items()
-                if name.startswith("eval/") and name.count("/") == 1
-            )
-            self._event(row, f"step {row.step}/{row.total_steps}  score {number(row.score)}  {metrics}")
+            shown = " ".join(f"{name} {number(result[name])}" for name in HEADLINES if name in result)
+            self._event(row, f"step {row.step}/{row.total_steps}  score {number(row.score)}  {shown}")
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has ended, in whatever way it said in its last result."""
@@ -176,10 +173,6 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def _event(self, row: TrialRow, text: str, *, lasting: bool = False) -> None:
         assert self._reporter is not None
         self._reporter.event(row.trial, text, lasting=lasting)
-
-
-def _is_headline(name: str) -> bool:
-    return name.startswith("eval/") and name.count("/") == 1
 
 
 def _attention(row: TrialRow) -> tuple[int, str]:

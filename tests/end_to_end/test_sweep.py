@@ -11,7 +11,7 @@ import yaml
 
 from tests.sweep.harness import ROOT, metrics, results
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SPACE = {
     "name": "tiny",

@@ -11,7 +11,7 @@ import pytest
 from sweep.state import end_leftovers, leftovers, sweep_folder
 from tests.sweep.harness import history, kill, ledger, metrics, results, running, sweep, wait_until, write_space
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from sweep.state import leftovers, sweep_folder
 from tests.sweep.harness import finish, history, results, running, sweep, wait_until, write_space
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LONG = {"max_steps": 10_000, "evaluation.every_steps": 5_000, "checkpoint.every_steps": 5_000}
 
