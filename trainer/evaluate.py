@@ -169,48 +169,53 @@ def run_evaluation(
     # MLflow, engines and reward processes take seconds to import.
     from trainer.build import build_rewards
     from trainer.parallel import make_parallel
-    from trainer.tracking import NullTracker, Tracker, prepare_store, tracking_uri
+    from trainer.tracking import NullTracker
 
     check_weights(config.model)
     parallel = make_parallel(config)
     tokenizer = load_tokenizer(config.model)
     sets = _load_sets(config, tokenizer)
-    context = RunContext(
-        run_dir=runs_dir / name,
-        runs_dir=runs_dir,
-        experiment=EXPERIMENT,
-        run_name=name,
-        tags={"loptune.run": name, "loptune.model": config.model.name_or_path},
-    )
-    if parallel.is_main and not config.tracking.offline:
-        prepare_store(tracking_uri(config.tracking, runs_dir))
-    tracker = Tracker(config, context) if parallel.is_main else NullTracker()
-    status = "FAILED"
-    started = time.monotonic()
-    try:
-        with build_rewards(config.reward) as rewards:
+    with build_rewards(config.reward) as rewards:  # a reward that does not exist leaves no record
+        tracker = _open_tracker(config, name, runs_dir) if parallel.is_main else NullTracker()
+        status = "FAILED"
+        started = time.monotonic()
+        try:
             result = _evaluate_sets(config, tokenizer, sets, rewards, parallel)
-        if parallel.is_main:
-            found = _summary(config, result, step, time.monotonic() - started)
-            _record(tracker, result, found, step, [context.run_dir / RESULT_FILE, *([out] if out else [])])
-            if as_json:
-                print(json.dumps(found, indent=2))
-            else:
-                print_rows(evaluation_rows(result, found["k"]), config.evaluation.completions_per_problem)
-                print(f"results: {out or context.run_dir / RESULT_FILE}")
-        everything = [said for of_set in result.scored.values() for said in of_set]
-        shares = {
-            f"reward/{kind}s": sum(said.status == kind for said in everything) / len(everything)
-            for kind in ("timeout", "error")
-        }
-        check_reward_failures(shares, everything, config.reward.max_failure_rate)
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    finally:
-        tracker.close(status)
+            if parallel.is_main:
+                found = _summary(config, result, step, time.monotonic() - started)
+                own = runs_dir / name / RESULT_FILE
+                _record(tracker, result, found, step, [own, *([out] if out else [])])
+                if as_json:
+                    print(json.dumps(found, indent=2))
+                else:
+                    print_rows(evaluation_rows(result, found["k"]), config.evaluation.completions_per_problem)
+                    print(f"results: {out or own}")
+            _check_scoring(config, result)
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            tracker.close(status)
     return 0
+
+
+def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
+    from trainer.tracking import Tracker, prepare_store, tracking_uri
+
+    if not config.tracking.offline:
+        prepare_store(tracking_uri(config.tracking, runs_dir))
+    tags = {"loptune.run": name, "loptune.model": config.model.name_or_path}
+    return Tracker(config, RunContext(runs_dir / name, runs_dir, EXPERIMENT, name, tags))
+
+
+def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
+    everything = [said for of_set in result.scored.values() for said in of_set]
+    shares = {
+        f"reward/{kind}s": sum(said.status == kind for said in everything) / len(everything)
+        for kind in ("timeout", "error")
+    }
+    check_reward_failures(shares, everything, config.reward.max_failure_rate)
 
 
 def _load_sets(config: TrainConfig, tokenizer: Any) -> dict[str, list[Problem]]:
