@@ -14,16 +14,15 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
+SEVERAL_RANKS = {"preset": "tiny_kk", "overrides": {**SHORT, "parallel.strategy": "ddp"}}
 
 
 def write_space(path: Path, **changes: Any) -> Path:
     """A space of one-second trials; ``changes`` replace its top-level keys."""
     space = {
         "name": "fake",
-        "trainer": {
-            "preset": "tiny_kk",
-            "overrides": {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2},
-        },
+        "trainer": {"preset": "tiny_kk", "overrides": SHORT},
         "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
         "baselines": [{"algorithm.ar_alpha": 0.1}, {"algorithm.ar_alpha": 0.3}],
         "search": {"sampler": "random", "configurations": 1, "seed": 0},

@@ -9,8 +9,10 @@ import pytest
 
 from sweep.cli import main
 from sweep.state import sweep_folder
-from tests.sweep.harness import ROOT, write_space
+from tests.sweep.harness import ROOT, SEVERAL_RANKS, write_space
 from trainer.config import load_config
+
+FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 
 
 def write_sweep(runs: Path, name: str, scores: Mapping[int, Mapping[int, float | str]], **space: Any) -> None:
@@ -89,7 +91,7 @@ def test_plan_measures_a_step_in_earlier_sweeps(tmp_path: Path, capsys: pytest.C
 
 
 def test_plan_shows_a_trial_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    space = write_space(tmp_path / "space.yaml", resources={"gpus_per_trial": 4, "workers_per_trial": 4})
+    space = write_space(tmp_path / "space.yaml", resources=FOUR_GPUS, trainer=SEVERAL_RANKS)
     assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "90", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["slots"] == 0
     assert main(["plan", str(space), "--runs-dir", str(tmp_path)]) == 0
@@ -116,7 +118,7 @@ def test_four_gpus_on_a_machine_without_are_refused_before_ray(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    space = write_space(tmp_path / "space.yaml", resources={"gpus_per_trial": 4, "workers_per_trial": 4})
+    space = write_space(tmp_path / "space.yaml", resources=FOUR_GPUS, trainer=SEVERAL_RANKS)
     assert main(["run", str(space), "--runs-dir", str(tmp_path / "runs"), "--cpus", "8"]) == 3
     what, where, hint = capsys.readouterr().err.splitlines()
     assert what == "error: a trial needs 4 GPUs and 4 CPUs; present: 0 GPUs and 8 CPUs"

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from sweep.cli import main
-from tests.sweep.harness import write_space
+from tests.sweep.harness import SHORT, write_space
 
 CONFIG_ONLY = {"model_type": "qwen2", "hidden_size": 8}
 
 
 def space_with(path: Path, **overrides: Any) -> Path:
-    short = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
-    return write_space(path / "space.yaml", trainer={"preset": "tiny_kk", "overrides": {**short, **overrides}})
+    return write_space(path / "space.yaml", trainer={"preset": "tiny_kk", "overrides": {**SHORT, **overrides}})
 
 
 def refused(space: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

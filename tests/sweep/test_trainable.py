@@ -25,7 +25,7 @@ from sweep.worker import (
     evaluation_history,
     rank_environments,
 )
-from tests.sweep.harness import write_space
+from tests.sweep.harness import SEVERAL_RANKS, write_space
 from tests.sweep.test_cli import write_sweep
 from trainer.config import load_config
 
