@@ -70,11 +70,8 @@ def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) ->
 
 
 def test_the_trials_own_process_takes_no_share_of_a_core(tmp_path: Path) -> None:
-    spec = load_space(
-        write_space(
-            tmp_path / "s.yaml", resources={"gpus_per_trial": 2, "workers_per_trial": 2, "cpus_per_worker": 3}
-        )
-    )
+    resources = {"gpus_per_trial": 2, "workers_per_trial": 2, "cpus_per_worker": 3}
+    spec = load_space(write_space(tmp_path / "s.yaml", resources=resources, trainer=SEVERAL_RANKS))
     plan = TrialPlan("s", "s", tmp_path, tmp_path, spec.base, spec.objective, spec.resources, tmp_path / "stop")
     placement = plan.placement()
     assert placement.head_cpus == 0
