@@ -98,8 +98,9 @@ def test_overrides_win_over_shrinking(tmp_path):
 
 
 def test_the_published_preset_can_be_overridden_too(tmp_path):
-    tmp_path.joinpath("other.yaml").write_text(yaml.safe_dump({"algorithm": {"clip_ratio_high": 0.5}}))
-    small, _ = load_shrunk(large_space(tmp_path, objective=SPACE["objective"]), ["trainer.preset=other.yaml"])
+    other = {"extends": "base.yaml", "algorithm": {"clip_ratio_high": 0.5}}
+    tmp_path.joinpath("other.yaml").write_text(yaml.safe_dump(other))
+    small, _ = load_shrunk(large_space(tmp_path), ["trainer.preset=other.yaml"])
     assert small.base.algorithm.clip_ratio_high == 0.5
 
 
