@@ -1,8 +1,15 @@
 """The presets against the settings of arXiv:2505.12929 (tables 2 and 3) and its published scripts."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
+from trainer.cli import _parser, parse_arguments
 from trainer.config import find_spec, load_config, preset_names
+
+PAGE = Path(__file__).parents[2] / "search_spaces" / "PAPER.md"
 
 # The scripts train_kklogic_*_4x80GB.sh of the published repository, by our names.
 KNIGHTS_KNAVES = {
@@ -156,3 +163,22 @@ def test_the_scaled_down_preset_needs_no_download_but_the_model():
     config = load_config("kk_qwen2.5_0.5b")
     assert {d.source for d in [*config.data.train, *config.evaluation.sets.values()]} == {"generated"}
     assert config.parallel.strategy == "none"
+
+
+def test_the_commands_of_the_papers_page_exist():
+    text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
+    indented = re.findall(
+        r"^ {4}(?:torchrun --nproc_per_node 4 -m )?(trainer .*?)(?:  +#.*)?$", text, re.MULTILINE
+    )
+    quoted = re.findall(r"`(trainer (?:run|diagnose|presets) [a-z][^`]*)`", text)
+    assert len(indented) >= 7
+    assert len(quoted) >= 5
+    for command in [*indented, *quoted]:
+        arguments = parse_arguments(_parser(), shlex.split(command)[1:])
+        if hasattr(arguments, "spec") and arguments.spec:
+            load_config(arguments.spec, arguments.overrides)
+    presets = re.findall(r"`((?:kk|math)_[a-z0-9_.]+)`", text)
+    assert {load_config(name).algorithm.name for name in presets} == {"grpo"}
+    spaces = re.findall(r"search_spaces/\w+\.yaml", text)
+    assert len(spaces) >= 6
+    assert all((PAGE.parents[1] / space).is_file() for space in spaces)
