@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-vllm lint install clean
+.PHONY: demo test test-vllm lint install browser clean
 
 install: $(STAMP)
 
@@ -23,11 +23,19 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	@touch $(STAMP)
 
+# A name with the time, so that it can be run again.
 demo: install
-	$(BIN)/sweep run search_spaces/quickstart.yaml
+	$(BIN)/sweep run search_spaces/quickstart.yaml --name demo-$$(date +%Y%m%d-%H%M%S)
 
-test: install
+test: install browser
 	$(BIN)/python -m pytest
+
+# The report is tested in a real browser: the system's Chromium, or the one playwright brings.
+browser: install
+	@command -v chromium >/dev/null 2>&1 \
+		|| (command -v apt-get >/dev/null 2>&1 && test "$$(id -u)" = 0 \
+			&& apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null) \
+		|| $(BIN)/playwright install chromium
 
 # torch first and with its dependencies: where it is a CUDA build, the lock does not list its libraries.
 $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
