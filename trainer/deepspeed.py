@@ -33,7 +33,7 @@ class DeepSpeedParallel(DistributedParallel):
         self.shards_optimizer = self.stage > 0
         self._engines: list[Any] = []
         self._policy: Any = None
-        self._accelerator = _accelerator(zero_config(config, self.device), config.parallel.timeout_s)
+        self._accelerator = _accelerator(zero_config(config, self.device))
         assert self._accelerator.num_processes == self.world_size, "accelerate sees another number of ranks"
 
     @override
@@ -198,7 +198,7 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
     return settings
 
 
-def _accelerator(settings: dict[str, Any], timeout_s: int) -> Any:
+def _accelerator(settings: dict[str, Any]) -> Any:
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     import deepspeed
     from accelerate import Accelerator

@@ -182,7 +182,8 @@ class Trainer:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
             statistics = UpdateStatistics()
-            split_generator = torch.Generator().manual_seed(derive_seed(config.seed, "isolation", self.step))
+            split_seed = derive_seed(config.seed, "isolation", self.step, parallel.rank)
+            split_generator = torch.Generator().manual_seed(split_seed)
             with stopwatch("update"):
                 for _ in range(algorithm.update_epochs):
                     for token_mask in isolation_passes(batch, algorithm, split_generator):

@@ -1,5 +1,6 @@
 """The ranks of one training run: who they are, and the few things they do together."""
 
+import importlib.util
 import os
 import socket
 import warnings
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 from trainer.checkpoint import load_optimizer_tensors, load_weights, optimizer_tensors
 from trainer.config import TrainConfig, dotted_keys
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, MissingError
 
 _ABSENT = object()
 
@@ -183,6 +184,7 @@ def make_parallel(config: TrainConfig) -> Parallel:
 
     Raises:
         ConfigError: several processes without a strategy, or ranks with different configurations.
+        MissingError: DeepSpeed is asked for where it is not installed.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = config.parallel.strategy
@@ -193,6 +195,12 @@ def make_parallel(config: TrainConfig) -> Parallel:
             "add parallel.strategy=ddp or parallel.strategy=deepspeed, or start one process",
         )
     if strategy == "deepspeed":
+        if importlib.util.find_spec("deepspeed") is None:
+            raise MissingError(
+                "DeepSpeed is not installed",
+                "parallel.strategy",
+                "pip install deepspeed, or parallel.strategy=ddp",
+            )
         from trainer.deepspeed import DeepSpeedParallel  # takes seconds to import
 
         return DeepSpeedParallel(config)
@@ -216,7 +224,7 @@ def join_ranks(timeout_s: float, device: torch.device) -> None:
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        backend = "cpu:gloo,cuda:nccl"
+        backend = "nccl"
     torch.distributed.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
 
 
