@@ -33,7 +33,7 @@ def reward_tokens(text: str, answer: str):
 
 
 def make_model(folder: Path, vocab: int) -> None:
-    """A random Qwen2 and a tokenizer whose EOS lies outside the model's vocabulary, so that no completion ends early."""
+    """A random Qwen2, and a tokenizer whose EOS the model cannot sample, so that no completion ends early."""
     import torch
     from transformers import AddedToken, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
@@ -55,7 +55,10 @@ def make_model(folder: Path, vocab: int) -> None:
     # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would cut the words: make them added tokens.
     words = [f"w{i}" for i in range(vocab)]
     tokenizer = Qwen2Tokenizer(
-        vocab={word: i for i, word in enumerate([*words, "</s>"])}, eos_token="</s>", pad_token="w0", unk_token="w0"
+        vocab={word: i for i, word in enumerate([*words, "</s>"])},
+        eos_token="</s>",
+        pad_token="w0",
+        unk_token="w0",
     )
     tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in words[1:200]])
     tokenizer.save_pretrained(folder)

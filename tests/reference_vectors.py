@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rewards.knights_knaves import score_text
 from torch import Tensor
 
+from rewards.knights_knaves import score_text
 from trainer.advantages import (
     discounted_returns,
     grpo_advantages,

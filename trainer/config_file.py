@@ -126,9 +126,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
 def _choices_hint(error: Any, given: Any) -> str:
     expected = (error.get("ctx") or {}).get("expected")
     if error["type"] == "literal_error" and expected:
-        return nearest(
-            str(given), [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")]
-        )
+        return nearest(str(given), [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")])
     return "change the value"
 
 

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import torch
-from rewards.sandbox import ScoredText
 from torch import Tensor
 
+from rewards.sandbox import ScoredText
 from trainer.config import AlgorithmConfig
 from trainer.errors import RewardError
 from trainer.isolation import low_probability_tokens
@@ -54,7 +54,7 @@ def check_reward_failures(metrics: Mapping[str, float], scored: Sequence[ScoredT
     if rate > max_rate:
         first = next((s.message for s in scored if s.status != "ok"), "see the other ranks")
         raise RewardError(
-            f"scoring failed for {rate:.0%} of the completions (reward.max_failure_rate is {max_rate:.0%}): {first}",
+            f"scoring failed for {rate:.0%} of the completions (reward.max_failure_rate {max_rate:.0%}): {first}",
             "reward.functions",
             "mend the reward function, or raise reward.timeout_s or reward.memory_mb",
         )

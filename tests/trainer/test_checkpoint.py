@@ -98,7 +98,9 @@ def test_weights_round_trip_and_foreign_weights_are_refused(tmp_path, tied):
     for a, b in zip(saved.parameters(), fresh.parameters(), strict=True):
         assert torch.equal(a, b)
     with pytest.raises(StorageError, match="does not fit"):
-        load_weights(tmp_path, random_model(family="llama", tied=False) if tied else random_model("qwen2", True, 61).model)
+        load_weights(
+            tmp_path, random_model(family="llama", tied=False) if tied else random_model("qwen2", True, 61).model
+        )
 
 
 def test_optimizer_state_round_trips_by_parameter_name():
