@@ -34,6 +34,7 @@ def check_space(spec: "SweepSpec", document: YamlDocument) -> None:
     _check_combinations(spec.base, space, document)
     _check_search(spec, space, document)
     _check_scheduler(spec, document)
+    _check_workers(spec, document)
 
 
 def place(document: YamlDocument, path: KeyPath) -> str:
@@ -277,6 +278,29 @@ def _check_scheduler(spec: "SweepSpec", document: YamlDocument) -> None:
                 document.where(("scheduler", name, "grace_period")),
                 f"write at most {evaluations}",
             )
+
+
+def _check_workers(spec: "SweepSpec", document: YamlDocument) -> None:
+    workers, where = spec.resources.workers_per_trial, document.where(("resources", "workers_per_trial"))
+    if workers == 1:
+        return
+    for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
+        section, _, field = key.partition(".")
+        searched = spec.parameters.get(key)
+        values = [getattr(getattr(spec.base, section), field)] if searched is None else searched.extremes
+        for value in values:
+            if value == "none":
+                raise ConfigError(
+                    f"{workers} workers a trial, but the trainer's parallel.strategy is none",
+                    where,
+                    "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
+                )
+            if isinstance(value, int) and value % workers:
+                raise ConfigError(
+                    f"{key} {value} cannot be split over {workers} workers",
+                    where,
+                    f"make it a multiple of {workers}",
+                )
 
 
 def _show(values: Mapping[str, Any]) -> str:

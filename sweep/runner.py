@@ -96,13 +96,6 @@ def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
 
 
 def _check(spec: SweepSpec, options: Options) -> None:
-    workers = spec.resources.workers_per_trial
-    if workers > 1 and spec.base.parallel.strategy == "none":
-        raise ConfigError(
-            f"{workers} workers a trial, but the trainer's parallel.strategy is none",
-            "resources.workers_per_trial",
-            "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
-        )
     if options.address is None:
         check_fit(spec.resources, [local_node(options.cpus)])
     if options.factory is build_trainer:

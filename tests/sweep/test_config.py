@@ -2,6 +2,7 @@
 
 import importlib.resources
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -305,10 +306,48 @@ def test_python_tags_are_refused(tmp_path: Path) -> None:
     assert not Path("planted").exists()
 
 
+@pytest.mark.parametrize(
+    ("trainer", "parameters", "what"),
+    [
+        ({}, {}, "4 workers a trial, but the trainer's parallel.strategy is none"),
+        ({}, {"parallel.strategy": {"choice": ["ddp", "none"]}}, "4 workers a trial, but the trainer's"),
+        (
+            {"parallel.strategy": "ddp", "rollout.prompts_per_step": 6},
+            {},
+            "rollout.prompts_per_step 6 cannot be split over 4 workers",
+        ),
+        (
+            {"parallel.strategy": "ddp"},
+            {"optim.update_batch_size": {"choice": [8, 10]}},
+            "optim.update_batch_size 10 cannot be split over 4 workers",
+        ),
+    ],
+)
+def test_workers_that_cannot_share_the_training_are_refused(
+    tmp_path: Path, trainer: dict[str, Any], parameters: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(what)) as refused:
+        make_spec(
+            tmp_path,
+            trainer={"preset": "base.yaml", "overrides": trainer},
+            parameters={"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}, **parameters},
+            baselines=[],
+            resources={"workers_per_trial": 4},
+        )
+    assert "resources.workers_per_trial" in refused.value.where
+
+
+def test_strategies_may_be_searched(tmp_path: Path) -> None:
+    strategies = {"parallel.strategy": {"choice": ["ddp", "deepspeed"]}}
+    spec = make_spec(tmp_path, parameters=strategies, baselines=[], resources={"workers_per_trial": 2})
+    assert spec.base.parallel.strategy == "none"
+
+
 def test_everything_of_a_space_is_read(tmp_path: Path) -> None:
     spec = make_spec(
         tmp_path,
         scheduler={"asha": {"grace_period": 2, "reduction_factor": 3}},
+        trainer={"preset": "base.yaml", "overrides": {"parallel.strategy": "ddp"}},
         resources={"gpus_per_trial": 4, "workers_per_trial": 4},
     )
     assert spec.base.max_steps == 60
