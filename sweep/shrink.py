@@ -29,7 +29,7 @@ from trainer.errors import ConfigError
 SUFFIX = "-shrunk"
 PRESET = "tiny_kk"
 STEPS = 2  # training steps, with an evaluation after each
-CONFIGURATIONS = 2  # proposed besides the baselines, which all stay
+CONFIGURATIONS = 3  # proposed besides the baselines, which all stay; enough for every arm of the ablations
 SEEDS = 1
 CONCURRENT = 2
 TRAINING_PUZZLES = 100

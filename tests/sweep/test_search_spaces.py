@@ -112,19 +112,20 @@ def test_every_space_plans(name, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_GPUS)  # the quickstart space runs as it is
 def test_every_space_runs_shrunken(name: str, tiny_policy: Path, tmp_path: Path) -> None:
-    """All baselines and one proposal really train, on Ray, and every trial ends COMPLETE."""
+    """All baselines, one proposal and every arm of an ablation really train, and every trial ends COMPLETE."""
+    proposed = {"ablation_order": 3, "ablation_filters": 2}.get(name, 1)
     code = main(
         [
             *("run", str(PUBLISHED[name]), f"trainer.model.name_or_path={tiny_policy}"),
             # One at a time: a trial of two steps is over sooner than another rank has started.
-            *("search.configurations=1", "limits.max_concurrent=1"),
+            *(f"search.configurations={proposed}", "limits.max_concurrent=1"),
             *("--shrink", "--offline", "--cpus", "2", "--runs-dir", str(tmp_path)),
         ]
     )
     assert code == 0
     folder, spec = tmp_path / f"{name}-shrunk", load_space(PUBLISHED[name])
     ended = results(folder)
-    assert [result["state"] for result in ended.values()] == ["COMPLETE"] * (len(spec.baselines) + 1)
+    assert [result["state"] for result in ended.values()] == ["COMPLETE"] * (len(spec.baselines) + proposed)
     expected = baselines(spec)
     for number, row in enumerate(expected):
         trial = f"c{number:03d}-s{spec.seeds[0]}"

@@ -49,7 +49,7 @@ def test_what_is_searched_stays(tmp_path):
     assert small.parameters == published.parameters
     assert small.baselines == published.baselines
     assert small.objective == published.objective
-    assert small.search == published.search.model_copy(update={"configurations": 2})
+    assert small.search == published.search.model_copy(update={"configurations": 3})
     # Two evaluations, and so at most two before a trial may be stopped.
     asha = published.scheduler.asha
     assert asha is not None
@@ -85,7 +85,7 @@ def test_a_whole_grid_is_capped(tmp_path):
     parameters = {"algorithm.ar_alpha": {"quniform": [0.0, 0.5, 0.1]}}
     path = large_space(tmp_path, parameters=parameters, baselines=[], search={"sampler": "grid"})
     small = shrink(load_space(path))
-    assert (small.search.sampler, small.search.configurations) == ("grid", 2)
+    assert (small.search.sampler, small.search.configurations) == ("grid", 3)
 
 
 def test_overrides_win_over_shrinking(tmp_path):
@@ -133,6 +133,6 @@ def test_plan_says_what_was_replaced(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "policy tiny instead of org/model-7b" in printed
     assert "instead of task math's data" in printed
-    assert "4: 4 configurations x 1 seeds" in printed
+    assert "5: 5 configurations x 1 seeds" in printed
     assert main(["plan", str(path), "--shrink", "--json", "--runs-dir", str(tmp_path / "runs")]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["gpus_per_trial"] == 0  # nothing but JSON
