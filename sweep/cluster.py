@@ -1,7 +1,6 @@
 """Starting Ray for a sweep: what the machine or cluster has, and whether a trial fits."""
 
 import logging
-import math
 import os
 import secrets
 import shutil
@@ -50,8 +49,11 @@ def local_node(cpus: int | None = None) -> Node:
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
-    """Trials that fit on the nodes at one time when each stays on one node."""
-    return sum(_trials_on(resources, node) for node in nodes)
+    """Trials that fit on the nodes at one time; each stays on one node under STRICT_PACK."""
+    workers, by_node = resources.workers_per_trial, [_workers_on(resources, node) for node in nodes]
+    if resources.placement == "PACK":
+        return sum(by_node) // workers
+    return sum(fitting // workers for fitting in by_node)
 
 
 def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
@@ -64,15 +66,15 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
         return
     cpus = resources.workers_per_trial * resources.cpus_per_worker
     total = Node(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
-    spread = resources.placement == "PACK" and _spread_fits(resources, nodes)
-    if spread:
-        return
-    largest = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
+    spread = resources.model_copy(update={"placement": "PACK"})
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpus))
+    single = "" if len(nodes) == 1 else f" on {len(nodes)} nodes, at most {_size(largest)} on one"
     raise MissingError(
-        f"a trial needs {resources.gpus_per_trial:g} GPUs and {cpus} CPUs; "
-        f"present: {total.gpus:g} GPUs and {total.cpus:g} CPUs{largest}",
+        f"a trial needs {resources.gpus_per_trial:g} GPUs and {cpus} CPUs; present: {_size(total)}{single}",
         "resources.gpus_per_trial" if resources.gpus_per_trial > total.gpus else "resources.workers_per_trial",
-        "lower resources, or name a cluster with --address",
+        "let a trial's workers spread over nodes: resources.placement=PACK"
+        if slots(spread, nodes)
+        else "lower resources, or name a cluster with --address",
     )
 
 
@@ -133,19 +135,13 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
     ]
 
 
-def _trials_on(resources: ResourcesSpec, node: Node) -> int:
-    per_gpu = resources.gpus_per_trial
-    by_cpu = node.cpus // (resources.workers_per_trial * resources.cpus_per_worker)
-    return int(min(by_cpu, node.gpus // per_gpu if per_gpu else by_cpu))
+def _workers_on(resources: ResourcesSpec, node: Node) -> int:
+    by_cpu = node.cpus // resources.cpus_per_worker
+    return int(min(by_cpu, node.gpus // resources.gpus_per_worker if resources.gpus_per_worker else by_cpu))
 
 
-def _spread_fits(resources: ResourcesSpec, nodes: list[Node]) -> bool:
-    per_gpu = resources.gpus_per_worker
-    workers = sum(
-        int(min(node.cpus // resources.cpus_per_worker, node.gpus // per_gpu if per_gpu else math.inf))
-        for node in nodes
-    )
-    return workers >= resources.workers_per_trial
+def _size(node: Node) -> str:
+    return f"{node.gpus:g} GPUs and {node.cpus:g} CPUs"
 
 
 def _usable_cpus() -> int:

@@ -163,6 +163,9 @@ class LimitsSpec(Section):
     max_failures: Annotated[int, Field(ge=0)] = Field(2, description="retries of a trial that dies")
     time_budget_s: Positive | None = Field(None, description="stop after this long [s]")
     gpu_hours: Positive | None = Field(None, description="stop after this many GPU hours")
+    stall_timeout_s: Positive = Field(
+        1800, description="a trial that neither trains a step nor evaluates for this long counts as failed [s]"
+    )
 
 
 class SweepSpec(Section):

@@ -141,6 +141,7 @@ def _search(
         resources=spec.resources,
         stop_file=folder.stop,
         parent_run=parent.run_id if parent else None,
+        stall_timeout_s=spec.limits.stall_timeout_s,
         factory=options.factory,
     )
     try:

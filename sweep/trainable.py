@@ -42,6 +42,7 @@ from trainer.variants import variant_name
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 20.0
+FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class TrialPlan:
     resources: ResourcesSpec
     stop_file: Path
     parent_run: str | None = None
-    stall_timeout_s: float = 1800.0
+    stall_timeout_s: float = 1800.0  # without a training step or an answer a rank counts as hung
     factory: TrainerFactory = build_trainer
 
     def run_dir(self, trial: str) -> Path:
@@ -117,6 +118,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             return self._failed(error)
         except Exception as error:
             self._note_failure(error)
+            self._close("KILLED", FAILED_CLOSE_TIMEOUT_S)
+            self._end_group()
             raise
         if period.interrupted:
             return self._interrupted(period.step)
@@ -137,13 +140,13 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._close("KILLED")
         self._end_group()
 
-    def _close(self, status: str) -> None:
+    def _close(self, status: str, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """End the run of the trial on all ranks; ranks that cannot answer any more are ended instead."""
         if self._group is None or not self._built:
             return
         self._built = False
         try:
-            self._group.call("close", status, timeout=CLOSE_TIMEOUT_S)
+            self._group.call("close", status, timeout=timeout)
         except Exception:
             logger.warning("the ranks of %s could not close their run", self._assignment.trial, exc_info=True)
             self._end_group()
@@ -206,7 +209,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._assignment.run_dir.mkdir(parents=True, exist_ok=True)
             (self._assignment.run_dir / FAILURE_FILE).unlink(missing_ok=True)
             save_config(self._assignment.config, self._assignment.run_dir / "config.yaml")
-            self._last_step = self._group.call("build", self.plan.factory, self._assignment)[0]
+            built = self._group.call(
+                "build", self.plan.factory, self._assignment, timeout=self.plan.stall_timeout_s
+            )
+            self._last_step = built[0]
             self._built = True
         return self._group
 
@@ -235,7 +241,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _failed(self, error: Exception) -> dict[str, Any]:
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
-        self._close("FAILED")
+        self._close(
+            "FAILED", FAILED_CLOSE_TIMEOUT_S if self.plan.resources.workers_per_trial > 1 else CLOSE_TIMEOUT_S
+        )
         return {
             STEP: step,
             FINISHED_KEY: False,

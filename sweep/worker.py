@@ -130,17 +130,15 @@ class RankWorker:
 
     def __init__(self) -> None:
         self._trainer: TrainerLike | None = None
+        self._port = _reserve_port()
 
     def describe(self) -> dict[str, Any]:
-        """Where this rank runs: node, address, a free port, process id and GPUs."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
+        """Where this rank runs: node, address, a port that is its own, process id and GPUs."""
         context = ray.get_runtime_context()
         return {
             "node": context.get_node_id(),
             "address": ray.util.get_node_ip_address(),
-            "port": port,
+            "port": self._port.getsockname()[1],
             "pid": os.getpid(),
             "gpus": context.get_accelerator_ids().get("GPU", []),
         }
@@ -313,6 +311,18 @@ def _result(future: ray.ObjectRef, rank: int) -> Any:
         raise WorkerLostError(f"rank {rank} ran out of memory: {_first_lines(error)}") from error
     except ray.exceptions.RayError as error:
         raise WorkerLostError(f"rank {rank} died: {_first_lines(error)}") from error
+
+
+def _reserve_port() -> socket.socket:
+    """A bound socket: until it is closed the system gives its port to nobody who asks for any free one.
+
+    Neither side of the reservation listens yet and both allow the address to be reused, so that torch can
+    listen on the port although it is bound here; seconds pass until it does.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    return reserved
 
 
 def _first_lines(error: Exception, limit: int = 300) -> str:
