@@ -57,6 +57,17 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
     return limit
 
 
+def without_dual_chunk_attention(config: Any) -> Any:
+    """The model's configuration without its attention for contexts of a million tokens.
+
+    Qwen2.5-1M models ask vLLM for it, which needs a backend of its own; the policy in transformers attends
+    plainly, and below a chunk (262,144 tokens) the two are the same.
+    """
+    if hasattr(config, "dual_chunk_attention_config"):
+        del config.dual_chunk_attention_config
+    return config
+
+
 class VllmEngine:
     """A vLLM engine that takes its weights from the live policy after every update.
 
@@ -124,6 +135,7 @@ class VllmEngine:
             "skip_tokenizer_init": True,
             "generation_config": "vllm",
             "disable_log_stats": True,
+            "hf_overrides": without_dual_chunk_attention,
         }
         if world_size > 1:
             options["distributed_executor_backend"] = "external_launcher"

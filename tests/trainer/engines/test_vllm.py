@@ -142,3 +142,18 @@ def test_generating_before_the_first_sync_is_a_mistake(start):
     model = random_qwen(tied=True, layers=1)
     with pytest.raises(AssertionError, match="synchronise"):
         start(model).generate(prompts((8,)), [[1]], SamplingParams(temperature=1.0, max_new_tokens=4))
+
+
+def test_a_model_that_asks_for_dual_chunk_attention_is_attended_as_the_policy_does(start):
+    model = random_qwen(tied=True)
+    model.config.dual_chunk_attention_config = {
+        "chunk_size": 128,
+        "local_size": 32,
+        "original_max_position_embeddings": 160,
+    }
+    engine = start(model)
+    engine.sync_weights(model)
+    asked = prompts(LENGTHS)
+    params = SamplingParams(temperature=0.7, max_new_tokens=16, stop_token_ids=(STOP,))
+    samples = engine.generate(asked, SEEDS, params)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
