@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep import plan as plans
-from sweep.cluster import check_fit, local_node, prepare_environment
+from sweep.cluster import check_address, check_fit, local_node, prepare_environment
 from sweep.config import SweepSpec, load_space, with_more_configurations
 from sweep.shrink import load_shrunk
 from sweep.state import (
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--json", action="store_true", help="print JSON")
     machine = argparse.ArgumentParser(add_help=False)
     machine.add_argument(
-        "--address", help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT (default: start Ray here)"
+        "--address", help="Ray cluster that this machine is a node of: auto or HOST:PORT (default: start Ray here)"
     )
     machine.add_argument("--cpus", type=_positive, help="CPUs of this machine to use (default: all)")
     space = argparse.ArgumentParser(add_help=False)
@@ -205,6 +205,7 @@ def _options(arguments: argparse.Namespace) -> "Options":
 
 def _prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
     """What comes before Ray is imported, which takes seconds and reads the environment."""
+    check_address(arguments.address)
     prepare_environment(arguments.address)
     if arguments.address is None:
         check_fit(spec.resources, [local_node(arguments.cpus)])

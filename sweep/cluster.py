@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweep.config import ResourcesSpec
-from trainer.errors import MissingError
+from trainer.errors import ConfigError, MissingError
 
 OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
 
@@ -92,6 +92,21 @@ def prepare_environment(address: str | None) -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
+def check_address(address: str | None) -> None:
+    """Refuse an address a sweep cannot be driven through.
+
+    Raises:
+        ConfigError: a Ray client's; Tune would then run the sweep out of sight on the head node.
+    """
+    if address is not None and address.startswith("ray://"):
+        raise ConfigError(
+            "a sweep is not driven through a Ray client",
+            f"--address {address}",
+            "type it on a node of the cluster with --address auto, or send it there with `ray job submit` "
+            "(sweep/docs/cluster.md)",
+        )
+
+
 def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
     """Start Ray on this machine, or connect to a cluster, and return its nodes.
 
@@ -166,7 +181,7 @@ def _visible_gpus() -> int:
 
 
 def _forwarded_environment() -> dict[str, str]:
-    prefixes = ("MLFLOW_", "LOPTUNE_")
+    prefixes = ("MLFLOW_", "LOPTUNE_", "HF_HOME", "HF_HUB_OFFLINE")
     return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
 
 

@@ -2,18 +2,20 @@
 
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune.experiment import Trial
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from sweep.config import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP
+from sweep.config import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
 from sweep.state import SweepFolder
 from sweep.summary import failure_note, last_step
 from sweep.table import TrialRow, duration, number, parameter_text, trial_table
@@ -21,6 +23,7 @@ from sweep.table import TrialRow, duration, number, parameter_text, trial_table
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 0.5
+WAITING_S = 15.0  # a trial that has its resources starts within seconds
 HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
 
 
@@ -79,9 +82,13 @@ class Reporter:
 class SweepCallback(tune.Callback):  # type: ignore[misc]
     """Tells the reporter what Tune does. An exception in a callback would end the sweep, so none gets out."""
 
-    def __init__(self, reporter: Reporter, max_failures: int, changed: threading.Event) -> None:
+    def __init__(
+        self, reporter: Reporter, resources: ResourcesSpec, max_failures: int, changed: threading.Event
+    ) -> None:
         self._reporter: Reporter | None = reporter
+        self._resources = resources
         self._max_failures = max_failures
+        self._waiting_since: dict[str, float] = {}
         self._changed: threading.Event | None = changed  # set when a trial has ended
         self._trials: Sequence[Trial] = ()
 
@@ -152,6 +159,18 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._trials = trials
         if self._reporter is not None:
             self._reporter.refresh()
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Say which trials find no free resources, once each time they wait for long."""
+        pending = {trial.trial_id: trial for trial in self._trials if trial.status == Trial.PENDING}
+        now = time.monotonic()
+        since = {name: self._waiting_since.get(name, now) for name in pending}
+        for name, trial in pending.items():
+            if now - since[name] > WAITING_S:
+                since[name] = math.inf
+                self._event(self._row(trial), f"waits for {_free(self._resources)}", lasting=True)
+        self._waiting_since = since
 
     def _row(self, trial: Trial) -> TrialRow:
         assert self._reporter is not None
@@ -173,6 +192,19 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def _event(self, row: TrialRow, text: str, *, lasting: bool = False) -> None:
         assert self._reporter is not None
         self._reporter.event(row.trial, text, lasting=lasting)
+
+
+def _free(resources: ResourcesSpec) -> str:
+    needed = {
+        "GPU": resources.gpus_per_trial,
+        "CPU": float(resources.workers_per_trial * resources.cpus_per_worker),
+    }
+    free, present = ray.available_resources(), ray.cluster_resources()
+    return " and ".join(
+        f"{number:g} {kind}s ({free.get(kind, 0):g} of {present.get(kind, 0):g} free)"
+        for kind, number in needed.items()
+        if number
+    )
 
 
 def _attention(row: TrialRow) -> tuple[int, str]:

@@ -24,6 +24,7 @@ from sweep.config import EVALUATION, SCORE, SweepSpec, dump_space
 from sweep.control import StopControl, orderly_signals
 from sweep.preflight import check_training
 from sweep.progress import Reporter, SweepCallback
+from sweep.reach import check_reach
 from sweep.search import ConfigurationSearcher
 from sweep.space import trial_config
 from sweep.state import (
@@ -38,7 +39,7 @@ from sweep.summary import best_configuration, gpu_hours_spent, planned_trials, t
 from sweep.trainable import TrialPlan, bind, windowed
 from sweep.worker import TrainerFactory, build_trainer, evaluation_history
 from trainer.config import save_config
-from trainer.errors import ConfigError, StorageError, UserError
+from trainer.errors import ConfigError, MissingError, StorageError, UserError
 from trainer.mlflow_store import prepare_store, tracking_uri
 from trainer.parent_run import ParentRun, open_parent_run
 
@@ -74,7 +75,12 @@ def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     _check(spec, options)
     with hold(folder):
         folder.space.write_text(dump_space(spec), encoding="utf-8")
-        return _drive(spec, folder, options)
+        try:
+            return _drive(spec, folder, options)
+        except (ConfigError, MissingError):
+            if not folder.ledger.exists():  # nothing has begun: the name is free again
+                folder.space.unlink(missing_ok=True)
+            raise
 
 
 def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
@@ -109,9 +115,13 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     control = StopControl(folder, spec.limits, spec.resources.gpus_per_trial, gpu_hours_spent(spec, folder))
     parent: ParentRun | None = None
     try:
-        parent = _open_parent(spec, folder)
-        with Reporter(folder, planned_trials(spec), trial_rows(spec, folder)) as reporter:
-            _search(spec, folder, options, parent, control, reporter)
+        with _ray(options, folder) as nodes:
+            check_fit(spec.resources, nodes)
+            if options.address is not None:
+                check_reach(spec, folder)
+            parent = _open_parent(spec, folder)
+            with Reporter(folder, planned_trials(spec), trial_rows(spec, folder)) as reporter:
+                _search(spec, folder, options, nodes, parent, control, reporter)
     except KeyboardInterrupt:
         control.request("interrupted", interrupted=True)
     except BaseException:
@@ -126,6 +136,7 @@ def _search(
     spec: SweepSpec,
     folder: SweepFolder,
     options: Options,
+    nodes: list[Node],
     parent: ParentRun | None,
     control: StopControl,
     reporter: Reporter,
@@ -136,6 +147,7 @@ def _search(
         experiment=_experiment(spec),
         sweep_dir=folder.root,
         runs_dir=folder.runs_dir,
+        working_dir=Path.cwd(),
         base=spec.base,
         objective=spec.objective,
         resources=spec.resources,
@@ -145,10 +157,8 @@ def _search(
         factory=options.factory,
     )
     try:
-        with _ray(options, folder) as nodes:
-            check_fit(spec.resources, nodes)
-            with orderly_signals(control, reporter.line), _mirror(spec, folder, parent) as changed:
-                _tune(spec, folder, plan, searcher, control, reporter, nodes, changed)
+        with orderly_signals(control, reporter.line), _mirror(spec, folder, parent) as changed:
+            _tune(spec, folder, plan, searcher, control, reporter, nodes, changed)
     except tune.TuneError as error:
         last = str(error).strip().splitlines()[-1]
         raise StorageError(f"Ray Tune gave up: {last}", str(folder.log), command("resume", folder)) from error
@@ -166,7 +176,7 @@ def _tune(
     nodes: list[Node],
     changed: threading.Event,
 ) -> None:
-    callback = SweepCallback(reporter, spec.limits.max_failures, changed)
+    callback = SweepCallback(reporter, spec.resources, spec.limits.max_failures, changed)
     control.attach(searcher.halt, callback.running)
     with tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch:
         tuner = tune.Tuner(

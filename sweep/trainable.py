@@ -57,6 +57,7 @@ class TrialPlan:
     objective: ObjectiveSpec
     resources: ResourcesSpec
     stop_file: Path
+    working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None
     stall_timeout_s: float = 1800.0  # without a training step or an answer a rank counts as hung
     factory: TrainerFactory = build_trainer
@@ -173,6 +174,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             run_dir=run_dir,
             runs_dir=plan.runs_dir,
             experiment=plan.experiment,
+            working_dir=plan.working_dir,
             stop_file=plan.stop_file,
             tags=tags,
         )

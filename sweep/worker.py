@@ -65,6 +65,7 @@ class Assignment:
     runs_dir: Path
     experiment: str
     stop_file: Path  # its existence asks every rank to stop at the next training step
+    working_dir: Path = Path()  # relative paths and reward modules of the configuration are looked up here
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -152,7 +153,8 @@ class RankWorker:
         """Build the trial's trainer, continue from its newest intact checkpoint and return the step."""
         _send_stderr_to(assignment.run_dir / "stderr.log")
         self.close("KILLED")
-
+        if assignment.working_dir.is_dir():  # a node of a cluster may lack it
+            os.chdir(assignment.working_dir)
         started = time.monotonic()
         progress = StopWatcher(assignment.stop_file)
         self._trainer = progress.trainer = factory(assignment, progress)

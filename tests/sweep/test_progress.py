@@ -1,4 +1,5 @@
 import io
+import itertools
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,8 @@ import cloudpickle
 import pytest
 from rich.console import Console
 
+from sweep import progress
+from sweep.config import ResourcesSpec
 from sweep.progress import Reporter, SweepCallback
 from sweep.state import SweepFolder
 from sweep.table import TrialRow, duration, number, parameter_text, trial_table
@@ -21,7 +24,7 @@ def trial(**result: Any) -> Any:
 
 @pytest.fixture
 def callback(tmp_path: Path) -> SweepCallback:
-    return SweepCallback(Reporter(SweepFolder(tmp_path, "demo"), planned=2), 2, threading.Event())
+    return SweepCallback(Reporter(SweepFolder(tmp_path, "demo"), planned=2), ResourcesSpec(), 2, threading.Event())
 
 
 def test_a_trial_is_told_in_lines(callback: SweepCallback, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +55,21 @@ def test_an_end_is_told_as_what_it_is(
     assert words in capsys.readouterr().out
     assert callback._reporter is not None
     assert callback._reporter.rows["c000-s1"].state == state
+
+
+def test_a_trial_that_finds_no_free_resources_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    four = ResourcesSpec(gpus_per_trial=4, workers_per_trial=4, cpus_per_worker=2)
+    callback = SweepCallback(Reporter(SweepFolder(tmp_path, "demo"), planned=2), four, 2, threading.Event())
+    monkeypatch.setattr(progress.ray, "available_resources", lambda: {"GPU": 2.0, "CPU": 30.0})
+    monkeypatch.setattr(progress.ray, "cluster_resources", lambda: {"GPU": 8.0, "CPU": 32.0})
+    clock = itertools.count(0.0, 4.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    pending = SimpleNamespace(**vars(trial()), trial_id="t", status="PENDING")
+    for _ in range(10):
+        callback.on_step_end(0, [pending])
+    assert capsys.readouterr().out == "c000-s1  waits for 4 GPUs (2 of 8 free) and 8 CPUs (30 of 32 free)\n"
 
 
 def test_a_retry_says_why(callback: SweepCallback, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
