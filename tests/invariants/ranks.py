@@ -52,4 +52,9 @@ def run_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path, t
     codes = wait_ranks(start_ranks(module, world_size, job, folder), timeout)
     logs = [(folder / f"rank-{rank}.log").read_text()[-4000:] for rank in range(world_size)]
     assert codes == [0] * world_size, f"exit codes {codes}\n" + "\n".join(logs)
+    return read_results(folder, world_size)
+
+
+def read_results(folder: Path, world_size: int) -> list[Any]:
+    """What each rank wrote to ``rank-R.json``."""
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world_size)]

@@ -95,8 +95,8 @@ def main(folder: Path) -> None:
         config = small_config(Path(job["model"]), case["overrides"])
         sabotage = case.get("sabotage", {}).get(rank, {})
         results[name] = run_case(config, Path(job["runs"]) / name, **sabotage)
+        (folder / f"rank-{rank}.json").write_text(json.dumps(results))
     leave_ranks()
-    (folder / f"rank-{rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def test_gradient_checkpointing_computes_layers_again_in_the_backward_pass(tmp_p
     config = ModelConfig(name_or_path=str(tmp_path), gradient_checkpointing=recompute)
     policy = load_policy(config, torch.device("cpu"))
     seen = []
-    policy.model.layers[0].mlp.register_forward_hook(lambda *_: seen.append(1))
+    policy.model.layers[0].mlp.register_forward_pre_hook(lambda *_: seen.append(1))
     batch = make_batch()
     scores = LogprobModel(policy, 1.0, 16)(batch.input_ids, batch.prompt_lengths, batch.completion_mask)
     scores.logprobs.sum().backward()
