@@ -208,6 +208,9 @@ class OptimConfig(Section):
     tokens_per_microbatch: Count = Field(
         16384, description="token budget of one forward-backward, padding counted"
     )
+    kept_forward_tokens: Annotated[int, Field(ge=0)] = Field(
+        16384, description="tokens whose forward before the first update is reused in it; costs memory, 0 is off"
+    )
     logits_chunk_mb: Count = Field(128, description="float32 logits that exist at one time [MiB]")
 
 

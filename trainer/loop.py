@@ -173,7 +173,9 @@ class Trainer:
         stopwatch = Stopwatch()
         with stopwatch("step"):
             # A wrapped policy may not run other forwards between one with gradient and its backward.
-            first = FirstForward() if isinstance(self.policy, LogprobModel) else None
+            first = (
+                FirstForward(config.optim.kept_forward_tokens) if isinstance(self.policy, LogprobModel) else None
+            )
             batch, scores, plan, metrics = self.collect_batch(stopwatch, first)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = reweight_advantages(batch, algorithm)

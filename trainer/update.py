@@ -39,23 +39,35 @@ class UpdateStatistics:
 
 
 class FirstForward:
-    """The scored first microbatch with its graph, from scoring to the first optimizer step.
+    """Forwards of the first update batch with their graphs, from scoring to the first optimizer step.
 
-    Until that step the weights do not move, so the forward that gave its old log-probabilities is the one its
+    Until that step the weights do not move, so the forwards that gave its old log-probabilities are those its
     update would compute again.
+
+    Args:
+        max_tokens: rows x longest sequence, added over the microbatches whose graphs are held.
     """
 
-    def __init__(self) -> None:
-        self._scores: TokenScores | None = None
+    def __init__(self, max_tokens: int) -> None:
+        self._room = max_tokens
+        self._scores: dict[int, TokenScores] = {}
 
-    def keep(self, scores: TokenScores) -> None:
-        """Hold scores that were computed with gradient."""
-        self._scores = scores
+    def has_room(self, tokens: int) -> bool:
+        """Whether a microbatch of so many tokens may be kept."""
+        return tokens <= self._room
 
-    def take(self) -> TokenScores | None:
-        """What was kept, once: the graph goes with it."""
-        scores, self._scores = self._scores, None
-        return scores
+    def keep(self, index: int, scores: TokenScores, tokens: int) -> None:
+        """Hold the scores of a microbatch of the first update batch that were computed with gradient."""
+        self._room -= tokens
+        self._scores[index] = scores
+
+    def take(self, index: int) -> TokenScores | None:
+        """What was kept of a microbatch, once: the graph goes with it."""
+        return self._scores.pop(index, None)
+
+    def clear(self) -> None:
+        """Let go of everything: the weights have moved."""
+        self._scores.clear()
 
 
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
@@ -85,21 +97,22 @@ def score_batch(
         batch: B rows.
         plan: update batches that cover them.
         with_entropy: also give entropies and gradient norms.
-        first: keeps the forward of the first microbatch.
+        first: keeps forwards of the first update batch.
     """
     logprobs = torch.zeros_like(batch.completion_mask)
     entropies = torch.zeros_like(batch.completion_mask)
     gradient_norms = torch.zeros_like(batch.completion_mask)
     for update_batch in plan:
-        for rows in update_batch.microbatches:
+        for index, rows in enumerate(update_batch.microbatches):
             part = select_rows(batch, rows if len(rows) else update_batch.shortest)
-            keeps_graph = first is not None and rows is plan[0].microbatches[0]
+            tokens = part.input_ids.numel()
+            keeps_graph = first is not None and update_batch is plan[0] and first.has_room(tokens)
             with torch.set_grad_enabled(keeps_graph):
                 scores: TokenScores = model(
                     part.input_ids, part.prompt_lengths, part.completion_mask, with_entropy
                 )
             if first is not None and keeps_graph:
-                first.keep(scores)
+                first.keep(index, scores, tokens)
             if len(rows) == 0:
                 continue
             width = part.completion_mask.shape[1]
@@ -157,8 +170,7 @@ def update_policy(
         for index, micro_rows in enumerate(update_batch.microbatches):
             part = select_rows(batch, micro_rows if len(micro_rows) else update_batch.shortest)
             with parallel.microbatch(policy, index == len(update_batch.microbatches) - 1):
-                unmoved = first is not None and statistics.updates == 0 and micro_rows is plan[0].microbatches[0]
-                kept = first.take() if first is not None and unmoved else None
+                kept = first.take(index) if first is not None and update_batch is plan[0] else None
                 scores = kept or policy(part.input_ids, part.prompt_lengths, part.completion_mask)
                 if len(micro_rows) == 0:
                     parallel.backward(scores.logprobs.sum() * 0.0)
@@ -183,6 +195,8 @@ def update_policy(
                 token_mask[micro_rows, : part.completion_mask.shape[1]],
                 algorithm,
             ).cpu()
+        if first is not None:
+            first.clear()
         loss = float(parallel.sum(loss_sum))
         grad_norm = parallel.step(policy, optimizer, max_grad_norm)
         for quantity, number in (("loss", loss), ("gradient norm", grad_norm)):
