@@ -6,7 +6,9 @@ import socket
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import reduce
 from itertools import chain, zip_longest
+from operator import getitem
 from typing import Any
 
 import torch
@@ -249,7 +251,8 @@ def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
     Raises:
         ConfigError: on every rank, naming the first key that differs and its values.
     """
-    values = {key: _value(config, key) for key in dotted_keys()}
+    data = config.model_dump(mode="json")
+    values = {key: reduce(getitem, key.split("."), data) for key in dotted_keys()}
     everyone: list[dict[str, Any]] = parallel.gather([values])
     for rank, theirs in enumerate(everyone):
         for key, value in theirs.items():
@@ -259,13 +262,6 @@ def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
                     key,
                     "start every rank with the same configuration",
                 )
-
-
-def _value(config: TrainConfig, key: str) -> Any:
-    value: Any = config.model_dump(mode="json")
-    for part in key.split("."):
-        value = value[part]
-    return value
 
 
 def _free_port() -> int:
