@@ -80,7 +80,8 @@ def contenders(sweep: Sweep) -> list[Contender]:
     judged = comparable(sweep)
     if judged.empty:
         return []
-    means = judged.groupby("label").score.mean().sort_values(kind="stable")
+    whole = judged[judged.configuration.isin(sweep.configurations().configuration)]
+    means = (judged if whole.empty else whole).groupby("label").score.mean().sort_values(kind="stable")
     best, base = str(means.index[-1 if sweep.objective.mode == "max" else 0]), plain_baseline(judged)
     roles = {best: "best"} if base in (None, best) else {best: "best", str(base): "baseline"}
     return [

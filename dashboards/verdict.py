@@ -35,7 +35,7 @@ def verdict(sweep: Sweep) -> list[str]:
         step = "Next: run the plain baseline on the same seeds."
         return [first, *_confirmed(sweep), *_cost(sweep), step, _counts(sweep)]
     found = test(_scores(judged), base, sweep.objective.mode)
-    lines = [_finding(sweep, judged, found), *_confirmed(sweep), _noise(found)]
+    lines = [_finding(sweep, judged, found), _noise(found), *_confirmed(sweep)]
     return [line for line in [*lines, *_cost(sweep), _next_step(sweep, found), _counts(sweep)] if line]
 
 
@@ -115,7 +115,7 @@ def _confirmed(sweep: Sweep) -> list[str]:
     if base is None or judged.label.nunique() < 2:
         return [f"Confirmation on fresh seeds: {sweep.confirmation.progress}."]
     found = test(_scores(judged), base, sweep.objective.mode)
-    return [f"On fresh seeds: {found.finding} {found.reason}"]
+    return [f"On fresh seeds: {found.finding} {found.reason} Next: {found.next_step}"]
 
 
 def _cost(sweep: Sweep) -> list[str]:
@@ -130,6 +130,8 @@ def _cost(sweep: Sweep) -> list[str]:
 
 def _next_step(sweep: Sweep, found: Verdict) -> str:
     seeds, configurations = found.confirmation_seeds, 2
+    if sweep.confirmation is not None:
+        return ""  # what fresh seeds said stands above; the search's own numbers say no more
     if found.best == found.baseline or (found.seeds >= 2 and seeds is None and not found.evidence):
         return f"Next: {found.next_step}"
     if found.winner == found.baseline and found.interval is not None:

@@ -355,7 +355,7 @@ def _ui(arguments: argparse.Namespace) -> int:
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec = read_spec(folder)
     uri = _tracking_uri(spec, folder)
-    page = runs_page(uri, spec.base.tracking.experiment or spec.name)
+    page = runs_page(uri, spec.base.tracking.experiment or spec.name, folder.name)
     if uri.startswith("http"):
         print(f"MLflow: {uri}{page}  (experiment {folder.name})")
         return 0

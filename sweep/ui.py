@@ -4,15 +4,24 @@ import os
 import socket
 import sys
 from typing import NoReturn
+from urllib.parse import quote, urlencode
 
 from trainer.errors import ConfigError
 from trainer.mlflow_store import connect
 
 
-def runs_page(uri: str, experiment: str) -> str:
-    """The path of the table of an experiment's runs; MLflow opens its page of GenAI traces otherwise."""
+def runs_page(uri: str, experiment: str, sweep: str) -> str:
+    """The path of MLflow's table of a sweep's trials by score, the parent left out so that charts show trials."""
     found = connect(uri).get_experiment_by_name(experiment)
-    return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning" if found else ""
+    if found is None:
+        return ""
+    query = {
+        "workflowType": "machine_learning",  # MLflow opens its page of GenAI traces otherwise
+        "searchFilter": f"tags.`loptune.sweep` = '{sweep}' AND tags.`loptune.trial` LIKE '%'",
+        "orderByKey": "metrics.`final/score`",
+        "orderByAsc": "false",
+    }
+    return f"/#/experiments/{found.experiment_id}/runs?{urlencode(query, quote_via=quote)}"
 
 
 def serve(uri: str, port: int, page: str, sweep: str, again: str) -> NoReturn:

@@ -102,5 +102,6 @@ def test_progress_is_told_by_trials_and_not_by_the_parent_alone() -> None:
 def test_fresh_seeds_speak_for_themselves() -> None:
     scores = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.64]}
     fresh = sweep_with({(0.0, 0.0): [0.52, 0.5, 0.54], (0.3, 0.0): [0.5, 0.52, 0.53]})
-    second = verdict(replace(sweep_with(scores), confirmation=fresh))[1]
-    assert second.startswith("On fresh seeds: No configuration scored better than the baseline #0 grpo")
+    lines = verdict(replace(sweep_with(scores), confirmation=fresh))
+    assert lines[2].startswith("On fresh seeds: No configuration scored better than the baseline #0 grpo")
+    assert not any("sweep confirm" in line for line in lines)
