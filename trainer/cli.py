@@ -128,7 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return _train(config, name, arguments)
     run_dir = arguments.runs_dir / name
     saved = run_dir / "config.yaml"
-    if saved.is_file() and not arguments.resume:
+    if not arguments.resume and _has_history(run_dir):
         raise ConfigError(
             f"run {name} exists",
             str(run_dir),
@@ -141,6 +141,12 @@ def _run(arguments: argparse.Namespace) -> int:
     with hold(run_dir):
         save_config(config, saved)
         return _train(config, name, arguments)
+
+
+def _has_history(run_dir: Path) -> bool:
+    # A start that was refused leaves a configuration and nothing to lose.
+    metrics = run_dir / "metrics.jsonl"
+    return (metrics.is_file() and metrics.stat().st_size > 0) or (run_dir / "checkpoints").is_dir()
 
 
 def _train(config: TrainConfig, name: str, arguments: argparse.Namespace) -> int:

@@ -1,0 +1,104 @@
+import json
+
+import pytest
+
+from trainer.cli import main
+
+TINY_RUN = [
+    "max_steps=1",
+    "evaluation.every_steps=1",
+    "checkpoint.every_steps=1",
+    "evaluation.sets={dev: {split: dev, size: 2}}",
+    "rollout.prompts_per_step=1",
+    "rollout.group_size=2",
+    "rollout.max_new_tokens=4",
+    "optim.update_batch_size=2",
+    "data.train={size: 4}",
+]
+
+
+def run(tmp_path, *words: str) -> int:
+    return main(["run", "tiny_kk", "--runs-dir", str(tmp_path / "runs"), "--offline", *words])
+
+
+def error_lines(capsys) -> list[str]:
+    return capsys.readouterr().err.strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what", "hint"),
+    [
+        (["algorithm.ar_alpa=0.3"], 2, "unknown key algorithm.ar_alpa", "did you mean algorithm.ar_alpha?"),
+        (["algorithm.ar_alpha=2"], 2, "less than or equal to 1", ""),
+        (["--name", "../x"], 2, "not a usable name", ""),
+        (["--name", "a\nb"], 2, "not a usable name", ""),
+        (["--name", "n" * 300], 2, "not a usable name", ""),
+        (["--resume"], 2, "--resume needs the run's name", "--name"),
+        (["--name", "absent", "--resume"], 2, "no run absent to resume", ""),
+    ],
+)
+def test_usage_errors_are_three_lines_and_write_nothing(tmp_path, capsys, words, code, what, hint):
+    assert run(tmp_path, *words) == code
+    error, where, next_step = error_lines(capsys)
+    assert error.startswith("error: ") and what in error
+    assert where.startswith("where: ")
+    assert next_step.startswith("next:  ") and hint in next_step
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_model_exits_3_and_does_not_take_the_name(tmp_path, capsys, tiny_policy):
+    assert run(tmp_path, "--name", "r", "model.name_or_path=./absent") == 3
+    assert "no such model folder" in error_lines(capsys)[0]
+    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 0
+    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 2
+    assert "run r exists" in error_lines(capsys)[0]
+
+
+def test_a_run_without_weights_or_with_pickled_ones_is_refused(tmp_path, capsys, tiny_policy):
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    for file in tiny_policy.iterdir():
+        if file.suffix == ".json":
+            (folder / file.name).write_bytes(file.read_bytes())
+    marker = tmp_path / "executed"
+    # a pickle that would touch the marker when loaded: os.system("touch marker")
+    (folder / "pytorch_model.bin").write_bytes(f"cos\nsystem\n(S'touch {marker}'\ntR.".encode())
+    assert run(tmp_path, "--name", "r", f"model.name_or_path={folder}", *TINY_RUN) == 3
+    assert "cannot load the model" in error_lines(capsys)[0]
+    assert not marker.exists()
+
+
+def test_resuming_with_another_update_rule_is_refused(tmp_path, capsys, tiny_policy):
+    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN]
+    assert run(tmp_path, *words) == 0
+    assert run(tmp_path, *words, "--resume", "algorithm.ar_alpha=0.5") == 2
+    assert "algorithm.ar_alpha is 0.5, but the run was started with 0.0" in error_lines(capsys)[0]
+    assert run(tmp_path, *words, "--resume", "max_steps=2") == 0
+
+
+def test_a_saved_configuration_repeats_the_run(tmp_path, tiny_policy):
+    assert run(tmp_path, "--name", "first", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 0
+    saved = tmp_path / "runs" / "first" / "config.yaml"
+    assert main(["run", str(saved), "--runs-dir", str(tmp_path / "runs"), "--name", "second"]) == 0
+
+    def rewards(name: str) -> list[float]:
+        lines = (tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()
+        return [record["rollout/reward"] for record in map(json.loads, lines) if "rollout/reward" in record]
+
+    assert len(rewards("first")) == 1
+    assert rewards("second") == rewards("first")
+
+
+def test_presets_and_options_print_tables_and_json(capsys):
+    assert main(["presets", "--json"]) == 0
+    presets = {row["name"]: row["description"] for row in json.loads(capsys.readouterr().out)}
+    assert "one CPU core" in presets["tiny_kk"]
+    assert main(["options", "algorithm.ar", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "key": "algorithm.ar_alpha",
+            "default": "0.0",
+            "description": "Advantage Reweighting strength alpha; 0 is off",
+        }
+    ]
+    assert main(["options", "nothing"]) == 2
