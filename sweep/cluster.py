@@ -143,11 +143,8 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
         raise MissingError(
             f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
         ) from error
-    return [
-        Node(found["Resources"].get("CPU", 0), found["Resources"].get("GPU", 0))
-        for found in ray.nodes()
-        if found["Alive"]
-    ]
+    present = [found["Resources"] for found in ray.nodes() if found["Alive"]]
+    return [Node(node["CPU"], node.get("GPU", 0)) for node in present if node.get("CPU")] or [Node(0, 0)]
 
 
 def _workers_on(resources: ResourcesSpec, node: Node) -> int:

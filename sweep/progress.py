@@ -183,7 +183,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         """What the trial wrote down; nothing where its own process died, and then what Ray says."""
         assert self._reporter is not None
         noted = failure_note(self._reporter.folder.trial(trial.config["trial"]))
-        return noted or " ".join(str(trial.get_pickled_error()).split())[:300]
+        error = trial.get_pickled_error()
+        return noted or (" ".join(str(error).split())[:300] if error else "its process or its node was lost")
 
     def _ended(self) -> None:
         if self._changed is not None:

@@ -27,6 +27,7 @@ class FakeTrainer:
     def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
         config = assignment.config
         self.run_dir = assignment.run_dir
+        self.log = assignment.run_dir / "fake.jsonl"
         self.progress = progress
         self.stop_requested = False
         self.total_steps = config.max_steps or 8
@@ -61,9 +62,15 @@ class FakeTrainer:
         folder = self.run_dir / "checkpoints" / f"step-{self.step}"
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / "state.json.tmp"
-        partial.write_text(json.dumps({"step": self.step}))
+        partial.write_text(json.dumps(self.state()))
         partial.rename(folder / "state.json")
         return folder
+
+    def state(self) -> dict[str, float]:
+        return {"step": self.step}
+
+    def place(self) -> dict[str, str]:
+        return {}
 
     def resume(self) -> int:
         states = (self.run_dir / "checkpoints").glob("step-*/state.json")
@@ -96,8 +103,8 @@ class FakeTrainer:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _record(self, event: str) -> None:
-        line = {"event": event, "step": self.step, "pid": os.getpid(), "time": time.time()}
-        with (self.run_dir / "fake.jsonl").open("a") as out:
+        line = {"event": event, "step": self.step, "pid": os.getpid(), "time": time.time(), **self.place()}
+        with self.log.open("a") as out:
             out.write(json.dumps(line) + "\n")
 
 
@@ -121,6 +128,10 @@ class LocalTracker:
 
 
 def open_tracker(assignment: Assignment) -> Any:
+    if os.environ.get("RANK", "0") != "0":
+        from tests.sweep.fake_ranks import SilentTracker
+
+        return SilentTracker()
     if assignment.config.tracking.offline:
         return LocalTracker(assignment.run_dir)
     from trainer.tracking import Tracker
@@ -133,4 +144,8 @@ def open_tracker(assignment: Assignment) -> Any:
 
 
 def build(assignment: Assignment, progress: StopWatcher) -> FakeTrainer:
-    return FakeTrainer(assignment, progress)
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return FakeTrainer(assignment, progress)
+    from tests.sweep.fake_ranks import FakeRank
+
+    return FakeRank(assignment, progress)

@@ -1,0 +1,70 @@
+"""One of two ranks dies or hangs: one failure of the trial, which goes on from its last checkpoint."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweep.state import leftovers, sweep_folder
+from tests.sweep.harness import SEVERAL_RANKS, history, metrics, results, sweep, write_space
+
+pytestmark = pytest.mark.slow
+
+FAULTS = {"c000-s0": {"kill_at": 3, "rank": 1}, "c000-s2": {"hang_at": 3, "rank": 1}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
+    """One configuration with three seeds: one rank is killed, none, one hangs at every try."""
+    runs = tmp_path_factory.mktemp("runs")
+    (runs / "faults.json").write_text(json.dumps(FAULTS))
+    space = write_space(
+        runs / "space.yaml",
+        trainer=SEVERAL_RANKS,
+        baselines=[{"algorithm.ar_alpha": 0.25}],
+        search={"sampler": "random", "configurations": 0},
+        seeds=[0, 1, 2],
+        resources={"workers_per_trial": 2},
+        limits={"max_concurrent": 1, "max_failures": 1, "stall_timeout_s": 6},
+    )
+    code, out, err = sweep("run", space, "--runs-dir", runs, "--offline", "--cpus", 2)
+    return runs / "fake", code, out, err
+
+
+def last_state(folder: Path, trial: str) -> dict[str, float]:
+    state: dict[str, float] = json.loads((folder / "trials" / trial / "checkpoints/step-4/state.json").read_text())
+    return state
+
+
+def test_a_killed_rank_costs_one_retry(finished: tuple[Path, int, str, str]) -> None:
+    folder, _, out, err = finished
+    assert results(folder)["c000-s0"]["state"] == "COMPLETE", err
+    assert "c000-s0  retry 1 of 1: rank 1 died" in out
+    assert [event["step"] for event in history(folder, "c000-s0", "resume")] == [0, 2]
+    assert [line["step"] for line in metrics(folder, "c000-s0")] == [1, 2, 3, 4]
+
+
+def test_the_retried_trial_ends_in_the_state_of_an_undisturbed_one(finished: tuple[Path, int, str, str]) -> None:
+    folder, *_ = finished
+    value = 1.25
+    for step in range(4):
+        value = 0.9 * value + (1 + 2) * (step + 1) ** 0.5
+    assert last_state(folder, "c000-s1") == {"step": 4, "value": pytest.approx(value, rel=1e-12)}
+    assert last_state(folder, "c000-s0") == last_state(folder, "c000-s1")
+
+
+def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished: tuple[Path, int, str, str]) -> None:
+    folder, code, out, _ = finished
+    assert code == 1
+    assert results(folder)["c000-s2"]["state"] == "FAIL"
+    assert "failed: c000-s2  rank 0, 1 did not answer for" in out
+    assert len(history(folder, "c000-s2", "build")) == 2
+    last_sign = max(event["time"] for event in history(folder, "c000-s2"))
+    limit, poll, release = 6, 2 * 2, 10
+    assert results(folder)["c000-s2"]["time"] - last_sign < limit + poll + release
+    assert "retry 1 of 1: rank 0, 1 did not answer" in out
+
+
+def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
+    folder, *_ = finished
+    assert leftovers(sweep_folder(folder.parent, "fake")) == []
