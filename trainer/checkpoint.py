@@ -9,17 +9,14 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainer.errors import StorageError
-
-if TYPE_CHECKING:
-    from trainer.parallel import Parallel
+from trainer.model_state import random_states, restore_random_states
+from trainer.parallel import Parallel
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +25,7 @@ _NAME = re.compile(r"step-(\d+)")
 
 
 def write_checkpoint(
-    root: Path, step: int, write_files: Callable[[Path], None], parallel: "Parallel | None" = None
+    root: Path, step: int, write_files: Callable[[Path], None], parallel: Parallel | None = None
 ) -> Path:
     """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
 
@@ -116,7 +113,7 @@ def save_training_state(
     tokenizer: Any,
     optimizer: Any,
     state: dict[str, Any],
-    parallel: "Parallel",
+    parallel: Parallel,
 ) -> None:
     """Write weights and tokenizer in Hugging Face's format, optimizer and random states as safetensors.
 
@@ -135,7 +132,7 @@ def save_training_state(
 
 
 def load_training_state(
-    folder: Path, model: PreTrainedModel, optimizer: Any, parallel: "Parallel"
+    folder: Path, model: PreTrainedModel, optimizer: Any, parallel: Parallel
 ) -> dict[str, Any]:
     """Restore what `save_training_state` wrote; returns its ``state``.
 
@@ -164,66 +161,10 @@ def load_training_state(
     return state
 
 
-def _state_file(parallel: "Parallel") -> str:
+def _state_file(parallel: Parallel) -> str:
     if not parallel.shards_optimizer:
         return "training_state.safetensors"
     return f"training_state-{parallel.rank}-of-{parallel.world_size}.safetensors"
-
-
-def load_weights(folder: Path, model: PreTrainedModel) -> None:
-    """Copy a checkpoint's weights into the model.
-
-    Raises:
-        StorageError: the checkpoint lacks a weight of the model or has one too many.
-    """
-    weights: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("model*.safetensors")):
-        weights |= load_file(path)
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    own_storage = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights}
-    lost = [name for name in missing if model.state_dict()[name].data_ptr() not in own_storage]
-    if lost or unexpected:
-        raise StorageError(
-            f"the checkpoint does not fit the model (missing {lost[:3]}, unexpected {unexpected[:3]})",
-            str(folder),
-            "resume with the configuration the run was started with",
-        )
-
-
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Adam's state as ``parameter name/key`` -> tensor."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {
-        f"{names[id(parameter)]}/{key}": value.detach().cpu().contiguous()
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
-
-
-def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Restore what `optimizer_tensors` returned."""
-    parameters = dict(model.named_parameters())
-    optimizer.state.clear()
-    for name, tensor in tensors.items():
-        parameter_name, key = name.rsplit("/", 1)
-        parameter = parameters[parameter_name]
-        # A fused AdamW keeps its step counter beside the parameter too.
-        optimizer.state[parameter][key] = tensor.to(parameter.device)
-
-
-def random_states() -> dict[str, Tensor]:
-    """The state of torch's random generators on this rank."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def restore_random_states(states: dict[str, Tensor]) -> None:
-    """Put back what `random_states` returned."""
-    torch.set_rng_state(states["cpu"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
 
 
 def _files(folder: Path) -> list[Path]:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from trainer.checkpoint import load_optimizer_tensors, load_weights, optimizer_tensors
 from trainer.config import TrainConfig, dotted_keys
 from trainer.errors import ConfigError, MissingError
+from trainer.model_state import load_optimizer_tensors, load_weights, optimizer_tensors
 
 _ABSENT = object()
 

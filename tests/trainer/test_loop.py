@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainer.checkpoint import optimizer_tensors, steps_on_disk
+from trainer.checkpoint import steps_on_disk
 from trainer.config import TrainConfig, apply_overrides, load_config
 from trainer.errors import ConfigError, DivergedError, RewardError
 from trainer.loop import Trainer
+from trainer.model_state import optimizer_tensors
 from trainer.tracking import NullTracker
 from trainer.types import RunContext
 
