@@ -326,6 +326,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    from sweep.launch import write_accelerate_config
     from sweep.space import trial_config
     from sweep.summary import best_configuration
     from trainer.config import save_config
@@ -340,12 +341,17 @@ def _export(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output or Path(f"{folder.name}-best.yaml")
     if output.exists():
         raise ConfigError(f"{output} exists", str(output), "choose another file with --output")
+    config, workers = trial_config(spec.base, best.parameters, spec.seeds[0]), spec.resources.workers_per_trial
     try:
-        save_config(trial_config(spec.base, best.parameters, spec.seeds[0]), output)
+        save_config(config, output)
+        accelerate = write_accelerate_config(config, workers, output)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}", str(output), "choose --output") from None
     print(best.text(spec.objective))
-    print(f"trainer run {output}")
+    if workers > 1:
+        print(f"accelerate launch --config_file {accelerate} -m trainer run {output}")
+    else:
+        print(f"trainer run {output}")
     return 0
 
 
