@@ -4,12 +4,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep import plan as plans
-from sweep.cluster import check_address, check_fit, local_node, prepare_environment
+from sweep.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
 from sweep.config import SweepSpec, load_space, with_more_configurations
 from sweep.shrink import load_shrunk
 from sweep.state import (
@@ -95,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser("plan", parents=[space, common, table, machine], help="what a sweep would do")
     plan.add_argument("--step-seconds", type=float, help="seconds of a training step, for the forecast")
+    plan.add_argument("--nodes", type=_positive, help="plan for so many machines like this one")
+    plan.add_argument("--gpus", type=_positive, help="plan for machines with so many GPUs")
     plan.set_defaults(command=_plan)
     run = commands.add_parser("run", parents=[space, common, machine], help="run a new sweep")
     run.set_defaults(command=_run)
@@ -162,12 +164,21 @@ def _load(arguments: argparse.Namespace) -> tuple[SweepSpec, SweepFolder]:
 
 def _plan(arguments: argparse.Namespace) -> int:
     spec, folder = _load(arguments)
-    plan = plans.make_plan(spec, folder, arguments.cpus, arguments.step_seconds)
+    plan = plans.make_plan(spec, folder, _nodes(arguments), arguments.step_seconds)
     if arguments.json:
         print_json(plans.as_json(plan))
     else:
         plans.print_plan(plan, spec)
     return 0
+
+
+def _nodes(arguments: argparse.Namespace) -> list[Node]:
+    """The machines to plan for: those of a cluster, or such as are described."""
+    if arguments.address is None:
+        machine = local_node(arguments.cpus)
+        return [replace(machine, gpus=arguments.gpus or machine.gpus)] * (arguments.nodes or 1)
+    check_address(arguments.address)
+    return cluster_nodes(arguments.address)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,6 +146,20 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
         ) from error
     present = [found["Resources"] for found in ray.nodes() if found["Alive"]]
     return [Node(node["CPU"], node.get("GPU", 0)) for node in present if node.get("CPU")] or [Node(0, 0)]
+
+
+def cluster_nodes(address: str) -> list[Node]:
+    """The nodes of a running cluster.
+
+    Raises:
+        MissingError: no cluster at that address.
+    """
+    with tempfile.TemporaryDirectory(prefix="loptune-") as folder:
+        nodes = start_ray(address, None, Path(folder) / "ray.log")
+    import ray
+
+    ray.shutdown()
+    return nodes
 
 
 def _workers_on(resources: ResourcesSpec, node: Node) -> int:

@@ -1,13 +1,16 @@
 """What a sweep would do, before anything starts."""
 
+import json
 import math
+import re
 import shutil
 import statistics
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweep.cluster import Node, local_node, slots
+from sweep.cluster import Node, slots
 from sweep.config import SweepSpec
 from sweep.parameters import ParameterSpec
 from sweep.state import SweepFolder, all_sweeps, read_spec
@@ -16,7 +19,8 @@ from sweep.table import duration, parameter_text, print_table
 from trainer.errors import UserError
 
 TINY_PARAMETERS = 120_000
-OPTIMIZER_COPIES = 3  # fp32 weights and Adam's two moments
+MOMENTS_BYTES = 8  # of a parameter: Adam's two, float32
+MASTER_BYTES = 4  # of a parameter: the float32 weights that ZeRO keeps beside those of the model
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,12 @@ class Plan:
     trials: int
     gpus_per_trial: float
     cpus_per_trial: int
-    node: Node
+    nodes: list[Node]
     slots: int  # trials at one time
     waiting: int  # trials that wait for the first to end
     steps: int | None  # training steps of a trial
     evaluations: int | None
+    one_checkpoint_bytes: int | None
     checkpoint_bytes: int | None  # of the whole sweep
     free_bytes: int
     step_seconds: float | None
@@ -41,21 +46,20 @@ class Plan:
     gpu_hours: float | None
 
 
-def make_plan(spec: SweepSpec, folder: SweepFolder, cpus: int | None, given_step_seconds: float | None) -> Plan:
+def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_step_seconds: float | None) -> Plan:
     """Work out a plan; starts nothing and imports neither Ray nor torch.
 
     Args:
         spec: the search space.
         folder: where the sweep would live.
-        cpus: CPUs of this machine to use; all if None.
+        nodes: machines to run on.
         given_step_seconds: seconds of a training step; measured from earlier sweeps if None.
     """
-    node, resources = local_node(cpus), spec.resources
-    trials = planned_trials(spec)
-    fitting = slots(resources, [node])
+    resources, trials = spec.resources, planned_trials(spec)
+    fitting = slots(resources, nodes)
     parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
     seconds_per_step, source = _step_seconds(spec, folder, given_step_seconds)
-    steps = spec.base.max_steps
+    steps = _steps(spec)
     seconds = gpu_hours = None
     if seconds_per_step is not None and steps is not None and parallel:
         trial_seconds = steps * seconds_per_step
@@ -63,18 +67,21 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, cpus: int | None, given_step
         gpu_hours = trials * trial_seconds * resources.gpus_per_trial / 3600
     size = _checkpoint_bytes(spec)
     kept = spec.base.checkpoint.keep_last + spec.base.checkpoint.keep_best
+    # A new checkpoint is whole before the oldest is removed.
+    total = None if size is None else size * (kept * trials + parallel)
     return Plan(
         name=spec.name,
         configurations=trials // len(spec.seeds),
         trials=trials,
         gpus_per_trial=resources.gpus_per_trial,
         cpus_per_trial=resources.workers_per_trial * resources.cpus_per_worker,
-        node=node,
+        nodes=nodes,
         slots=parallel,
         waiting=trials - parallel,
         steps=steps,
         evaluations=spec.evaluations,
-        checkpoint_bytes=None if size is None else size * kept * trials,
+        one_checkpoint_bytes=size,
+        checkpoint_bytes=total,
         free_bytes=shutil.disk_usage(_existing(folder.runs_dir)).free,
         step_seconds=seconds_per_step,
         step_source=source,
@@ -109,26 +116,50 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     lines = [
         ("trials", f"{plan.trials}: {plan.configurations} configurations x {len(spec.seeds)} seeds"),
         ("each", f"{plan.gpus_per_trial:g} GPUs, {plan.cpus_per_trial} CPUs; {_steps_text(plan)}"),
-        ("machine", f"{plan.node.gpus:g} GPUs, {plan.node.cpus:g} CPUs"),
+        ("machines", ", ".join(_machines(plan.nodes))),
     ]
     if plan.slots:
-        lines.append(("at a time", f"{plan.slots} trials; {plan.waiting} wait"))
+        idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
+        unused = f"; {idle:g} GPUs stay idle" if plan.gpus_per_trial and idle else ""
+        lines.append(("at a time", f"{plan.slots} trials; {plan.waiting} wait{unused}"))
     else:
-        lines.append(("at a time", "none: a trial needs more than this machine has; see --address"))
-    if plan.checkpoint_bytes is not None:
+        lines.append(("at a time", "none: a trial needs more than this machine has; see --address and --nodes"))
+    if plan.checkpoint_bytes is None:
+        lines.append(("disk", "unknown size of the model; give a folder instead of a hub name"))
+    else:
+        assert plan.one_checkpoint_bytes is not None
         short = "  TOO LITTLE" if plan.checkpoint_bytes > plan.free_bytes else ""
-        lines.append(("disk", f"{_size(plan.checkpoint_bytes)} of {_size(plan.free_bytes)} free{short}"))
-    if plan.seconds is not None:
+        each = f"checkpoints of {_size(plan.one_checkpoint_bytes)}"
+        lines.append(("disk", f"{_size(plan.checkpoint_bytes)} of {_size(plan.free_bytes)} free, {each}{short}"))
+    if plan.steps is None:
+        lines.append(("forecast", "unknown; say how many steps a trial has with trainer.max_steps=N"))
+    elif plan.seconds is not None:
+        limit = "at most " if spec.scheduler.asha or spec.scheduler.median else ""
         hours = f", {plan.gpu_hours:.1f} GPU hours" if plan.gpu_hours else ""
         lines.append(
             (
                 "forecast",
-                f"{duration(plan.seconds)}{hours} at {plan.step_seconds:.3g} s a step ({plan.step_source})",
+                f"{limit}{duration(plan.seconds)}{hours} at {plan.step_seconds:.3g} s a step ({plan.step_source})",
             )
         )
     else:
         lines.append(("forecast", "unknown; say how long a training step takes with --step-seconds"))
     return lines
+
+
+def _machines(nodes: list[Node]) -> Iterator[str]:
+    for node in dict.fromkeys(nodes):
+        count = nodes.count(node)
+        yield f"{f'{count} x ' if count > 1 else ''}{node.gpus:g} GPUs and {node.cpus:g} CPUs"
+
+
+def _steps(spec: SweepSpec) -> int | None:
+    """Training steps of a trial, where the configuration alone decides them."""
+    base, train = spec.base, spec.base.data.train
+    if base.max_steps is not None or len(train) > 1 or train[0].source != "generated":
+        return base.max_steps
+    problems = min(train[0].size, train[0].limit or train[0].size)
+    return math.ceil(base.epochs * problems / base.rollout.prompts_per_step)
 
 
 def _steps_text(plan: Plan) -> str:
@@ -153,15 +184,33 @@ def _step_seconds(spec: SweepSpec, folder: SweepFolder, given: float | None) -> 
 
 
 def _checkpoint_bytes(spec: SweepSpec) -> int | None:
-    """Bytes of one checkpoint: weights in the training precision plus Adam's state; None for a hub model."""
-    name = spec.base.model.name_or_path
-    if name == "tiny":
-        return TINY_PARAMETERS * 4 * OPTIMIZER_COPIES
-    weights = list(Path(name).expanduser().glob("*.safetensors"))
-    if not weights:
+    """Bytes of one checkpoint, weights and the optimizer state of all ranks; None for a model of unknown size."""
+    parameters = _parameter_count(spec.base.model.name_or_path)
+    if parameters is None:
         return None
-    # Weight files hold two bytes a parameter as a rule; the optimizer keeps four-byte numbers.
-    return sum(path.stat().st_size for path in weights) * 2 * OPTIMIZER_COPIES
+    parallel = spec.base.parallel
+    in_optimizer = parallel.strategy == "deepspeed" and parallel.zero_stage > 0
+    weights = 2 if in_optimizer and spec.base.model.dtype == "bfloat16" else 4
+    return parameters * (weights + MOMENTS_BYTES + (MASTER_BYTES if in_optimizer else 0))
+
+
+def _parameter_count(name: str) -> int | None:
+    """Parameters of a model: counted in its files, or as its name says them (7B)."""
+    if name == "tiny":
+        return TINY_PARAMETERS
+    folder = Path(name).expanduser()
+    counted = sum(_tensor_elements(path) for path in folder.glob("*.safetensors"))
+    if counted or folder.is_dir():
+        return counted or None
+    billions = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])", name)
+    return round(float(billions[1]) * 1e9) if billions else None
+
+
+def _tensor_elements(path: Path) -> int:
+    """Elements of all tensors of a safetensors file, from its header: eight bytes of length, then JSON."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
 def _existing(path: Path) -> Path:
