@@ -131,7 +131,7 @@ class RankWorker:
 
     def __init__(self) -> None:
         self._trainer: TrainerLike | None = None
-        self._port = _reserve_port()
+        self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
         """Where this rank runs: node, address, a port that is its own, process id and GPUs."""
@@ -315,7 +315,7 @@ def _result(future: ray.ObjectRef, rank: int) -> Any:
         raise WorkerLostError(f"rank {rank} died: {_first_lines(error)}") from error
 
 
-def _reserve_port() -> socket.socket:
+def reserve_port() -> socket.socket:
     """A bound socket: until it is closed the system gives its port to nobody who asks for any free one.
 
     Neither side of the reservation listens yet and both allow the address to be reused, so that torch can

@@ -1,7 +1,9 @@
 """The worker group and the schedulers of a trial."""
 
+import contextlib
 import math
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from sweep.worker import (
     WorkerLostError,
     evaluation_history,
     rank_environments,
+    reserve_port,
 )
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from tests.sweep.test_cli import write_sweep
@@ -105,6 +108,22 @@ def test_a_scheduler_remembers_trials_of_earlier_sessions(
     made.on_trial_add(None, NewTrial())
     result = {EVALUATION: 1, SCORE: 0.4, "training_iteration": 1}
     assert made.on_trial_result(None, NewTrial(), result) == decision
+
+
+def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any() -> None:
+    from torch.distributed import TCPStore
+
+    with contextlib.ExitStack() as open_sockets:
+        reserved = [open_sockets.enter_context(reserve_port()) for _ in range(300)]
+        ports = {held.getsockname()[1] for held in reserved}
+        assert len(ports) == 300
+        for _ in range(300):
+            other = open_sockets.enter_context(socket.socket())
+            other.bind(("", 0))
+            assert other.getsockname()[1] not in ports
+        server = TCPStore("127.0.0.1", min(ports), is_master=True, wait_for_workers=False)
+        TCPStore("127.0.0.1", min(ports), is_master=False).set("key", "value")
+        assert server.get("key") == b"value"
 
 
 class RankTrainer:
