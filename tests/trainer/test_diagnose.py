@@ -14,11 +14,14 @@ from trainer.diagnose_page import summary, write_diagnosis
 from trainer.errors import ConfigError
 from trainer.metrics import declaration
 from trainer.stopwatch import Stopwatch
+from trainer.tiny import TinyRecipe, ensure_tiny_policy
 
 
 @pytest.fixture(scope="module")
-def found(tiny_policy, tmp_path_factory) -> Diagnosis:
-    config = small_config(tiny_policy, **{"rollout.prompts_per_step": 6, "algorithm.ar_alpha": 0.0})
+def found(tmp_path_factory) -> Diagnosis:
+    # Trained long enough to be sure of most tokens: a policy that is sure of none has no probable quarter.
+    policy = ensure_tiny_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=300, puzzles=2000))
+    config = small_config(policy, **{"rollout.prompts_per_step": 6, "algorithm.ar_alpha": 0.0})
     return diagnose(config, tmp_path_factory.mktemp("diagnose"), after_steps=2, sample=20)
 
 
