@@ -326,9 +326,7 @@ def _finish(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, cont
     if best is not None:
         print(best.text(spec.objective))
         if best.seeds == 1:
-            print(
-                "       one seed is no evidence: seeds may differ by more than this; the report says what to run next"
-            )
+            print("       one seed is no evidence: seeds may differ by more; the report says what to run next")
     if report is not None:
         print(f"report: {report}")
     if parent is not None:
