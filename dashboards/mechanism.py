@@ -22,7 +22,7 @@ def probability_bands(sweep: Sweep) -> Picture:
     """Where the update comes from: gradient norm and advantage mass by band of token probability."""
     title, table = "Where the update comes from: token-probability bands", band_means(sweep)
     if table.empty:
-        return Picture("bands", title, "No trial has logged bands/* yet (diagnostics.bands turns them on).")
+        return Picture("bands", title, "No trial has logged tokens/* yet (diagnostics.bands turns them on).")
     shades, drawings = colours(sweep.trials.variant), []
     tokens = table[table.quantity == "token_share"].groupby("band").value.mean()
     for quantity, label in _QUANTITIES.items():
@@ -51,8 +51,8 @@ def probability_bands(sweep: Sweep) -> Picture:
 
 
 def band_means(sweep: Sweep) -> pd.DataFrame:
-    """variant, quantity, band, value: the mean over trials of their last ``bands/*``, without quartiles."""
-    parts = sweep.latest.metric.astype(str).str.extract(r"^bands/(?P<quantity>\w+)/(?P<band>[\d.]+-[\d.]+)$")
+    """variant, quantity, band, value: the mean over trials of their last ``tokens/*``, without quartiles."""
+    parts = sweep.latest.metric.astype(str).str.extract(r"^tokens/(?P<quantity>\w+)/(?P<band>[\d.]+-[\d.]+)$")
     known = pd.concat([sweep.latest, parts], axis=1).dropna(subset=["band"])
     known = known.merge(sweep.trials[["trial", "variant"]], on="trial")
     means = known.groupby(["variant", "quantity", "band"]).value.mean()

@@ -59,7 +59,7 @@ class Sweep:
     split, NaN without), algorithm, alpha, eta, variant, run_id, and a column for every name in ``searched``.
 
     ``histories`` has trial, metric, step, value, for the objective metric, ``CURVES`` and ``AUDIT``; ``latest``
-    has trial, metric, value, for the last ``bands/*`` of every trial.
+    has trial, metric, value, for the last ``tokens/*`` of every trial.
     """
 
     name: str
@@ -173,7 +173,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any) -> Sweep:
         (_trial_name(run), metric, value)
         for run in children
         for metric, value in run.data.metrics.items()
-        if metric.startswith("bands/")
+        if metric.startswith("tokens/")
     ]
     return Sweep(
         name,

@@ -60,7 +60,7 @@ def band_metrics(
     algorithm: AlgorithmConfig,
     parallel: Parallel,
 ) -> dict[str, float]:
-    """``bands/*`` of one step; a band without tokens has shares of 0 and no means.
+    """``tokens/*`` of one step; a band without tokens has shares of 0 and no means.
 
     ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``, with ``norm``
     that of the gradient of the token's log-probability with respect to the logits: what the tokens send into the
@@ -98,8 +98,8 @@ def band_metrics(
 def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) -> dict[str, float]:
     """What the step did to its own tokens, from their log-probabilities [B, T] after it.
 
-    ``bands/probability_change`` is the mean of ``pi_new - pi_old`` in each band; ``bands/positive_rose`` and
-    ``bands/negative_fell`` are the shares of those that rose (fell) among the tokens with positive (negative)
+    ``tokens/probability_change`` is the mean of ``pi_new - pi_old`` in each band; ``tokens/positive_rose`` and
+    ``tokens/negative_fell`` are the shares of those that rose (fell) among the tokens with positive (negative)
     advantage whose log-probability changed by more than ``RESOLUTION`` [arXiv:2505.12929, figure 3].
     """
     place = batch.completion_mask.bool()
@@ -116,20 +116,20 @@ def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) 
     positive, rose, negative, fell = (float(one.sum()) for one in signs)
     metrics = _means("probability_change", changed, tokens)
     if positive:
-        metrics["bands/positive_rose"] = rose / positive
+        metrics["tokens/positive_rose"] = rose / positive
     if negative:
-        metrics["bands/negative_fell"] = fell / negative
+        metrics["tokens/negative_fell"] = fell / negative
     return metrics
 
 
 def _shares(quantity: str, sums: Tensor, names: Sequence[str]) -> dict[str, float]:
     total = float(sums.sum())
-    return {f"bands/{quantity}/{name}": value / total for name, value in _named(names, sums)} if total else {}
+    return {f"tokens/{quantity}/{name}": value / total for name, value in _named(names, sums)} if total else {}
 
 
 def _means(quantity: str, sums: Tensor, counts: Tensor) -> dict[str, float]:
     return {
-        f"bands/{quantity}/{name}": value / count
+        f"tokens/{quantity}/{name}": value / count
         for (name, value), count in zip(_named(BANDS, sums), counts.tolist(), strict=True)
         if count
     }

@@ -16,12 +16,12 @@ def sweep_with_bands() -> Sweep:
         "1-s0": {"token_share": (0.03, 0.97), "gradient_share": (0.2, 0.8), "advantage_share": (0.01, 0.99)},
     }
     latest = [
-        (trial, f"bands/{quantity}/{band}", value)
+        (trial, f"tokens/{quantity}/{band}", value)
         for trial, quantities in values.items()
         for quantity, both in quantities.items()
         for band, value in zip(("0.00-0.25", "0.99-1.00"), both, strict=True)
     ]
-    latest += [("0-s0", "bands/gradient_share/q1", 0.9), ("0-s0", "bands/positive_rose", 0.7)]
+    latest += [("0-s0", "tokens/gradient_share/q1", 0.9), ("0-s0", "tokens/positive_rose", 0.7)]
     return replace(sweep_of(), latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]))
 
 
@@ -29,7 +29,7 @@ def test_bands_are_averaged_over_the_trials_of_an_update_rule() -> None:
     means = band_means(sweep_with_bands()).set_index(["variant", "quantity", "band"]).value
     assert means["grpo", "gradient_share", "0.00-0.25"] == pytest.approx(0.5)
     assert means["grpo + AR", "gradient_share", "0.99-1.00"] == pytest.approx(0.8)
-    assert len(means) == 12  # quartiles and other bands/* are none of it
+    assert len(means) == 12  # quartiles and other tokens/* are none of it
 
 
 def test_bands_say_what_tokens_of_low_probability_send() -> None:

@@ -70,15 +70,15 @@ def test_quartiles_hold_a_quarter_of_the_tokens_each_even_among_equals():
 
 def test_shares_by_hand():
     metrics = metrics_of(hand_batch())
-    assert [metrics[f"bands/token_share/{band}"] for band in BANDS] == [0.25, 0.25, 0, 0.25, 0.25]
-    assert [metrics[f"bands/advantage_share/{band}"] for band in BANDS] == pytest.approx(
+    assert [metrics[f"tokens/token_share/{band}"] for band in BANDS] == [0.25, 0.25, 0, 0.25, 0.25]
+    assert [metrics[f"tokens/advantage_share/{band}"] for band in BANDS] == pytest.approx(
         [4 / 9, 2 / 9, 0, 2 / 9, 1 / 9]
     )
     # |A| * norm: 2, 1 | .5, .5 | | .25, .25 | 0, 0; they sum to 4.5. Quartiles are the same pairs here.
-    assert [metrics[f"bands/gradient_share/{band}"] for band in BANDS] == pytest.approx(
+    assert [metrics[f"tokens/gradient_share/{band}"] for band in BANDS] == pytest.approx(
         [3 / 4.5, 1 / 4.5, 0, 0.5 / 4.5, 0]
     )
-    assert [metrics[f"bands/gradient_share/q{q}"] for q in (1, 2, 3, 4)] == pytest.approx(
+    assert [metrics[f"tokens/gradient_share/q{q}"] for q in (1, 2, 3, 4)] == pytest.approx(
         [3 / 4.5, 1 / 4.5, 0.5 / 4.5, 0]
     )
 
@@ -87,15 +87,15 @@ def test_means_are_of_the_bands_own_tokens_and_absent_without_any():
     batch = hand_batch()
     batch = replace(batch, ref_logprobs=batch.old_logprobs - torch.arange(9.0))
     metrics = metrics_of(batch, entropies=[1, 3, 0, 0, 2, 2, 0, 1])
-    assert metrics["bands/entropy/0.00-0.25"] == 2
-    assert metrics["bands/entropy/0.99-1.00"] == 0.5
-    assert metrics["bands/kl/0.25-0.50"] == pytest.approx((2 + 3) / 2)
-    assert "bands/entropy/0.50-0.75" not in metrics and "bands/kl/0.50-0.75" not in metrics
+    assert metrics["tokens/entropy/0.00-0.25"] == 2
+    assert metrics["tokens/entropy/0.99-1.00"] == 0.5
+    assert metrics["tokens/kl/0.25-0.50"] == pytest.approx((2 + 3) / 2)
+    assert "tokens/entropy/0.50-0.75" not in metrics and "tokens/kl/0.50-0.75" not in metrics
 
 
 def test_no_advantage_leaves_out_the_shares_of_it():
     metrics = metrics_of(replace(hand_batch(), advantages=torch.zeros(1, 9)))
-    assert metrics["bands/token_share/0.00-0.25"] == 0.25
+    assert metrics["tokens/token_share/0.00-0.25"] == 0.25
     assert not [name for name in metrics if "advantage_share" in name or "gradient_share" in name]
 
 
@@ -103,8 +103,8 @@ def test_two_equal_ranks_give_the_same_metrics_and_all_names_are_declared():
     clipped = torch.tensor([[2, 2, 0, 2, 2], [1, 0, 0, 0, 2]], dtype=torch.float64)
     alone = metrics_of(hand_batch(), clipped=clipped)
     assert metrics_of(hand_batch(), clipped=clipped, parallel=TwoEqualRanks()) == pytest.approx(alone)
-    assert alone["bands/clip_fraction/0.00-0.25"] == 0.5
-    assert alone["bands/clip_fraction/0.99-1.00"] == 1
+    assert alone["tokens/clip_fraction/0.00-0.25"] == 0.5
+    assert alone["tokens/clip_fraction/0.99-1.00"] == 1
     for name in alone:
         assert declaration(name).formula
 
@@ -125,11 +125,11 @@ def test_changes_by_hand():
     batch = hand_batch()
     new = torch.tensor([[0.3, 0.1, 0.15, 0.5, 0.9, 0.9, 0.99, 0.9, 0.3]]).log()
     metrics = change_metrics(batch, new, Parallel())
-    assert metrics["bands/probability_change/0.00-0.25"] == pytest.approx((0.2 - 0.1) / 2)
-    assert metrics["bands/probability_change/0.75-0.99"] == pytest.approx(0.05)
+    assert metrics["tokens/probability_change/0.00-0.25"] == pytest.approx((0.2 - 0.1) / 2)
+    assert metrics["tokens/probability_change/0.75-0.99"] == pytest.approx(0.05)
     # Positive: up, down, up, same, same; negative: down, up, down.
-    assert metrics["bands/positive_rose"] == 2 / 3
-    assert metrics["bands/negative_fell"] == 2 / 3
+    assert metrics["tokens/positive_rose"] == 2 / 3
+    assert metrics["tokens/negative_fell"] == 2 / 3
     for name in metrics:
         assert declaration(name).formula
 

@@ -176,12 +176,12 @@ def test_training_measures_bands_every_step_and_changes_every_second(tiny_policy
         trainer.run_period()
         steps = trainer.tracker.steps
         for step in (1, 2):
-            shares = [steps[step][f"bands/token_share/{band}"] for band in BANDS]
+            shares = [steps[step][f"tokens/token_share/{band}"] for band in BANDS]
             assert sum(shares) == pytest.approx(1)
-            assert any(name.startswith("bands/clip_fraction/") for name in steps[step])
+            assert any(name.startswith("tokens/clip_fraction/") for name in steps[step])
             assert steps[step]["time/diagnostics"] < steps[step]["time/step"]
-        assert not any(name.startswith("bands/probability_change") for name in steps[1])
-        assert any(name.startswith("bands/probability_change") for name in steps[2])
+        assert not any(name.startswith("tokens/probability_change") for name in steps[1])
+        assert any(name.startswith("tokens/probability_change") for name in steps[2])
         for name in steps[2]:
             assert declaration(name).formula
     finally:
@@ -191,6 +191,6 @@ def test_training_measures_bands_every_step_and_changes_every_second(tiny_policy
 def test_bands_can_be_switched_off(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy, **{"diagnostics.bands": False}), tmp_path / "run")
     try:
-        assert not [name for name in trainer.training_step() if name.startswith("bands/")]
+        assert not [name for name in trainer.training_step() if name.startswith("tokens/")]
     finally:
         trainer.close()
