@@ -9,7 +9,18 @@ import mlflow
 import pytest
 
 from sweep.state import end_leftovers, leftovers, sweep_folder
-from tests.sweep.harness import history, kill, ledger, metrics, results, running, sweep, wait_until, write_space
+from tests.sweep.harness import (
+    history,
+    kill,
+    ledger,
+    metrics,
+    results,
+    running,
+    sweep,
+    wait_until,
+    wait_until_gone,
+    write_space,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -38,7 +49,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], 
             )
             time.sleep(moments.uniform(0.0, 1.0))
             kill(process)
-        wait_until(lambda: not leftovers(sweep_folder(runs, "fake")), timeout=20, what="the workers to end")
+        wait_until_gone(sweep_folder(runs, "fake"))
         left.append(len(leftovers(sweep_folder(runs, "fake"))))
         arguments = ["resume", "fake", "--runs-dir", runs, "--cpus", 2]
     code, out, err = sweep(*arguments, step_s=0.05)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sweep.state import leftovers, sweep_folder
-from tests.sweep.harness import finish, history, results, running, sweep, wait_until, write_space
+from sweep.state import sweep_folder
+from tests.sweep.harness import finish, history, results, running, sweep, wait_until, wait_until_gone, write_space
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -60,7 +60,7 @@ def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
         code, out, _ = finish(process)
         assert code == 130
         assert "resume fake" in out.splitlines()[-1]
-    wait_until(lambda: not leftovers(sweep_folder(tmp_path, "fake")), timeout=15)
+    wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
         code, out, _ = finish(process, timeout=60)
         assert code == 130
         assert "resume fake" in out.splitlines()[-1]
-    wait_until(lambda: not leftovers(sweep_folder(tmp_path, "fake")), timeout=15)
+    wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 
 def test_a_folder_that_disappears_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> None:

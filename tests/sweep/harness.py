@@ -1,5 +1,6 @@
 """Starting sweeps of fake trials as processes of their own, and reading what they left behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
+
+from sweep.state import SweepFolder, leftovers
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
@@ -88,6 +92,28 @@ def wait_until(condition: Callable[[], bool], timeout: float = 120, what: str = 
         if time.monotonic() > deadline:
             raise TimeoutError(what or "the condition did not come true")
         time.sleep(0.05)
+
+
+def wait_until_gone(folder: SweepFolder, workers_within: float = 20) -> None:
+    """Wait until no process of a sweep is left.
+
+    Trials and their ranks must be gone within ``workers_within`` seconds. Ray's own agents may wait a minute for
+    a control server that died before their node's did; they hold nothing of a trial.
+
+    Raises:
+        TimeoutError: some are still there.
+    """
+
+    def workers() -> list[psutil.Process]:
+        found = []
+        for process in leftovers(folder):
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::"):
+                    found.append(process)
+        return found
+
+    wait_until(lambda: not workers(), workers_within, "the workers to end")
+    wait_until(lambda: not leftovers(folder), 90, "Ray's agents to end")
 
 
 def kill(process: subprocess.Popen[str]) -> None:
