@@ -19,7 +19,16 @@ _RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkp
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code."""
+    """Entry point; returns the exit code, or ends the process with it where it is one rank of several."""
+    code = _main(argv)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from trainer.parallel import end_rank
+
+        end_rank(code)
+    return code
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = parse_arguments(_parser(), argv)
     try:
         code: int = arguments.command(arguments)

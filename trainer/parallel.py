@@ -3,13 +3,14 @@
 import importlib.util
 import os
 import socket
+import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import reduce
 from itertools import chain, zip_longest
 from operator import getitem
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -234,6 +235,17 @@ def leave_ranks() -> None:
     """Disconnect this process from the others, at its end."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def end_rank(code: int) -> NoReturn:
+    """End this process with an exit code, after `leave_ranks` where the others can be taken leave of.
+
+    gloo's threads can outlive the interpreter's orderly shutdown and abort it ("terminate called without an
+    active exception"), which would make a failure of a finished run.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def reset_accelerate() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from trainer.config import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
-from trainer.parallel import leave_ranks, make_parallel
+from trainer.parallel import end_rank, leave_ranks, make_parallel
 
 
 def refusal(config: TrainConfig) -> str:
@@ -37,6 +37,7 @@ def main(folder: Path) -> None:
     }
     leave_ranks()
     (folder / f"rank-{rank}.json").write_text(json.dumps(results))
+    end_rank(0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.config import TrainConfig, apply_overrides, load_config
 from trainer.loop import Trainer
-from trainer.parallel import leave_ranks, make_parallel
+from trainer.parallel import end_rank, leave_ranks, make_parallel
 from trainer.tracking import NullTracker
 from trainer.types import RunContext
 
@@ -97,6 +97,7 @@ def main(folder: Path) -> None:
         results[name] = run_case(config, Path(job["runs"]) / name, **sabotage)
         (folder / f"rank-{rank}.json").write_text(json.dumps(results))
     leave_ranks()
+    end_rank(0)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from trainer.checkpoint import load_training_state, save_training_state, write_c
 from trainer.config import TrainConfig, apply_overrides
 from trainer.isolation import isolation_passes
 from trainer.logprobs import LogprobModel
-from trainer.parallel import Parallel, leave_ranks, make_parallel
+from trainer.parallel import Parallel, end_rank, leave_ranks, make_parallel
 from trainer.policy import load_policy
 from trainer.reweighting import reweight_advantages
 from trainer.update import UpdateStatistics, attach_logprobs, update_policy
@@ -174,8 +174,9 @@ def main(folder: Path) -> None:
         name: run_case(update_config(Path(job["model"]), overrides), name, folder)
         for name, overrides in job["cases"].items()
     }
-    leave_ranks()
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
+    leave_ranks()
+    end_rank(0)
 
 
 if __name__ == "__main__":
