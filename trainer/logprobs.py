@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from trainer.errors import ConfigError
+from trainer.onednn import linear
 
 
 class TokenScores(NamedTuple):
@@ -119,8 +120,8 @@ class ScoringHead(nn.Module):
         return logprobs, entropies, gradient_norms
 
     def _score(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-        linear = self.output_embeddings
-        logits = nn.functional.linear(hidden, linear.weight, linear.bias).float()  # [n, vocabulary]
+        head = self.output_embeddings
+        logits = linear(hidden, head.weight, head.bias).float()  # [n, vocabulary]
         logits = logits.div_(self.temperature)  # in place: a second copy would be the peak of a step's memory
         log_normalizer = logits.logsumexp(dim=-1)
         logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normalizer

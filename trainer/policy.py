@@ -9,6 +9,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError, MissingError
+from trainer.onednn import use_onednn
 from trainer.tiny import ensure_tiny_policy
 
 TINY = "tiny"
@@ -73,6 +74,8 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     except (OSError, ValueError, KeyError) as error:
         raise _load_error("model", config, error) from error
     _disable_dropout(model)
+    if device.type == "cpu":
+        use_onednn(model)
     if config.gradient_checkpointing:
         model.train()  # layers recompute their activations in training mode only
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

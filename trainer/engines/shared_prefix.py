@@ -20,6 +20,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
 from trainer.engines.decoding import Prefill
+from trainer.onednn import OneDnnLinear, linear
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
 Operation = Callable[[Tensor], Tensor]
@@ -34,7 +35,11 @@ def is_supported(model: PreTrainedModel) -> bool:
         type(model) in FAMILIES
         and set(layer_types) == {"full_attention"}
         and config.rope_parameters["rope_type"] not in _VARYING_ROPE
-        and all(type(module) is nn.Linear for name, module in model.named_modules() if name.endswith("_proj"))
+        and all(
+            type(module) in (nn.Linear, OneDnnLinear)
+            for name, module in model.named_modules()
+            if name.endswith("_proj")
+        )
     )
 
 
@@ -132,8 +137,8 @@ class _Block:
         self.activation: Operation = mlp.act_fn
 
 
-def _linear(linear: Any) -> Operation:
-    return partial(functional.linear, weight=linear.weight, bias=linear.bias)
+def _linear(module: Any) -> Operation:
+    return partial(linear, weight=module.weight, bias=module.bias)
 
 
 def _norm(norm: Any) -> Operation:
