@@ -37,6 +37,7 @@ from trainer.errors import ConfigError, DivergedError
 from trainer.evaluation import completion_rows, evaluate
 from trainer.isolation import isolation_passes
 from trainer.logprobs import LogprobModel, TokenScores, check_logits, tokens_per_chunk
+from trainer.malloc import keep_freed_memory
 from trainer.parallel import Parallel, make_parallel
 from trainer.policy import load_policy, load_tokenizer
 from trainer.reweighting import reweight_advantages
@@ -98,6 +99,8 @@ class Trainer:
 
         torch.manual_seed(config.seed)
         self.device = self.parallel.device
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.tokenizer = load_tokenizer(config.model)
         self.problems = load_problems(config.data.train, config.data, self.tokenizer)
         self.evaluation_sets = {
