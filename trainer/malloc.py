@@ -3,8 +3,8 @@
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
-KEPT_BYTES = 2**31 - 1  # mallopt takes an int
-LARGEST_ON_HEAP = 2**28
+KEPT_BYTES = 2**29  # at the end of the heap
+LARGEST_ON_HEAP = 2**25
 
 
 def keep_freed_memory() -> None:
@@ -12,7 +12,8 @@ def keep_freed_memory() -> None:
 
     A training step frees and allocates the same activations again and again. By default large ones go back to
     the system every time, and every page of the next ones is faulted in and zeroed anew: a sixth of a step of a
-    small model. Larger blocks than `LARGEST_ON_HEAP` still go back, so that they leave no holes.
+    small model. Larger blocks than `LARGEST_ON_HEAP` still go back: held, they leave holes of gigabytes where a
+    vocabulary is large.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
