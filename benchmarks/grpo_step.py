@@ -88,7 +88,7 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
                 "temperature": 1.0,
                 "max_new_tokens": arguments.tokens,
             },
-            # Microbatches whose activations fit a CPU's cache, few logits at a time; the defaults are made for GPUs.
+            # Microbatches that fit a CPU's cache, and few logits at a time; the defaults are made for GPUs.
             "optim": {
                 "update_batch_size": arguments.prompts * GROUP_SIZE,
                 "tokens_per_microbatch": 2560,

@@ -16,8 +16,8 @@ def resident_mib():
 if sys.argv[1] == "keep":
     keep_freed_memory()
 before = resident_mib()
-block = torch.ones(2**24)  # 64 MiB
-del block
+blocks = [torch.ones(2**22) for _ in range(4)]  # 16 MiB each
+del blocks
 print(resident_mib() - before)
 """
 
