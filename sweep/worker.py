@@ -105,6 +105,9 @@ class WorkerLostError(RuntimeError):
 
 def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
     """The trainer of ``trainer run``, for one trial."""
+    from trainer.lean_imports import import_transformers
+
+    import_transformers()
     from trainer.loop import Trainer
     from trainer.parallel import make_parallel
     from trainer.tracking import NullTracker, Tracker

@@ -159,6 +159,9 @@ def _has_history(run_dir: Path) -> bool:
 
 
 def _train(config: TrainConfig, name: str, arguments: argparse.Namespace) -> int:
+    from trainer.lean_imports import import_transformers
+
+    import_transformers()
     from trainer.run import run_training  # torch and transformers take seconds to import
 
     return run_training(config, name, arguments.runs_dir, resume=arguments.resume)
