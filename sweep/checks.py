@@ -35,6 +35,7 @@ def check_space(spec: "SweepSpec", document: YamlDocument) -> None:
     _check_search(spec, space, document)
     _check_scheduler(spec, document)
     _check_workers(spec, document)
+    _check_servers(spec, document)
 
 
 def place(document: YamlDocument, path: KeyPath) -> str:
@@ -301,6 +302,16 @@ def _check_workers(spec: "SweepSpec", document: YamlDocument) -> None:
                     where,
                     f"make it a multiple of {workers}",
                 )
+
+
+def _check_servers(spec: "SweepSpec", document: YamlDocument) -> None:
+    rollout = spec.base.rollout
+    if rollout.engine != "transformers" and rollout.vllm.mode == "server" and spec.limits.max_concurrent != 1:
+        raise ConfigError(
+            "trials at the same time would overwrite each other's weights on the vLLM servers",
+            document.where(("limits", "max_concurrent")),
+            "add limits.max_concurrent=1, or trainer.rollout.vllm.mode=colocate",
+        )
 
 
 def _show(values: Mapping[str, Any]) -> str:

@@ -32,9 +32,14 @@ def build_engine(
 
     Raises:
         ConfigError: vLLM is asked for where it is not installed, or a request can exceed its context.
-        EngineError: vLLM does not start.
+        EngineError: vLLM does not start, or a server cannot be used.
+        MissingError: a server does not answer.
     """
     wanted = config.rollout.engine
+    if wanted != "transformers" and config.rollout.vllm.mode == "server":
+        from trainer.engines.vllm_server import VllmServerEngine
+
+        return VllmServerEngine(config.rollout.vllm, context_length(config, model), config.model.dtype)
     if wanted == "vllm" or (wanted == "auto" and torch.cuda.is_available() and vllm_installed()):
         return VllmEngine(
             model,

@@ -111,6 +111,18 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--offline", action="store_true", help="do not contact MLflow")
     evaluate.set_defaults(command=_evaluate)
 
+    serve = commands.add_parser("serve", help="a vLLM server for runs with rollout.vllm.mode=server")
+    serve.add_argument("spec", help="preset name or YAML file of the runs it shall serve")
+    serve.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2")
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; whoever reaches it can replace the weights"
+    )
+    serve.add_argument("--port", type=_positive, default=8000, help="default: 8000")
+    serve.add_argument(
+        "--gpu-memory-utilization", type=float, default=0.9, help="share of the GPU's memory (default: 0.9)"
+    )
+    serve.set_defaults(command=_serve)
+
     language = commands.add_parser("analyze-language", help="kinds of words against reward: figure 5 of the paper")
     language.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder or completions.jsonl")
     language.add_argument("--step", type=int, help="only completions logged at this training step")
@@ -291,6 +303,14 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     if (arguments.runs_dir / name).exists():
         raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
     return run_evaluation(config, found.step, name, arguments.runs_dir, arguments.out, arguments.json)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from trainer.serve import serve
+
+    config = load_config(arguments.spec, arguments.overrides)
+    serve(config, arguments.host, arguments.port, arguments.gpu_memory_utilization)
+    raise AssertionError("unreachable: the process has become the server")
 
 
 def _analyze_language(arguments: argparse.Namespace) -> int:

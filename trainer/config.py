@@ -126,6 +126,13 @@ class VllmConfig(Section):
     kv_cache_mb: Count | None = Field(
         None, description="KV cache [MiB]; from gpu_memory_utilization on a GPU, 256 on a CPU if null"
     )
+    mode: Literal["colocate", "server"] = Field(
+        "colocate", description="colocate: an engine in each rank; server: engines elsewhere, see `trainer serve`"
+    )
+    server_base_urls: Annotated[list[str], Field(min_length=1)] = Field(
+        ["http://127.0.0.1:8000"], description="servers of mode server; rank r samples from number r % count"
+    )
+    server_timeout_s: Positive = Field(240.0, description="how long to wait for a server to come up [s]")
 
 
 class RolloutConfig(Section):

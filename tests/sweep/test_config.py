@@ -343,6 +343,19 @@ def test_strategies_may_be_searched(tmp_path: Path) -> None:
     assert spec.base.parallel.strategy == "none"
 
 
+def test_trials_at_the_same_time_cannot_share_vllm_servers(tmp_path: Path) -> None:
+    trainer: dict[str, Any] = {"preset": "base.yaml", "overrides": {"rollout.vllm.mode": "server"}}
+    with pytest.raises(ConfigError, match="overwrite each other's weights") as refused:
+        make_spec(tmp_path, trainer=trainer, limits={"max_concurrent": 2})
+    assert "limits.max_concurrent" in refused.value.where
+    assert make_spec(tmp_path, trainer=trainer, limits={"max_concurrent": 1}).limits.max_concurrent == 1
+    colocated = {
+        "preset": "base.yaml",
+        "overrides": {"rollout.engine": "transformers", "rollout.vllm.mode": "server"},
+    }
+    assert make_spec(tmp_path, trainer=colocated, limits={"max_concurrent": 2}).limits.max_concurrent == 2
+
+
 def test_everything_of_a_space_is_read(tmp_path: Path) -> None:
     spec = make_spec(
         tmp_path,

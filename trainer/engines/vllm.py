@@ -4,6 +4,7 @@ import gc
 import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from trainer.engines.vllm_containment import (
     process_state_kept,
     random_state_kept,
 )
-from trainer.engines.vllm_sync import check_weights_arrived, load_weights
+from trainer.engines.vllm_sync import check_weights_arrived, engine_logprobs, load_weights
 from trainer.errors import ConfigError, EngineError
 
 CPU_KV_CACHE_MB = 256
@@ -55,6 +56,24 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
                 + (", or raise rollout.vllm.max_model_len" if limit < positions else ""),
             )
     return limit
+
+
+def check_request(place: int, token_ids: Sequence[int], max_new_tokens: int, max_model_len: int) -> None:
+    """Whether a prompt and its completion fit.
+
+    Raises:
+        ValueError: the prompt is empty.
+        ConfigError: they exceed the engine's context.
+    """
+    if not token_ids:
+        raise ValueError(f"prompt {place} has no tokens: give at least one, such as the BOS token")
+    if len(token_ids) + max_new_tokens > max_model_len:
+        raise ConfigError(
+            f"prompt {place} has {len(token_ids)} tokens: with {max_new_tokens} for its completion it exceeds "
+            f"the engine's context of {max_model_len}",
+            "rollout.vllm.max_model_len",
+            "raise it, or lower rollout.max_new_tokens or data.max_prompt_tokens",
+        )
 
 
 def without_dual_chunk_attention(config: Any) -> Any:
@@ -181,7 +200,7 @@ class VllmEngine:
                 assert not self._asleep, "the first synchronisation needs an engine that is awake"
                 try:
                     with _failures_named("while checking its weights"):
-                        check_weights_arrived(self.llm, policy_model, self.dtype)
+                        check_weights_arrived(partial(engine_logprobs, self.llm), policy_model, self.dtype)
                 except EngineError:
                     self.close()
                     raise
@@ -217,7 +236,7 @@ class VllmEngine:
         places = [(p, g) for p, row_seeds in enumerate(seeds) for g in range(len(row_seeds))]
         requests = [(tuple(prompts[p]), seeds[p][g]) for p, g in places]
         for (p, _), (token_ids, _) in zip(places, requests, strict=True):
-            self._check_request(p, token_ids, params.max_new_tokens)
+            check_request(p, token_ids, params.max_new_tokens, self.max_model_len)
         samples = iter(self._complete(requests, params))
         return [[next(samples) for _ in row_seeds] for row_seeds in seeds]
 
@@ -238,17 +257,6 @@ class VllmEngine:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _check_request(self, place: int, token_ids: Sequence[int], max_new_tokens: int) -> None:
-        if not token_ids:
-            raise ValueError(f"prompt {place} has no tokens: give at least one, such as the BOS token")
-        if len(token_ids) + max_new_tokens > self.max_model_len:
-            raise ConfigError(
-                f"prompt {place} has {len(token_ids)} tokens: with {max_new_tokens} for its completion it exceeds "
-                f"the engine's context of {self.max_model_len}",
-                "rollout.vllm.max_model_len",
-                "raise it, or lower rollout.max_new_tokens or data.max_prompt_tokens",
-            )
 
     def _complete(self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams) -> list[Sample]:
         """One sample per (prompt, seed), of this rank's requests or of all in its tensor-parallel group."""

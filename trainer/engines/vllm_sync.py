@@ -1,11 +1,12 @@
 """Carrying the policy's weights into a vLLM engine, and proof that they arrived."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainer.engines.vllm_output import repack_output_embedding
 from trainer.errors import EngineError
 
 CHECK_TOKENS = 32
@@ -36,22 +37,20 @@ def load_weights(llm: Any, model: nn.Module) -> None:
     """Replace all weights of the engine in one call and forget the cached prefixes of the old ones."""
     with torch.no_grad():
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})
-        llm.collective_rpc(repack_output_embedding)
+        llm.collective_rpc(repack_worker)
     llm.reset_prefix_cache()
 
 
-def repack_output_embedding(worker: Any) -> None:
-    """Rebuild the packed copy of a tied output embedding, which vLLM makes on CPUs and does not reload."""
-    lm_head = getattr(worker.model_runner.get_model(), "lm_head", None)
-    if lm_head is not None and hasattr(lm_head, "cpu_linear"):
-        lm_head.quant_method.process_weights_after_loading(lm_head)
+def repack_worker(worker: Any) -> None:
+    """`repack_output_embedding` of a worker's model."""
+    repack_output_embedding(worker.model_runner.get_model())
 
 
-def check_weights_arrived(llm: Any, model: nn.Module, dtype: str) -> float:
+def check_weights_arrived(engine_logprobs: Callable[[list[int]], Tensor], model: nn.Module, dtype: str) -> float:
     """Compare the log-probabilities that engine and policy give a short fixed text.
 
     Args:
-        llm: the engine, awake.
+        engine_logprobs: from tokens [n] to the engine's log-probabilities of those after the first [n - 1].
         model: the policy, a Hugging Face causal language model.
         dtype: compute dtype of both.
 
@@ -65,7 +64,7 @@ def check_weights_arrived(llm: Any, model: nn.Module, dtype: str) -> float:
     vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     stride = max(1, vocabulary // CHECK_TOKENS) | 1
     token_ids = [(3 + stride * i) % vocabulary for i in range(CHECK_TOKENS)]
-    theirs = _engine_logprobs(llm, token_ids)
+    theirs = engine_logprobs(token_ids)
     ours = _policy_logprobs(model, token_ids, dtype)
     difference = float((theirs - ours).abs().mean())
     if not difference <= CHECK_BOUNDS[dtype]:
@@ -79,7 +78,8 @@ def check_weights_arrived(llm: Any, model: nn.Module, dtype: str) -> float:
     return difference
 
 
-def _engine_logprobs(llm: Any, token_ids: list[int]) -> Tensor:
+def engine_logprobs(llm: Any, token_ids: list[int]) -> Tensor:
+    """Log-probabilities that an engine of this process gives the tokens after the first, [n - 1]."""
     from vllm import SamplingParams
 
     params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False, ignore_eos=True)

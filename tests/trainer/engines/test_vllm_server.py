@@ -1,0 +1,201 @@
+"""Real vLLM servers on the CPU, started by `trainer serve`, against the model whose weights are pushed to them."""
+
+import copy
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+import torch
+
+from tests.trainer.engines.vllm_models import (
+    AGREEMENT,
+    STOP,
+    adamw_step,
+    largest_difference,
+    prompts,
+    random_qwen,
+)
+from trainer.config import VllmConfig
+from trainer.engines import SamplingParams, vllm_server
+from trainer.engines.vllm_server import VllmServerEngine
+from trainer.errors import EngineError
+from trainer.tiny import TinyRecipe, ensure_tiny_policy
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "VLLM_NO_USAGE_STATS": "1"}
+SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+PARAMS = SamplingParams(temperature=0.7, max_new_tokens=32, stop_token_ids=(STOP,))
+
+
+class Server:
+    """`trainer serve` in a process of its own."""
+
+    def __init__(self, model: Path, folder: Path, *overrides: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        options = [f"model.name_or_path={model}", "rollout.vllm.kv_cache_mb=64", *overrides]
+        command = [sys.executable, "-m", "trainer", "serve", "tiny_kk", *options, "--port", str(port)]
+        self.log = folder / "server.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def stop(self) -> None:
+        """End it and make sure that nothing of it is left."""
+        processes = [*psutil.Process(self.process.pid).children(recursive=True)]
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=60)
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        assert not alive
+
+
+def start(model, folder: Path) -> Server:
+    model.save_pretrained(folder / "model")
+    server = Server(folder / "model", folder, "data.max_prompt_tokens=120", "rollout.max_new_tokens=136")
+    return server
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def served(request, tmp_path_factory):
+    model = random_qwen(tied=request.param)
+    server = start(model, tmp_path_factory.mktemp("served"))
+    yield model, server
+    server.stop()
+
+
+def connect(server: Server) -> VllmServerEngine:
+    return VllmServerEngine(VllmConfig(server_base_urls=[server.url], server_timeout_s=120), 256, "float32")
+
+
+def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(served):
+    model, server = copy.deepcopy(served[0]), served[1]
+    engine = connect(server)
+    engine.sync_weights(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    asked = prompts((40, 70, 9))
+    samples = engine.generate(asked, SEEDS, PARAMS)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+    for step in range(5):
+        before = copy.deepcopy(model)
+        adamw_step(model, optimizer, asked, samples)
+        engine.sync_weights(model)
+        samples = engine.generate(asked, SEEDS, PARAMS)
+        difference = largest_difference(model, asked, samples, 0.7)
+        print(f"step {step + 1}: largest difference {difference:.2e} nats")
+        assert difference < AGREEMENT
+        assert largest_difference(before, asked, samples, 0.7) > 0.05, "the step must move the weights visibly"
+
+
+def test_weights_in_several_requests_arrive_whole(served, monkeypatch):
+    model, server = served
+    monkeypatch.setattr(vllm_server, "CHUNK_BYTES", 1 << 20)  # the model has 12 MiB
+    engine = connect(server)
+    engine.sync_weights(model)
+    asked = prompts((20, 30))
+    samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+def test_a_completion_depends_on_its_seed_and_not_on_its_neighbours(served):
+    model, server = served
+    engine = connect(server)
+    engine.sync_weights(model)
+    asked = prompts((20, 30))
+    together = engine.generate(asked, [[7, 8], [9, 10]], PARAMS)
+    [[alone]] = engine.generate(asked[1:], [[9]], PARAMS)
+    assert alone.token_ids == together[1][0].token_ids
+    assert together[0][0].token_ids != together[0][1].token_ids
+
+
+def test_self_check_catches_a_sync_without_the_output_embedding(served, monkeypatch):
+    model, server = copy.deepcopy(served[0]), served[1]
+    connect(server).sync_weights(model)
+    torch.nn.init.normal_(model.get_output_embeddings().weight, std=0.5)  # what the server has is now stale
+    name = "model.embed_tokens" if model.config.tie_word_embeddings else "lm_head"
+    complete = vllm_server.named_weights
+    monkeypatch.setattr(
+        vllm_server, "named_weights", lambda policy: (w for w in complete(policy) if not w[0].startswith(name))
+    )
+    with pytest.raises(EngineError, match=r"disagrees with the policy|refused"):
+        connect(server).sync_weights(model)
+
+
+def test_another_run_on_the_same_server_is_noticed(served):
+    model, server = served
+    first, second = connect(server), connect(server)
+    first.sync_weights(model)
+    second.sync_weights(model)
+    with pytest.raises(EngineError, match="weights that are not this run's"):
+        first.generate(prompts((20,)), [[1]], PARAMS)
+    assert second.generate(prompts((20,)), [[1]], PARAMS)
+
+
+def test_a_trainer_that_died_amid_an_update_leaves_a_server_for_the_next(served):
+    model, server = served
+    dying = connect(server)
+    dying._own.begin_update()
+    dying._own.update(vllm_server.base64.b64encode(vllm_server.save(dict(list(_some(model))))).decode())
+    engine = connect(server)
+    engine.sync_weights(model)
+    asked = prompts((20, 30))
+    samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+def _some(model):
+    for name, weight in list(model.named_parameters())[:2]:
+        yield name, weight.detach().clone()
+
+
+def test_a_server_that_dies_ends_the_run_and_not_silently(tmp_path):
+    model = random_qwen(tied=True, layers=1)
+    server = start(model, tmp_path)
+    engine = connect(server)
+    engine.sync_weights(model)
+    server.stop()
+    with pytest.raises(EngineError, match=r"is gone"):
+        engine.generate(prompts((20,)), [[1]], PARAMS)
+    with pytest.raises(requests.RequestException):
+        requests.get(f"{server.url}/health", timeout=5)
+
+
+def test_a_run_trains_with_a_server(tmp_path):
+    policy = ensure_tiny_policy(tmp_path / "cache", TinyRecipe(heads=2, steps=60, puzzles=500))
+    run = ["rollout.max_new_tokens=48"]
+    server = Server(policy, tmp_path, *run)
+    command = [sys.executable, "-m", "trainer", "run", "tiny_kk", f"model.name_or_path={policy}", *run]
+    command += [f"rollout.vllm.server_base_urls=[{server.url}]", "rollout.vllm.mode=server", "max_steps=3"]
+    command += [
+        "rollout.engine=vllm",
+        "rollout.prompts_per_step=4",
+        "evaluation.sets={dev: {split: dev, size: 6}}",
+    ]
+    try:
+        done = subprocess.run(
+            [*command, "--offline", "--name", "served", "--runs-dir", str(tmp_path)],
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+    finally:
+        server.stop()
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    rows = [json.loads(line) for line in (tmp_path / "served" / "metrics.jsonl").read_text().splitlines()]
+    differences = [row["rollout/engine_logprob_diff_max"] for row in rows if "time/sync" in row]
+    print(f"largest differences {differences} nats")
+    assert len(differences) == 3 and max(differences) < AGREEMENT

@@ -1,0 +1,202 @@
+"""What is asked of a vLLM server and what its answers mean; needs no vLLM."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from tests.conftest import random_model
+from trainer.config import VllmConfig
+from trainer.engines import Sample, SamplingParams, vllm_server
+from trainer.engines.vllm_server import VllmServer, VllmServerEngine
+from trainer.errors import ConfigError, EngineError, MissingError
+
+
+class FakeServer(ThreadingHTTPServer):
+    """Answers as vLLM does: canned bodies or statuses by route, and a record of what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: list[tuple[str, Any]] = []
+        self.status: dict[str, list[int]] = {}  # statuses of a route's next answers
+        self.version = "default"
+        self.context = 64
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def answer(self, route: str, body: Any) -> Any:
+        if route == "/v1/models":
+            return {"data": [{"max_model_len": self.context}]}
+        if route == "/finish_weight_update":
+            self.version = body["weight_version"]
+        if route == "/inference/v1/generate":
+            content = [{"token_id": 7, "logprob": -0.5}, {"token_id": 9, "logprob": -2.0}]
+            prompt = [None, *({str(token): {"logprob": -float(token)}} for token in body["token_ids"][1:])]
+            choice = {
+                "token_ids": [7, 9],
+                "logprobs": {"content": content},
+                "finish_reason": "stop",
+                "weight_versions": [{"version": self.version, "start": 0, "end": 2}],
+            }
+            return {"choices": [choice], "prompt_logprobs": prompt}
+        return {}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeServer
+
+    def _serve(self) -> None:
+        route = self.path.partition("?")[0]
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.loads(text) if text else None
+        self.server.asked.append((self.path, body))
+        statuses = self.server.status.get(route)
+        status = statuses.pop(0) if statuses else 200
+        answer = json.dumps(self.server.answer(route, body) if status == 200 else {"error": "no such thing"})
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(answer.encode())
+
+    do_GET = do_POST = _serve
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    fake = FakeServer()
+    thread = threading.Thread(target=fake.serve_forever, daemon=True)
+    thread.start()
+    yield fake
+    fake.shutdown()
+    fake.server_close()
+
+
+@pytest.fixture
+def engine(server, monkeypatch) -> VllmServerEngine:
+    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)  # the fake has no model
+    return VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
+
+
+PARAMS = SamplingParams(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, max_new_tokens=4, stop_token_ids=(9,))
+
+
+def routes(server: FakeServer) -> list[str]:
+    return [path for path, _ in server.asked]
+
+
+def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engine, monkeypatch):
+    monkeypatch.setattr(vllm_server, "CHUNK_BYTES", 20_000)
+    model = random_model()
+    server.asked.clear()
+    engine.sync_weights(model)
+    assert routes(server)[:3] == ["/pause?mode=abort", "/init_weight_transfer_engine", "/start_weight_update"]
+    assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
+    updates = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
+    assert len(updates) > 1
+    arrived: dict[str, torch.Tensor] = {}
+    for update in updates:
+        weights = load(base64.b64decode(update))
+        assert not weights.keys() & arrived.keys()
+        arrived |= weights
+    expected = dict(model.named_parameters())
+    assert arrived.keys() == expected.keys()
+    assert all(torch.equal(arrived[name], expected[name]) for name in expected)
+
+
+def test_weights_travel_in_the_dtype_the_servers_compute_in(server, monkeypatch):
+    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
+    VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "bfloat16").sync_weights(random_model())
+    [update] = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
+    assert {weight.dtype for weight in load(base64.b64decode(update)).values()} == {torch.bfloat16}
+
+
+def test_an_update_that_a_dead_trainer_left_open_is_ended_first(server, engine):
+    server.asked.clear()
+    server.status["/start_weight_update"] = [500]
+    engine.sync_weights(random_model())
+    assert routes(server)[2:5] == ["/start_weight_update", "/finish_weight_update", "/start_weight_update"]
+    assert server.asked[3][1] == {"weight_version": "incomplete"}
+    assert server.version.endswith("-1")
+
+
+def test_requests_and_answers(server, engine):
+    engine.sync_weights(random_model())
+    server.asked.clear()
+    samples = engine.generate([[1, 2], [3]], [[11, 12], [13]], PARAMS)
+    assert samples == [[Sample((7, 9), (-0.5, -2.0), "stop")] * 2, [Sample((7, 9), (-0.5, -2.0), "stop")]]
+    asked = sorted((body for _, body in server.asked), key=lambda body: body["sampling_params"]["seed"])
+    assert [body["token_ids"] for body in asked] == [[1, 2], [1, 2], [3]]
+    assert asked[0]["sampling_params"] == {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.1,
+        "max_tokens": 4,
+        "stop_token_ids": [9],
+        "ignore_eos": True,
+        "seed": 11,
+        "logprobs": 0,
+        "detokenize": False,
+    }
+
+
+def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
+    assert VllmServer(server.url).prompt_logprobs([3, 4, 6]).tolist() == [-4.0, -6.0]
+
+
+def test_completions_of_other_weights_are_refused(server, engine):
+    engine.sync_weights(random_model())
+    server.version = "another-run-3"
+    with pytest.raises(EngineError, match=r"not this run's \(another-run-3\)"):
+        engine.generate([[1, 2]], [[1]], PARAMS)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(server, engine):
+    engine.sync_weights(random_model())
+    server.asked.clear()
+    with pytest.raises(ConfigError, match="prompt 1 has 61 tokens"):
+        engine.generate([[1], [1] * 61], [[1], [2]], PARAMS)
+    assert not server.asked
+
+
+def test_a_server_that_is_not_there(server):
+    server.status["/health"] = [503] * 5
+    with pytest.raises(MissingError, match="no vLLM server answers") as caught:
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url], server_timeout_s=0.1), 64, "float32")
+    assert "trainer serve" in caught.value.hint
+
+
+def test_a_server_started_in_another_way(server):
+    server.status["/weight_info"] = [404]
+    with pytest.raises(EngineError, match="takes no weights"):
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
+
+
+def test_a_server_with_a_shorter_context(server):
+    with pytest.raises(ConfigError, match="context of 64 tokens, this run needs 65"):
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 65, "float32")
+
+
+def test_a_refused_weight_names_server_and_reason(server, engine):
+    server.status["/update_weights"] = [500]
+    with pytest.raises(EngineError, match="refused /update_weights: 500") as caught:
+        engine.sync_weights(random_model())
+    assert "trainer serve" in caught.value.hint
+
+
+def test_a_server_that_is_gone(server, engine):
+    engine.sync_weights(random_model())
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(EngineError, match="is gone"):
+        engine.generate([[1, 2]], [[1]], PARAMS)
