@@ -15,7 +15,14 @@ from trainer.run_folder import check_name, hold
 
 INTERRUPTED = 130
 # What may differ between a run and its resumption without making it another run.
-_RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkpoint.keep_best")
+_RESUMABLE = (
+    "max_steps",
+    "epochs",
+    "tracking",
+    "checkpoint.keep_last",
+    "checkpoint.keep_best",
+    "rollout.vllm.server",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
