@@ -443,8 +443,11 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
     check_key(key, source)
     *parents, last = key.split(".")
     place: Any = data
-    for part in parents:
-        place = place.setdefault(part, {}) if isinstance(place, dict) else {}
+    for depth, part in enumerate(parents, start=1):
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            whole = ".".join(parents[:depth])
+            raise ConfigError(f"{key}: {whole} is one value", f"{source}, key {key}", f"set {whole} as a whole")
     place[last] = value
 
 

@@ -93,6 +93,29 @@ def test_bad_overrides_name_the_nearest_key(tmp_path, override, hint):
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("override", "whole"),
+    [
+        ("data.train.size=100", "data.train"),
+        ("data.train.0.size=100", "data.train"),
+        ("seed.first=1", "seed"),
+        ("tracking.uri.host=a", "tracking.uri"),
+        ("model.name_or_path.a.b=c", "model.name_or_path"),
+        ("evaluation.sets.dev.limit.most=3", "evaluation.sets.dev.limit"),
+    ],
+)
+def test_an_override_below_a_value_is_refused(tmp_path, override, whole):
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "{}"), [override])
+    assert caught.value.hint == f"set {whole} as a whole"
+
+
+def test_an_override_reaches_into_a_free_mapping(tmp_path):
+    config = load_config(write(tmp_path, "{}"), ["evaluation.sets.dev.limit=5", "reward.functions.format=0.5"])
+    assert config.evaluation.sets["dev"].limit == 5
+    assert config.reward.functions == {"knights_knaves": 1.0, "format": 0.5}
+
+
 def test_an_override_keeps_text_that_only_looks_like_a_number():
     assert parse_override("optim.lr=nan") == ("optim.lr", "nan")
     assert parse_override("model.revision=v1e") == ("model.revision", "v1e")
