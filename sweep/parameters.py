@@ -1,26 +1,13 @@
 """The searched parameters of a search space: what values one may take and when it is active."""
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from trainer.config import Section
-
-_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-
-
-def read_scalars(value: Any) -> Any:
-    """Numbers such as ``1e-6``, which YAML 1.1 reads as text, as numbers; inside lists and mappings too."""
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        return float(value)
-    if isinstance(value, Mapping):
-        return {key: read_scalars(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [read_scalars(item) for item in value]
-    return value
+from trainer.config_file import read_scalars
 
 
 def same_value(left: Any, right: Any) -> bool:

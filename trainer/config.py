@@ -5,7 +5,6 @@ pairs with dotted keys override it. The resolved configuration is saved with the
 repeats it.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from trainer.config_file import YamlDocument, nearest, read_yaml, submodel, validate
+from trainer.config_file import YamlDocument, nearest, read_scalars, read_yaml, submodel, validate
 from trainer.errors import ConfigError
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -391,10 +390,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
         raise ConfigError(f"the value of {key} is not valid YAML: {value}", "command line", "quote it") from None
-    if isinstance(parsed, str):
-        with contextlib.suppress(ValueError):  # YAML 1.1 reads 1e-6 as text
-            parsed = float(parsed) if parsed.lower() not in ("nan", "inf", "-inf") else parsed
-    return key, parsed
+    return key, read_scalars(parsed) if parsed == value else parsed  # what is quoted stays text
 
 
 def check_key(key: str, source: str = "override") -> None:

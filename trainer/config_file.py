@@ -1,6 +1,7 @@
 """Reading YAML configuration with errors that name file, line and the nearest valid key."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from trainer.errors import ConfigError, MissingError
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
+
+_EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,17 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
     if not isinstance(data, dict):
         raise ConfigError("the file must hold a mapping of keys", source, "write it as `key: value` lines")
     return YamlDocument(data, lines, source)
+
+
+def read_scalars(value: Any) -> Any:
+    """Numbers such as ``1e-6``, which YAML 1.1 reads as text, as numbers; inside lists and mappings too."""
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {key: read_scalars(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [read_scalars(item) for item in value]
+    return value
 
 
 def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:

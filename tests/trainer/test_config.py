@@ -119,6 +119,13 @@ def test_an_override_reaches_into_a_free_mapping(tmp_path):
 def test_an_override_keeps_text_that_only_looks_like_a_number():
     assert parse_override("optim.lr=nan") == ("optim.lr", "nan")
     assert parse_override("model.revision=v1e") == ("model.revision", "v1e")
+    assert parse_override("tracking.experiment=infinity") == ("tracking.experiment", "infinity")
+    assert parse_override('model.revision="12e4567"') == ("model.revision", "12e4567")
+
+
+@pytest.mark.parametrize(("text", "number"), [("1e-6", 1e-6), ("2.5E3", 2500.0), ("1.e2", 100.0), (".5e1", 5.0)])
+def test_an_override_reads_every_form_of_exponent(text, number):
+    assert parse_override(f"optim.lr={text}") == ("optim.lr", number)
 
 
 @pytest.mark.parametrize("name", preset_names())
