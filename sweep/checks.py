@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.parameters import ParameterSpec, same_value
 from sweep.space import Parameters, Space, allowed_values, fingerprint, is_section, is_switch
-from trainer.config import TrainConfig, apply_overrides, check_key, dotted_keys
+from trainer.config import TrainConfig, apply_overrides, check_key, dotted_keys, value_of
 from trainer.config_file import KeyPath, YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics import METRICS, declaration
@@ -286,9 +286,8 @@ def _check_workers(spec: "SweepSpec", document: YamlDocument) -> None:
     if workers == 1:
         return
     for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
-        section, _, field = key.partition(".")
         searched = spec.parameters.get(key)
-        values = [getattr(getattr(spec.base, section), field)] if searched is None else searched.extremes
+        values = [value_of(spec.base, key)] if searched is None else searched.extremes
         for value in values:
             if value == "none":
                 raise ConfigError(

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.config import TrainConfig, dotted_keys, dump_config, find_spec, load_config, preset_names, save_config
+from trainer.config import (
+    TrainConfig,
+    dotted_keys,
+    dump_config,
+    find_spec,
+    load_config,
+    preset_names,
+    save_config,
+    value_of,
+)
 from trainer.errors import ConfigError, StorageError, UserError
 from trainer.run_folder import check_name, hold
 
@@ -192,19 +201,12 @@ def _rank() -> int:
 
 def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
     for key in dotted_keys():
-        if not key.startswith(_RESUMABLE) and _value(config, key) != _value(saved, key):
+        if not key.startswith(_RESUMABLE) and value_of(config, key) != value_of(saved, key):
             raise ConfigError(
-                f"{key} is {_value(config, key)!r}, but the run was started with {_value(saved, key)!r}",
+                f"{key} is {value_of(config, key)!r}, but the run was started with {value_of(saved, key)!r}",
                 key,
                 "resume with the run's own config.yaml, or start another run with --name",
             )
-
-
-def _value(config: TrainConfig, key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _presets(arguments: argparse.Namespace) -> int:
@@ -243,7 +245,7 @@ def _describe(key: str) -> dict[str, Any]:
     model: Any = TrainConfig
     for part in parents:
         model = model.model_fields[part].annotation
-    default = _value(TrainConfig(), key)
+    default = value_of(TrainConfig(), key)
     if hasattr(default, "model_dump"):
         default = default.model_dump(mode="json")
     shown = json.dumps(default, default=lambda value: value.model_dump(exclude_defaults=True))

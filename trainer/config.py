@@ -6,6 +6,7 @@ repeats it.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -423,6 +424,11 @@ def dotted_keys(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[
         else:
             keys.append(prefix + name)
     return keys
+
+
+def value_of(config: TrainConfig, key: str) -> Any:
+    """The value of a dotted key."""
+    return reduce(getattr, key.split("."), config)
 
 
 def save_config(config: TrainConfig, path: Path) -> None:

@@ -7,9 +7,7 @@ import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from functools import reduce
 from itertools import chain, zip_longest
-from operator import getitem
 from typing import Any, NoReturn
 
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from trainer.config import TrainConfig, dotted_keys
+from trainer.config import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError, MissingError
 from trainer.model_state import load_optimizer_tensors, load_weights, optimizer_tensors
 
@@ -263,8 +261,7 @@ def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
     Raises:
         ConfigError: on every rank, naming the first key that differs and its values.
     """
-    data = config.model_dump(mode="json")
-    values = {key: reduce(getitem, key.split("."), data) for key in dotted_keys()}
+    values = {key: value_of(config, key) for key in dotted_keys()}
     everyone: list[dict[str, Any]] = parallel.gather([values])
     for rank, theirs in enumerate(everyone):
         for key, value in theirs.items():
