@@ -21,10 +21,9 @@ from torch import Tensor
 from trainer.advantages import estimate_advantages
 from trainer.bands import BANDS, QUARTILES, RESOLUTION, band_of, quartile_of
 from trainer.batching import UpdateBatch
-from trainer.config import AlgorithmConfig, TrainConfig
+from trainer.config import AlgorithmConfig, ParallelConfig, TrainConfig
 from trainer.errors import ConfigError
 from trainer.isolation import isolation_passes
-from trainer.logprobs import LogprobModel, tokens_per_chunk
 from trainer.loop import Trainer
 from trainer.parallel import Parallel
 from trainer.reweighting import reweight_advantages
@@ -128,7 +127,8 @@ def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -
     """Train ``after_steps`` steps, collect one batch, and update copies of the policy on it.
 
     Args:
-        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off.
+        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off; it is one
+            process that trains, whatever ``parallel`` says.
         folder: of the output; nothing is written here by this function.
         after_steps: at least 1: AdamW's step sizes come from these.
         sample: tokens whose gradient by all parameters is taken, equally many from each band of probability.
@@ -138,7 +138,7 @@ def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -
     """
     algorithm = config.algorithm
     plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0, "token_filter": "none"})
-    config = config.model_copy(update={"algorithm": plain})
+    config = config.model_copy(update={"algorithm": plain, "parallel": ParallelConfig()})
     context = RunContext(folder, folder.parent, "diagnose", folder.name)
     trainer = Trainer(config, context, NullTracker())
     try:
@@ -207,7 +207,7 @@ def _after_passes(
 ) -> list[Tensor]:
     """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
     config = trainer.config
-    policy = _scored(trainer, copy.deepcopy(trainer.causal_lm))
+    policy = trainer.logprob_model(copy.deepcopy(trainer.causal_lm))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.optim.lr)
     optimizer.load_state_dict(copy.deepcopy(trainer.optimizer.state_dict()))
     for group in optimizer.param_groups:
@@ -239,7 +239,7 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
     order = torch.randperm(len(rows), generator=generator)
     chosen = torch.cat([order[bands[order] == band][: sample // len(BANDS)] for band in range(len(BANDS))])
     norms = torch.full((len(rows),), math.nan)
-    policy = _scored(trainer, trainer.causal_lm)
+    policy = trainer.logprob_model(trainer.causal_lm)
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     for index in chosen.tolist():
         row, column = int(rows[index]), int(columns[index])
@@ -250,16 +250,6 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
         gradients = torch.autograd.grad(scores.logprobs.sum(), parameters, allow_unused=True)
         norms[index] = torch.stack([g.norm() for g in gradients if g is not None]).norm().cpu()
     return norms
-
-
-def _scored(trainer: Trainer, causal_lm: Any) -> LogprobModel:
-    config = trainer.config
-    return LogprobModel(
-        causal_lm,
-        config.rollout.temperature,
-        tokens_per_chunk(causal_lm, config.optim.logits_chunk_mb),
-        getattr(torch, config.model.dtype),
-    )
 
 
 def _mean(values: Tensor) -> float:

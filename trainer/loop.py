@@ -121,7 +121,7 @@ class Trainer:
             weight_decay=config.optim.weight_decay,
             fused=True,
         )
-        self.policy, self.optimizer = self.parallel.prepare(self._scored(self.causal_lm), optimizer)
+        self.policy, self.optimizer = self.parallel.prepare(self.logprob_model(self.causal_lm), optimizer)
         whole_weights = partial(self.parallel.full_parameters, self.policy)
         with whole_weights():
             check_logits(self.causal_lm)
@@ -306,6 +306,16 @@ class Trainer:
         self.parallel.close()
         return self.tracker.close(status)
 
+    def logprob_model(self, causal_lm: PreTrainedModel) -> LogprobModel:
+        """A causal language model as the run scores with it: at its temperature, in its dtype, in its chunks."""
+        in_float32 = self.stored_dtype == torch.float32  # then autocast computes in the model's dtype
+        return LogprobModel(
+            causal_lm,
+            self.config.rollout.temperature,
+            tokens_per_chunk(causal_lm, self.config.optim.logits_chunk_mb),
+            getattr(torch, self.config.model.dtype) if in_float32 else torch.float32,
+        )
+
     def _diagnostics(
         self, batch: TrainBatch, scores: TokenScores, statistics: UpdateStatistics, plan: Sequence[UpdateBatch]
     ) -> dict[str, float]:
@@ -383,16 +393,7 @@ class Trainer:
             reference = load_policy(self.config.model, self.device, self.stored_dtype)
         else:
             reference = copy.deepcopy(self.causal_lm).to(getattr(torch, self.config.model.dtype))
-        return self.parallel.prepare_frozen(self._scored(reference.requires_grad_(False)).eval())
-
-    def _scored(self, causal_lm: PreTrainedModel) -> LogprobModel:
-        in_float32 = self.stored_dtype == torch.float32  # then autocast computes in the model's dtype
-        return LogprobModel(
-            causal_lm,
-            self.config.rollout.temperature,
-            tokens_per_chunk(causal_lm, self.config.optim.logits_chunk_mb),
-            getattr(torch, self.config.model.dtype) if in_float32 else torch.float32,
-        )
+        return self.parallel.prepare_frozen(self.logprob_model(reference.requires_grad_(False)).eval())
 
 
 def _check_divisible(config: TrainConfig, world_size: int) -> None:
