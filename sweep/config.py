@@ -38,8 +38,6 @@ SCORE = "score"  # objective: mean of the last `window` evaluations
 STEP = "step"  # training step of the evaluation
 EVALUATION = "evaluation"  # evaluations after the first training step; the schedulers' time
 FINISHED_KEY = "finished"  # true when the trial trained to its end
-INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped and the trial can go on later
-REASON_KEY = "reason"  # why a trial failed in a way that a retry would only repeat
 INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial keeps its place and goes on later
 REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
 
