@@ -14,6 +14,7 @@ import pytest
 import requests
 import torch
 
+from tests.invariants.ranks import run_ranks
 from tests.trainer.engines.vllm_models import (
     AGREEMENT,
     STOP,
@@ -97,6 +98,18 @@ def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(served):
         print(f"step {step + 1}: largest difference {difference:.2e} nats")
         assert difference < AGREEMENT
         assert largest_difference(before, asked, samples, 0.7) > 0.05, "the step must move the weights visibly"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "deepspeed"])
+def test_two_ranks_share_a_server(served, strategy, tmp_path):
+    model, server = served
+    overrides = {"parallel.strategy": strategy, "parallel.zero_stage": 3}
+    overrides |= {"rollout.vllm.mode": "server", "rollout.vllm.server_base_urls": [server.url]}
+    job = {"overrides": overrides, "tied": model.config.tie_word_embeddings}
+    for result in run_ranks("tests.trainer.engines.vllm_rank_job", 2, job, tmp_path, timeout=280):
+        print(f"largest differences {[f'{d:.1e}' for d in result['differences']]} nats")
+        assert len(result["differences"]) == 6 and max(result["differences"]) < AGREEMENT
+        assert min(result["movements"]) > 0.05, "every step must move the weights visibly"
 
 
 def test_weights_in_several_requests_arrive_whole(served, monkeypatch):

@@ -8,8 +8,9 @@ import torch
 
 from tests.trainer.engines.vllm_models import STOP, prompts, random_qwen, saved_config
 from trainer.config import TrainConfig, apply_overrides
-from trainer.engines import SamplingParams
+from trainer.engines import RolloutEngine, SamplingParams
 from trainer.engines.vllm import VllmEngine
+from trainer.engines.vllm_server import VllmServerEngine
 from trainer.logprobs import LogprobModel
 from trainer.parallel import make_parallel
 
@@ -38,8 +39,12 @@ def main(folder: Path) -> None:
     model = random_qwen(tied=job["tied"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     policy, optimizer = parallel.prepare(LogprobModel(model, TEMPERATURE, 256), optimizer)
-    source = folder / f"model-{parallel.rank}"
-    engine = VllmEngine(model, saved_config(source, model), 128, config.rollout.vllm)
+    settings = config.rollout.vllm
+    engine: RolloutEngine
+    if settings.mode == "server":
+        engine = VllmServerEngine(settings, 128, "float32")
+    else:
+        engine = VllmEngine(model, saved_config(folder / f"model-{parallel.rank}", model), 128, settings)
     engine.sync_weights(model)
 
     def score(batch) -> torch.Tensor:
