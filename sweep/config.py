@@ -6,7 +6,6 @@ a trial starts: names, ranges, conditions and baselines are tried against the tr
 
 import copy
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from trainer.config import (
 )
 from trainer.config_file import KeyPath, YamlDocument, dotted, nearest, read_yaml, validate
 from trainer.errors import ConfigError
+from trainer.run_folder import NAME_RULE, is_name
 
 # Keys of the results a trial reports to Tune after every evaluation.
 SCORE = "score"  # objective: mean of the last `window` evaluations
@@ -40,8 +40,6 @@ EVALUATION = "evaluation"  # evaluations after the first training step; the sche
 FINISHED_KEY = "finished"  # true when the trial trained to its end
 INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial keeps its place and goes on later
 REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
-
-NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class TrainerSpec(Section):
@@ -205,10 +203,8 @@ class SweepSpec(Section):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if not NAME_RULE.fullmatch(name):
-            raise ValueError(
-                "a name has 1 to 64 letters, digits, dots, dashes or underscores and starts with a letter or digit"
-            )
+        if not is_name(name):
+            raise ValueError(f"a name has {NAME_RULE}")
         return name
 
     @field_validator("seeds")

@@ -25,6 +25,7 @@ from sweep.config import (
 from trainer.config import DatasetConfig, TrainConfig, apply_overrides, load_config
 from trainer.config_file import YamlDocument
 from trainer.errors import ConfigError
+from trainer.run_folder import LONGEST_NAME
 
 SUFFIX = "-shrunk"
 PRESET = "tiny_kk"
@@ -34,7 +35,6 @@ SEEDS = 1
 CONCURRENT = 2
 TRAINING_PUZZLES = 100
 EVALUATION_PUZZLES = 8  # of every evaluation set
-LONGEST_NAME = 64
 
 # Two steps of four completions: of all sizes the smallest with two optimizer steps in a training step.
 _SIZES = {

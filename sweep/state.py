@@ -1,21 +1,19 @@
 """A sweep's folder: where its parts lie, who holds it, and how it is asked to stop."""
 
 import contextlib
-import fcntl
-import json
 import os
 import shlex
-import socket
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from sweep.config import NAME_RULE, SweepSpec, load_space
-from trainer.errors import ConfigError, MissingError, NameHeldError, StorageError
+from sweep.config import SweepSpec, load_space
+from trainer import run_folder
+from trainer.errors import MissingError, StorageError
 
 MARKER = "LOPTUNE_SWEEP"  # environment variable that every process of a running sweep carries
 LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver notice its death within 6 to 10 seconds
@@ -77,32 +75,13 @@ class SweepFolder:
         return self.space.exists()
 
 
-@dataclass(frozen=True)
-class Holder:
-    """The process that runs a sweep."""
-
-    pid: int
-    host: str
-    since: float
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
-
-
 def sweep_folder(runs_dir: Path, name: str) -> SweepFolder:
     """The folder of a sweep that may or may not exist.
 
     Raises:
         ConfigError: the name could lead out of the runs folder or is otherwise not a plain name.
     """
-    if not NAME_RULE.fullmatch(name):
-        shown = name if len(name) <= 80 else name[:77] + "..."
-        raise ConfigError(
-            f"not a name for a sweep: {shown!r}",
-            "name",
-            "1 to 64 letters, digits, dots, dashes or underscores, starting with a letter or digit",
-        )
-    return SweepFolder(runs_dir.resolve(), name)
+    return SweepFolder(runs_dir.resolve(), run_folder.check_name(name))
 
 
 def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
@@ -135,44 +114,19 @@ def read_spec(folder: SweepFolder) -> SweepSpec:
     return load_space(folder.space)
 
 
-def holder(folder: SweepFolder) -> Holder | None:
+def holder(folder: SweepFolder) -> run_folder.Holder | None:
     """The process that holds a sweep, or None."""
-    try:
-        lock = folder.lock.open("r", encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _read_holder(lock.read())
-    return None
+    return run_folder.holder(folder.root)
 
 
-@contextlib.contextmanager
-def hold(folder: SweepFolder) -> Iterator[None]:
+def hold(folder: SweepFolder) -> AbstractContextManager[None]:
     """Hold a sweep while its driver runs. The system lets go of it however the driver ends.
 
     Raises:
         NameHeldError: another process holds it.
         StorageError: the folder cannot be written.
     """
-    try:
-        folder.root.mkdir(parents=True, exist_ok=True)
-        lock = folder.lock.open("a+", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(
-            f"cannot write the sweep's folder: {error.strerror}", str(folder.root), "choose --runs-dir"
-        ) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise_held(folder)
-        lock.truncate(0)
-        json.dump({"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}, lock)
-        lock.flush()
-        yield
+    return run_folder.hold(folder.root, "sweep", _held_hint(folder))
 
 
 def raise_held(folder: SweepFolder) -> None:
@@ -181,13 +135,7 @@ def raise_held(folder: SweepFolder) -> None:
     Raises:
         NameHeldError: names the process.
     """
-    other = holder(folder)
-    if other is not None:
-        raise NameHeldError(
-            f"sweep {folder.name} is run by {other}",
-            str(folder.lock),
-            f"watch it with {command('status', folder)}, or choose another --name",
-        )
+    run_folder.raise_held(folder.root, "sweep", _held_hint(folder))
 
 
 def request_stop(folder: SweepFolder) -> None:
@@ -235,9 +183,5 @@ def _shortest(path: Path) -> str:
     return str(path)
 
 
-def _read_holder(text: str) -> Holder:
-    try:
-        data = json.loads(text)
-        return Holder(int(data["pid"]), str(data["host"]), float(data["since"]))
-    except (ValueError, KeyError, TypeError):
-        return Holder(0, "this machine, just starting", time.time())
+def _held_hint(folder: SweepFolder) -> str:
+    return f"watch it with {command('status', folder)}, or choose another --name"

@@ -1,51 +1,114 @@
-"""The folder of a run: its name, and the lock that keeps two processes from writing into it."""
+"""The folder of a run or sweep: its name, and the lock that keeps two processes from writing into it."""
 
 import fcntl
+import json
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
-from trainer.errors import ConfigError, NameHeldError
+from trainer.errors import ConfigError, NameHeldError, StorageError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LONGEST_NAME = 64
+NAME_RULE = f"1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting with a letter or digit"
+_RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_HINT = "wait for it, stop it, or choose another --name"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that writes into a folder."""
+
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can name a folder: no path separators, no control characters, no leading dot or dash."""
+    return _RULE.fullmatch(text) is not None
 
 
 def check_name(name: str) -> str:
-    """The name, if it is fit for a folder.
+    """The name, if it is one.
 
     Raises:
-        ConfigError: path separators, control characters, too long, or starting with a dot or dash.
+        ConfigError: it is not.
     """
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"not a usable name: {name[:80]!r}",
-            "--name",
-            "use up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
-        )
+    if not is_name(name):
+        shown = name if len(name) <= 80 else name[:77] + "..."
+        raise ConfigError(f"not a usable name: {shown!r}", "--name", f"use {NAME_RULE}")
     return name
 
 
-@contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Hold a run folder for this process; the lock ends with the process, however it ends.
+def holder(folder: Path) -> Holder | None:
+    """The process that holds a folder, or None."""
+    try:
+        lock = (folder / "lock").open(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read_holder(lock.read())
+    return None
+
+
+def raise_held(folder: Path, what: str = "run", hint: str = _HINT) -> None:
+    """Raise if another process holds the folder.
 
     Raises:
-        NameHeldError: another process holds it; names its pid and host.
+        NameHeldError: names the process.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise NameHeldError(
-                f"{folder.name} is in use by {holder}", str(folder), "wait for it, stop it, or give another --name"
-            ) from None
-        file.truncate(0)
-        file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+    other = holder(folder)
+    if other is not None:
+        raise NameHeldError(f"{what} {folder.name} is run by {other}", str(folder / "lock"), hint)
+
+
+@contextmanager
+def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
+    """Hold a folder for this process, making it first; the lock ends with the process, however it ends.
+
+    Raises:
+        NameHeldError: another process holds it.
+        StorageError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the {what}'s folder: {error.strerror}", str(folder), "choose --runs-dir"
+        ) from None
+    with lock:
+        while not _locked(lock):
+            raise_held(folder, what, hint)
+            time.sleep(0.01)  # nobody holds it: somebody looked who does, and that takes a moment
+        lock.truncate(0)
+        json.dump({"pid": os.getpid(), "host": socket.gethostname()}, lock)
+        lock.flush()
         yield
+
+
+def _locked(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_holder(text: str) -> Holder:
+    try:
+        data = json.loads(text)
+        return Holder(int(data["pid"]), str(data["host"]))
+    except (ValueError, KeyError, TypeError):
+        return Holder(0, "this machine, just starting")

@@ -36,7 +36,7 @@ with hold(sweep_folder(Path(sys.argv[1]), "demo")):
     "name", ["../x", "/x", "a/b", ".hidden", "", "a\nb", "a b", "n" * 300, "ü", "-flag", "..", "a\x00b"]
 )
 def test_a_name_that_is_no_plain_name_is_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="not a name for a sweep"):
+    with pytest.raises(ConfigError, match="not a usable name"):
         sweep_folder(tmp_path / "runs", name)
     assert list(tmp_path.iterdir()) == []
 
