@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import requests
@@ -25,8 +26,9 @@ from trainer.errors import ConfigError, EngineError, MissingError
 
 CHUNK_BYTES = 64 << 20  # of weights in one request
 CONCURRENT_REQUESTS = 256
-REQUEST_TIMEOUT_S = 3600.0  # a batch of long completions may queue that long
+TIMEOUTS_S = (10.0, 3600.0)  # to connect, and for an answer: a batch of long completions may queue that long
 POLL_S = 1.0
+INCOMPLETE = "incomplete"  # weights of no run: those of an update that has not ended
 START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.server_base_urls"
 
 
@@ -72,23 +74,31 @@ class VllmServerEngine:
             EngineError: a server refused them, or disagrees with the policy about a short text afterwards.
         """
         self._synchronisations += 1
-        if self._pushes:
-            for server in self._servers:
-                server.begin_update()
-        with torch.no_grad():
-            for weights in _chunks(policy_model, getattr(torch, self.dtype)):  # a collective under ZeRO-3
-                if self._pushes:
-                    payload = base64.b64encode(save(weights)).decode()
-                    for server in self._servers:
-                        server.update(payload)
-        if self._pushes:
-            for server in self._servers:
-                server.end_update(self._name())
+        try:
+            self._push(policy_model)
+        except BaseException:
+            for server in self._servers if self._pushes else ():
+                server.abandon_update()
+            raise
         if dist.is_initialized():
             dist.barrier()  # no rank samples before the servers have the weights
         if not self._checked:
             check_weights_arrived(self._own.prompt_logprobs, policy_model, self.dtype)
             self._checked = True
+
+    @torch.no_grad()
+    def _push(self, policy_model: nn.Module) -> None:
+        if self._pushes:
+            for server in self._servers:
+                server.begin_update()
+        for weights in _chunks(policy_model, getattr(torch, self.dtype)):  # a collective under ZeRO-3
+            if self._pushes:
+                payload = base64.b64encode(save(weights)).decode()
+                for server in self._servers:
+                    server.update(payload)
+        if self._pushes:
+            for server in self._servers:
+                server.end_update(self._name())
 
     def _name(self) -> str:
         return f"{self._run}-{self._synchronisations}"
@@ -118,8 +128,11 @@ class VllmServerEngine:
             check_request(place, prompt, params.max_new_tokens, self.max_model_len)
         requested = [(prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
         name = self._name()
-        with ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="rollout") as pool:
+        pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="rollout")
+        try:
             samples = iter(list(pool.map(lambda r: self._own.complete(r[0], r[1], params, name), requested)))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # after an error the rest is not worth waiting for
         return [[next(samples) for _ in row] for row in seeds]
 
 
@@ -170,13 +183,20 @@ class VllmServer:
             )
 
     def begin_update(self) -> None:
-        """Stop sampling and make ready for weights."""
+        """Stop sampling and make ready for weights; until all have come, theirs is the name of no run."""
         self._call("POST", "pause", params={"mode": "abort"})
+        self._call("POST", "update_weight_version", json={"new_version": INCOMPLETE})
         self._call("POST", "init_weight_transfer_engine", json={"init_info": {}})
         if self._call("POST", "start_weight_update", allowed=(500,)).status_code == 500:
             # A trainer that died amid an update left it open.
-            self._call("POST", "finish_weight_update", json={"weight_version": "incomplete"})
+            self._call("POST", "finish_weight_update", json={"weight_version": INCOMPLETE})
             self._call("POST", "start_weight_update")
+
+    def abandon_update(self) -> None:
+        """Leave the server to other runs after an update that failed; its weights stay nobody's."""
+        with suppress(EngineError):  # whatever made the update fail is the error to tell of
+            self._call("POST", "finish_weight_update", (500,), json={"weight_version": INCOMPLETE})
+            self._call("POST", "resume")
 
     def update(self, safetensors: str) -> None:
         """Push some weights: a safetensors file in base64."""
@@ -220,9 +240,12 @@ class VllmServer:
         }
         [choice] = self._generate(prompt, options)["choices"]
         others = {part["version"] for part in choice["weight_versions"]} - {weights}
-        if others:
+        aborted = choice["finish_reason"] == "abort"  # nobody but a run that brings its weights does that
+        if others or aborted:
             raise EngineError(
-                f"the vLLM server at {self.url} sampled with weights that are not this run's ({others.pop()})",
+                f"the vLLM server at {self.url} "
+                + ("stopped sampling for" if aborted else "sampled with")
+                + f" weights that are not this run's ({', '.join(others) or 'another run brings them'})",
                 "rollout.vllm.server_base_urls",
                 "give every run servers of its own; if the server was restarted, resume the run",
             )
@@ -241,7 +264,7 @@ class VllmServer:
 
     def _call(self, method: str, route: str, allowed: Sequence[int] = (), **options: Any) -> requests.Response:
         try:
-            response = requests.request(method, f"{self.url}/{route}", timeout=REQUEST_TIMEOUT_S, **options)
+            response = requests.request(method, f"{self.url}/{route}", timeout=TIMEOUTS_S, **options)
         except requests.RequestException as error:
             raise EngineError(
                 f"the vLLM server at {self.url} is gone ({type(error).__name__} at /{route})",
