@@ -2,9 +2,8 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ray import tune
@@ -12,6 +11,7 @@ from ray import tune
 from sweep.config import LimitsSpec
 from sweep.state import SweepFolder, request_stop
 from trainer.errors import StorageError
+from trainer.interrupt import on_interrupt
 
 POLL_S = 0.5
 
@@ -84,19 +84,13 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
             self.request(f"the budget of {limits.gpu_hours:g} GPU hours is spent", interrupted=False)
 
 
-@contextmanager
-def orderly_signals(control: StopControl, say: Callable[[str], None]) -> Iterator[None]:
+def orderly_signals(control: StopControl, say: Callable[[str], None]) -> AbstractContextManager[None]:
     """First SIGINT or SIGTERM: stop at the next training step. Second: KeyboardInterrupt at once."""
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(received: signal.Signals) -> None:
         if control.reason is not None:
             raise KeyboardInterrupt
-        control.request(f"received {signal.Signals(number).name}", interrupted=True)
+        control.request(f"received {received.name}", interrupted=True)
         say("stopping after the current training step; once more to stop at once")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return on_interrupt(handle)
