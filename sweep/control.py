@@ -9,7 +9,7 @@ from typing import Any
 from ray import tune
 
 from sweep.config import LimitsSpec
-from sweep.state import SweepFolder, request_stop
+from sweep.state import SweepFolder, command, request_stop
 from trainer.errors import StorageError
 from trainer.interrupt import on_interrupt
 
@@ -28,7 +28,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
     ) -> None:
         self.reason: str | None = None
         self.interrupted = False
-        self._folder = folder
+        self.folder = folder
         self._limits = limits
         self._gpus_per_trial = gpus_per_trial
         self._gpu_seconds = gpu_hours_before * 3600
@@ -48,7 +48,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         """Stop for this reason; later ones are ignored."""
         if self.reason is None:
             self.reason, self.interrupted = reason, interrupted
-            request_stop(self._folder)
+            request_stop(self.folder)
             self._halt()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -69,14 +69,14 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         return self.reason is not None and self._running() == 0
 
     def _poll(self, now: float) -> None:
-        if not self._folder.ledger.exists() or not self._folder.space.exists():
+        if not self.folder.ledger.exists() or not self.folder.space.exists():
             raise StorageError(
-                f"the folder of sweep {self._folder.name} has disappeared",
-                str(self._folder.root),
+                f"the folder of sweep {self.folder.name} has disappeared",
+                str(self.folder.root),
                 "put it back, then resume",
             )
         limits = self._limits
-        if self._folder.stop.exists():
+        if self.folder.stop.exists():
             self.request("asked to stop", interrupted=True)
         elif limits.time_budget_s is not None and now - self._started > limits.time_budget_s:
             self.request(f"the time budget of {limits.time_budget_s:g} s is spent", interrupted=False)
@@ -85,12 +85,17 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 
 
 def orderly_signals(control: StopControl, say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """First SIGINT or SIGTERM: stop at the next training step. Second: KeyboardInterrupt at once."""
+    """First SIGINT or SIGTERM: stop at the next training step. Second: KeyboardInterrupt at once.
+
+    The first is answered with the command to go on: a signal to the whole process group may end Ray, which ends
+    this process with it before the sweep's last line.
+    """
+    resume = command("resume", control.folder)
 
     def handle(received: signal.Signals) -> None:
         if control.reason is not None:
             raise KeyboardInterrupt
         control.request(f"received {received.name}", interrupted=True)
-        say("stopping after the current training step; once more to stop at once")
+        say(f"stopping after the current training step; once more to stop at once. To go on later: {resume}")
 
     return on_interrupt(handle)
