@@ -1,6 +1,20 @@
+import shutil
+
 import pytest
 
 from tests.dashboards.synthetic import write_sweep
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The system's Chromium, or the one that playwright brings."""
+    from playwright.sync_api import sync_playwright
+
+    installed = shutil.which("chromium")
+    if installed is not None:
+        return installed
+    with sync_playwright() as playwright:
+        return str(playwright.chromium.executable_path)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 import csv
 import io
-import shutil
+import os
 from pathlib import Path
 
 import pytest
@@ -52,9 +52,8 @@ def test_png_without_a_browser_says_what_is_missing(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_png_of_every_figure(tmp_path: Path) -> None:
-    if shutil.which("chromium") is None:
-        pytest.skip("needs chromium on PATH")
+def test_png_of_every_figure(tmp_path: Path, chromium: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(chromium).parent}:{os.environ['PATH']}")
     paths = write_pngs([timeline(sweep_of())], tmp_path)
     assert [path.name for path in paths] == ["timeline.png", "timeline-2.png"]
     for path in paths:
