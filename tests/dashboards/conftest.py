@@ -1,4 +1,5 @@
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,9 @@ def chromium() -> str:
     if installed is not None:
         return installed
     with sync_playwright() as playwright:
-        return str(playwright.chromium.executable_path)
+        brought = playwright.chromium.executable_path
+    assert Path(brought).exists(), "there is no Chromium: type `playwright install chromium`"
+    return brought
 
 
 @pytest.fixture(scope="session")
