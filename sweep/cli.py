@@ -23,13 +23,12 @@ from sweep.state import (
     sweep_folder,
 )
 from sweep.table import number, print_json, print_table, print_trials, rows_as_json
-from trainer.errors import ConfigError, MissingError, StorageError, UserError
+from trainer.command_line import count, parse_arguments
+from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 
 if TYPE_CHECKING:
     from sweep.runner import Options
     from sweep.worker import TrainerFactory
-
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = None) -> int:
@@ -39,7 +38,7 @@ def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = N
         argv: arguments; those of the process if None.
         factory: builds a trial's trainer; the real one if None.
     """
-    arguments = _parse(argv)
+    arguments = parse_arguments(_parser(), argv)
     arguments.factory = factory
     try:
         code: int = arguments.command(arguments)
@@ -55,18 +54,6 @@ def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = N
         return 0
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
-    # argparse takes all overrides before the first option and leaves those behind it over.
-    late = [word for word in rest if "=" in word and not word.startswith("-")]
-    if len(late) < len(rest) or (late and "overrides" not in arguments):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if late:
-        arguments.overrides = [*arguments.overrides, *late]
-    return arguments
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sweep", description="Find out which update rule works on a task.")
     parser.set_defaults(json=False)
@@ -79,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--address", help="Ray cluster that this machine is a node of: auto or HOST:PORT (default: start Ray here)"
     )
-    machine.add_argument("--cpus", type=_positive, help="CPUs of this machine to use (default: all)")
+    machine.add_argument("--cpus", type=count, help="CPUs of this machine to use (default: all)")
     space = argparse.ArgumentParser(add_help=False)
     space.add_argument("space", type=Path, help="YAML file, see search_spaces/")
     space.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4")
@@ -95,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser("plan", parents=[space, common, table, machine], help="what a sweep would do")
     plan.add_argument("--step-seconds", type=float, help="seconds of a training step, for the forecast")
-    plan.add_argument("--nodes", type=_positive, help="plan for so many machines like this one")
-    plan.add_argument("--gpus", type=_positive, help="plan for machines with so many GPUs")
+    plan.add_argument("--nodes", type=count, help="plan for so many machines like this one")
+    plan.add_argument("--gpus", type=count, help="plan for machines with so many GPUs")
     plan.set_defaults(command=_plan)
     run = commands.add_parser("run", parents=[space, common, machine], help="run a new sweep")
     run.set_defaults(command=_run)
@@ -104,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     resume = _named(commands, "resume", "go on with a sweep that was stopped or killed", common, machine)
     resume.set_defaults(command=_resume)
     extend = _named(commands, "extend", "add configurations to a sweep and go on", common, machine)
-    extend.add_argument("--configurations", type=_positive, required=True, help="how many more to propose")
+    extend.add_argument("--configurations", type=count, required=True, help="how many more to propose")
     extend.set_defaults(command=_extend)
     _named(commands, "status", "the trials of a sweep", common, table).set_defaults(command=_status)
     _named(commands, "stop", "stop a running sweep at the next training step", common).set_defaults(command=_stop)
@@ -115,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--png", action="store_true", help="PNGs of the pictures too (needs Chromium or Chrome)")
     report.set_defaults(command=_report)
     confirm = _named(commands, "confirm", "finalists on fresh seeds and the sealed test", common, machine)
-    confirm.add_argument("--finalists", type=_positive, default=2, help="besides the plain baseline (default: 2)")
-    confirm.add_argument("--seeds", type=_positive, default=3, help="fresh seeds of each (default: 3)")
+    confirm.add_argument("--finalists", type=count, default=2, help="besides the plain baseline (default: 2)")
+    confirm.add_argument("--seeds", type=count, default=3, help="fresh seeds of each (default: 3)")
     confirm.add_argument("--test", help="file of the sealed problems (default: the split `test`)")
     confirm.set_defaults(command=_confirm)
     export = _named(commands, "export", "the winner as a file for `trainer run`", common)
@@ -137,13 +124,6 @@ def _named(
     parser = commands.add_parser(verb, parents=list(parents), help=text)
     parser.add_argument("name", help="name of the sweep, see `sweep ls`")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
 
 
 def _load(arguments: argparse.Namespace) -> tuple[SweepSpec, SweepFolder]:

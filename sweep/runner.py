@@ -39,14 +39,11 @@ from sweep.summary import best_configuration, gpu_hours_spent, planned_trials, t
 from sweep.trainable import TrialPlan, bind, windowed
 from sweep.worker import TrainerFactory, build_trainer, evaluation_history
 from trainer.config import save_config
-from trainer.errors import ConfigError, MissingError, StorageError, UserError
+from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 from trainer.mlflow_store import prepare_store, tracking_uri
 from trainer.parent_run import ParentRun, open_parent_run
 
 logger = logging.getLogger(__name__)
-
-INTERRUPTED = 130
-REPORT_FILE = "report.html"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.command_line import count, parse_arguments
 from trainer.config import (
     TrainConfig,
     dotted_keys,
@@ -19,10 +20,9 @@ from trainer.config import (
     save_config,
     value_of,
 )
-from trainer.errors import ConfigError, StorageError, UserError
+from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError
 from trainer.run_folder import check_name, hold
 
-INTERRUPTED = 130
 # What may differ between a run and its resumption without making it another run.
 _RESUMABLE = (
     "max_steps",
@@ -58,16 +58,6 @@ def _main(argv: Sequence[str] | None) -> int:
         return INTERRUPTED
 
 
-def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse a command line on which ``key=value`` overrides may also stand after options."""
-    arguments, rest = parser.parse_known_args(argv)
-    for word in rest:
-        if word.startswith("-") or not hasattr(arguments, "overrides"):
-            parser.error(f"unrecognized argument: {word}")
-        arguments.overrides.append(word)
-    return arguments
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trainer", description="Train one policy with one update rule.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -97,10 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     diagnose.add_argument("spec", help="preset name or YAML file; model.name_or_path=FOLDER takes a checkpoint")
     diagnose.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.prompts_per_step=32")
     diagnose.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
-    diagnose.add_argument("--after-steps", type=_positive, default=5, help="training steps before it (default: 5)")
-    diagnose.add_argument(
-        "--sample", type=_positive, default=200, help="tokens with full gradients (default: 200)"
-    )
+    diagnose.add_argument("--after-steps", type=count, default=5, help="training steps before it (default: 5)")
+    diagnose.add_argument("--sample", type=count, default=200, help="tokens with full gradients (default: 200)")
     diagnose.set_defaults(command=_diagnose)
 
     evaluate = commands.add_parser(
@@ -116,10 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--sets", nargs="+", default=[], metavar="NAME=SOURCE", help="file, hub name, generated, or {source: ...}"
     )
-    evaluate.add_argument("-k", "--completions", type=_positive, help="completions per problem")
-    evaluate.add_argument("--pass-at", type=_positive, metavar="K", help="k of pass@k (default: all completions)")
+    evaluate.add_argument("-k", "--completions", type=count, help="completions per problem")
+    evaluate.add_argument("--pass-at", type=count, metavar="K", help="k of pass@k (default: all completions)")
     evaluate.add_argument("--temperature", type=float, help="0 is greedy")
-    evaluate.add_argument("--limit", type=_positive, help="only the first N problems of every set")
+    evaluate.add_argument("--limit", type=count, help="only the first N problems of every set")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.add_argument("--out", type=Path, help="file that gets the JSON besides runs/NAME/evaluation.json")
     evaluate.add_argument("--name", help="name of the record (default: the model's name and the time)")
@@ -133,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; whoever reaches it can replace the weights"
     )
-    serve.add_argument("--port", type=_positive, default=8000, help="default: 8000")
+    serve.add_argument("--port", type=count, default=8000, help="default: 8000")
     serve.add_argument(
         "--gpu-memory-utilization", type=float, default=0.9, help="share of the GPU's memory (default: 0.9)"
     )
@@ -265,13 +253,6 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     if not console.is_terminal:
         console.width = 200
     console.print(table)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return number
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:

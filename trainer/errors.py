@@ -1,5 +1,7 @@
 """Errors meant for the person at the keyboard: what is wrong, where, and what to type next."""
 
+INTERRUPTED = 130  # exit code of what was stopped and can go on
+
 
 class UserError(Exception):
     """A problem the user can mend, printed as three lines and turned into an exit code.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer.config import TrainConfig
-from trainer.errors import DivergedError, StorageError
+from trainer.errors import INTERRUPTED, DivergedError, StorageError
 from trainer.interrupt import graceful_stop
 from trainer.loop import Trainer
 from trainer.parallel import Parallel, leave_ranks, make_parallel
@@ -70,7 +70,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         launch = f"torchrun --nproc-per-node {parallel.world_size} -m " if parallel.world_size > 1 else ""
         resume_command = f"{launch}trainer run {saved} --name {name} --runs-dir {runs_dir} --resume"
         _say(parallel, f"stopped at step {trainer.step} of {trainer.total_steps}; to go on:", resume_command)
-        return 130
+        return INTERRUPTED
     model = context.run_dir / "checkpoints" / f"step-{trainer.step}"
     _say(parallel, f"model:    {model}", f"metrics:  {context.run_dir / 'metrics.jsonl'}")
     if not recorded:

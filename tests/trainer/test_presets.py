@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.cli import _parser, parse_arguments
+from trainer.cli import _parser
+from trainer.command_line import parse_arguments
 from trainer.config import find_spec, load_config, preset_names
 
 PAGE = Path(__file__).parents[2] / "search_spaces" / "PAPER.md"
