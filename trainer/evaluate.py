@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from trainer.config_file import YamlDocument, validate
 from trainer.diagnostics import check_reward_failures
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation import EvaluationResult, completion_rows, evaluate, evaluation_metrics
-from trainer.evaluation_table import evaluation_rows, print_rows, row_values
+from trainer.evaluation_table import EvaluationRow, evaluation_rows, print_rows
 from trainer.policy import TINY, check_weights, load_policy, load_tokenizer
 from trainer.types import Problem, Rollout, RunContext
 
@@ -182,13 +182,14 @@ def run_evaluation(
         try:
             result = _evaluate_sets(config, tokenizer, sets, rewards, parallel)
             if parallel.is_main:
-                found = _summary(config, result, step, time.monotonic() - started)
+                rows = evaluation_rows(result, _k(config))
+                found = _summary(config, rows, step, time.monotonic() - started)
                 own = runs_dir / name / RESULT_FILE
                 _record(tracker, result, found, step, [own, *([out] if out else [])])
                 if as_json:
                     print(json.dumps(found, indent=2))
                 else:
-                    print_rows(evaluation_rows(result, found["k"]), config.evaluation.completions_per_problem)
+                    print_rows(rows, config.evaluation.completions_per_problem)
                     print(f"results: {out or own}")
             _check_scoring(config, result)
             status = "FINISHED"
@@ -259,18 +260,21 @@ def _evaluate_sets(
     return EvaluationResult(rollouts, metrics, scored)
 
 
-def _summary(config: TrainConfig, result: EvaluationResult, step: int, seconds: float) -> dict[str, Any]:
+def _k(config: TrainConfig) -> int:
+    return config.evaluation.pass_at_k or config.evaluation.completions_per_problem
+
+
+def _summary(config: TrainConfig, rows: Sequence[EvaluationRow], step: int, seconds: float) -> dict[str, Any]:
     evaluation = config.evaluation
-    k = evaluation.pass_at_k or evaluation.completions_per_problem
     return {
         "model": config.model.name_or_path,
         "step": step,
         "temperature": evaluation.temperature,
         "completions_per_problem": evaluation.completions_per_problem,
-        "k": k,
+        "k": _k(config),
         "seed": config.seed,
         "seconds": seconds,
-        "rows": [row_values(row) for row in evaluation_rows(result, k)],
+        "rows": [asdict(row) for row in rows],
     }
 
 

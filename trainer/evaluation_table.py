@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -106,11 +106,6 @@ def print_rows(rows: Sequence[EvaluationRow], completions_per_problem: int) -> N
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
     console.print(table)
-
-
-def row_values(row: EvaluationRow) -> dict[str, Any]:
-    """The row as JSON values."""
-    return asdict(row)
 
 
 def _in_order(value: str) -> tuple[float, str]:
