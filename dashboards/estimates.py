@@ -9,20 +9,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from sweep.statistics import Interval
+
 Vector = NDArray[np.float64]
 
 LEVEL = 0.9  # of all intervals
 RESAMPLES = 1000
 MIN_CONFIGURATIONS = 8  # below this an importance is noise
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ stopped for a weak start must not be counted: what remains of their configuratio
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,8 +19,6 @@ from sweep.dunnett import MAX_SEEDS, largest_t, minimum_detectable_effect, seeds
 
 Vector = NDArray[np.float64]
 Scores = Mapping[str, Mapping[Hashable, float]]  # configuration -> seed -> score
-
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -64,76 +62,6 @@ class Verdict:
     finding: str
     reason: str
     next_step: str
-
-
-def interquartile_mean(scores: Sequence[float] | Vector, axis: int | None = None) -> Vector:
-    """Mean of the middle half of the scores [arXiv:2108.13264, section 4.3]; []."""
-    return np.asarray(stats.trim_mean(np.asarray(scores, float), 0.25, axis=axis), float)
-
-
-def stratified_bootstrap(
-    strata: Sequence[Sequence[float]], statistic: Callable[..., Vector], level: float = 0.95, seed: int = 0
-) -> Interval:
-    """Percentile interval of a statistic of seeds within configurations [arXiv:2108.13264, section 4.1].
-
-    Seeds are drawn with replacement within each configuration; the configurations stay.
-
-    Args:
-        strata: the scores of each configuration.
-        statistic: of one array per stratum, along the keyword ``axis``.
-        level: probability content of the interval.
-        seed: of the resampling; equal data give equal intervals.
-
-    Returns:
-        The interval; bounds are NaN when a stratum has a single score, whose noise nothing tells.
-    """
-    samples = [np.asarray(stratum, float) for stratum in strata]
-    value = float(statistic(*samples, axis=-1))
-    if not samples or min(map(len, samples)) < 2:
-        return Interval(value, math.nan, math.nan)
-    low, high = stats.bootstrap(
-        samples,
-        statistic,
-        n_resamples=RESAMPLES,
-        confidence_level=level,
-        method="percentile",
-        vectorized=True,
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return Interval(value, float(low), float(high))
-
-
-def pooled_interquartile_mean(strata: Sequence[Sequence[float]], level: float = 0.95, seed: int = 0) -> Interval:
-    """Interquartile mean of all scores together, with the stratified bootstrap's interval."""
-
-    def statistic(*samples: Vector, axis: int) -> Vector:
-        return interquartile_mean(np.concatenate(samples, axis=axis), axis=axis)
-
-    return stratified_bootstrap(strata, statistic, level, seed)
-
-
-def probability_of_improvement(
-    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], level: float = 0.95, seed: int = 0
-) -> Interval:
-    """``P(X > Y) + P(X = Y) / 2`` averaged over strata [arXiv:2108.13264, section 4.3].
-
-    Args:
-        ours: our scores in each stratum (a task, or a setting that both sides ran).
-        theirs: the other side's scores in the same strata; the numbers of scores may differ.
-        level: probability content of the interval.
-        seed: of the resampling.
-    """
-    count = len(ours)
-
-    def statistic(*samples: Vector, axis: int) -> Vector:
-        assert axis == -1
-        means = [
-            (np.sign(x[..., :, None] - y[..., None, :]).mean(axis=(-2, -1)) + 1) / 2
-            for x, y in zip(samples[:count], samples[count:], strict=True)
-        ]
-        return np.asarray(np.mean(means, axis=0), float)
-
-    return stratified_bootstrap([*ours, *theirs], statistic, level, seed)
 
 
 def paired_differences(scores: Scores, baseline: str, level: float = 0.95) -> dict[str, PairedDifference]:

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from dashboards.estimates import (
     bootstrap,
@@ -16,10 +17,16 @@ from dashboards.estimates import (
 
 def test_interquartile_mean_drops_a_quarter_at_each_end() -> None:
     assert interquartile_mean(np.array([100.0, 2.0, 4.0, -100.0])) == 3.0
+    assert interquartile_mean(np.array([8.0, 1, 2, 7, 3, 6, 4, 5])) == 4.5
+    assert interquartile_mean(np.array([100.0, 1, 2, 3, 4])) == 3
 
 
 def test_probability_of_improvement_counts_ties_half() -> None:
     assert probability_of_improvement([1, 3], [1, 2]) == (0.5 + 0 + 1 + 1) / 4
+    generator = np.random.default_rng(3)
+    ours, theirs = generator.integers(0, 6, 7), generator.integers(0, 6, 5)
+    u = stats.mannwhitneyu(ours, theirs).statistic
+    assert probability_of_improvement(list(ours), list(theirs)) == pytest.approx(u / 35)
 
 
 def test_bootstrap_draws_whole_groups() -> None:

@@ -6,12 +6,8 @@ from scipy import stats
 
 from sweep.dunnett import largest_t, minimum_detectable_effect, seeds_for
 from sweep.statistics import (
-    interquartile_mean,
     paired_differences,
-    pooled_interquartile_mean,
-    probability_of_improvement,
     seed_deviation,
-    stratified_bootstrap,
     verdict,
 )
 
@@ -41,11 +37,6 @@ def one_noisier(generator, shape):
     values = normal(generator, shape)
     values[1] *= 3
     return values
-
-
-def test_interquartile_mean_is_the_mean_of_the_middle_half():
-    assert interquartile_mean([8, 1, 2, 7, 3, 6, 4, 5]) == 4.5
-    assert interquartile_mean([100, 1, 2, 3, 4]) == 3
 
 
 def test_paired_differences_are_a_paired_t_test():
@@ -86,38 +77,6 @@ def test_deviation_with_a_missing_score_is_that_of_least_squares():
 def test_no_deviation_from_one_seed():
     deviation, freedom = seed_deviation({"base": {0: 1.0}, "a": {0: 2.0}})
     assert math.isnan(deviation) and freedom == 0
-
-
-def test_probability_of_improvement_counts_pairs_and_half_the_ties():
-    # 3 against 1, 3: 1 + 1/2; 4 against both: 2.
-    assert probability_of_improvement([[3, 4]], [[1, 3]]).value == 3.5 / 4
-    generator = np.random.default_rng(3)
-    ours, theirs = generator.integers(0, 6, 7), generator.integers(0, 6, 5)
-    u = stats.mannwhitneyu(ours, theirs).statistic
-    assert probability_of_improvement([ours], [theirs]).value == pytest.approx(u / 35)
-    # Averaged over strata, as published: certain in one, a tie in the other.
-    assert probability_of_improvement([[2, 3], [1, 1]], [[0, 1], [1, 1]]).value == 0.75
-
-
-def test_bootstrap_draws_seeds_within_configurations_only():
-    # Two configurations that never vary: whatever is drawn within them, the pooled mean stays.
-    fixed = pooled_interquartile_mean([[1.0, 1.0, 1.0], [5.0, 5.0, 5.0]])
-    assert (fixed.value, fixed.low, fixed.high) == (3, 3, 3)
-    certain = probability_of_improvement([[5, 6, 7]], [[1, 2, 3]])
-    assert (certain.low, certain.high) == (1, 1)
-
-
-def test_bootstrap_interval_of_a_mean_is_near_the_textbook_one():
-    values = np.random.default_rng(0).standard_normal(200)
-    found = stratified_bootstrap([values], lambda x, axis: x.mean(axis=axis))
-    half = 1.96 * values.std() / math.sqrt(200)
-    assert found.low == pytest.approx(values.mean() - half, abs=0.02)
-    assert found.high == pytest.approx(values.mean() + half, abs=0.02)
-
-
-def test_a_single_score_has_no_interval():
-    found = pooled_interquartile_mean([[1.0], [2.0, 3.0]])
-    assert found.value == 2 and math.isnan(found.low) and math.isnan(found.high)
 
 
 @pytest.mark.parametrize(
