@@ -18,6 +18,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from trainer.engines.vllm_output import repack_output_embedding
 
@@ -56,8 +57,15 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Load the weights of one request; nothing is left to wait for when it returns."""
-        self.receive_weights(self.parse_update_info(update_info))
+        """Load the weights of one request; nothing is left to wait for when it returns.
+
+        A request that fails ends the update, and the next one starts as if there had been none.
+        """
+        try:
+            self.receive_weights(self.parse_update_info(update_info))
+        except BaseException:
+            self._drop_incomplete_layers()
+            raise
 
     def receive_weights(self, update_info: HttpUpdate) -> None:
         """Load some weights."""
@@ -71,3 +79,14 @@ class HttpWeightTransferEngine(WeightTransferEngine[HttpInit, HttpUpdate]):  # t
 
     def shutdown(self) -> None:
         """Nothing to release."""
+
+    def _drop_incomplete_layers(self) -> None:
+        """Give the layers that wait for some of their weights back those they had.
+
+        vLLM keeps what such a layer has got and would load it with the weights of the next update.
+        """
+        for layer in self.model.modules():
+            info = get_layerwise_info(layer)
+            info.loaded_weights.clear()
+            info.load_numel = 0
+        finalize_layerwise_reload(self.model, self.model_config)

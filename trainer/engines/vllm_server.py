@@ -8,7 +8,7 @@ import base64
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +28,7 @@ CHUNK_BYTES = 64 << 20  # of weights in one request
 CONCURRENT_REQUESTS = 256
 TIMEOUTS_S = (10.0, 3600.0)  # to connect, and for an answer: a batch of long completions may queue that long
 POLL_S = 1.0
+ABORTS = 5  # a request may still be on its way when the first one comes
 INCOMPLETE = "incomplete"  # weights of no run: those of an update that has not ended
 START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.server_base_urls"
 
@@ -127,12 +128,25 @@ class VllmServerEngine:
         for place, prompt in enumerate(prompts):
             check_request(place, prompt, params.max_new_tokens, self.max_model_len)
         requested = [(prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
-        name = self._name()
+        name, call = self._name(), uuid.uuid4().hex
+        request_ids = [f"{call}-{place}" for place in range(len(requested))]
         pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="rollout")
+
+        asked = [
+            pool.submit(self._own.complete, prompt, seed, params, name, request_id)
+            for (prompt, seed), request_id in zip(requested, request_ids, strict=True)
+        ]
         try:
-            samples = iter(list(pool.map(lambda r: self._own.complete(r[0], r[1], params, name), requested)))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # after an error the rest is not worth waiting for
+            wait(asked, return_when=FIRST_EXCEPTION)
+            samples = iter([answer.result() for answer in asked])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for _ in range(ABORTS):
+                self._own.abort(request_ids)  # else the process could not end before the server had answered
+                if not wait(asked, timeout=POLL_S).not_done:
+                    break
+            raise
+        pool.shutdown()
         return [[next(samples) for _ in row] for row in seeds]
 
 
@@ -220,7 +234,15 @@ class VllmServer:
         pairs = zip(token_ids[1:], found[1:], strict=True)
         return torch.tensor([entry[str(token_id)]["logprob"] for token_id, entry in pairs])
 
-    def complete(self, prompt: Sequence[int], seed: int, params: SamplingParams, weights: str) -> Sample:
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End the requests of these names that are under way."""
+        with suppress(EngineError):  # whatever made the caller give up is the error to tell of
+            named = [f"generate-tokens-{request_id}" for request_id in request_ids]  # as the route calls them
+            self._call("POST", "inference/v1/abort_requests", json={"request_ids": named})
+
+    def complete(
+        self, prompt: Sequence[int], seed: int, params: SamplingParams, weights: str, request_id: str
+    ) -> Sample:
         """One completion by the weights of this name.
 
         Raises:
@@ -238,14 +260,13 @@ class VllmServer:
             "logprobs": 0,  # of the sampled token
             "detokenize": False,
         }
-        [choice] = self._generate(prompt, options)["choices"]
-        others = {part["version"] for part in choice["weight_versions"]} - {weights}
-        aborted = choice["finish_reason"] == "abort"  # nobody but a run that brings its weights does that
-        if others or aborted:
+        [choice] = self._generate(prompt, options, request_id)["choices"]
+        others = {part["version"] for part in choice["weight_versions"] or ()} - {weights}
+        if choice["finish_reason"] == "abort":  # only a run that brings its weights does that to others
+            others = {"those of a run that is just bringing them"}
+        if others:
             raise EngineError(
-                f"the vLLM server at {self.url} "
-                + ("stopped sampling for" if aborted else "sampled with")
-                + f" weights that are not this run's ({', '.join(others) or 'another run brings them'})",
+                f"the vLLM server at {self.url} samples with weights that are not this run's ({others.pop()})",
                 "rollout.vllm.server_base_urls",
                 "give every run servers of its own; if the server was restarted, resume the run",
             )
@@ -258,8 +279,10 @@ class VllmServer:
         logprobs = tuple(entry["logprob"] for entry in choice["logprobs"]["content"])
         return Sample(tuple(choice["token_ids"]), logprobs, choice["finish_reason"])
 
-    def _generate(self, token_ids: Sequence[int], options: dict[str, Any]) -> Any:
+    def _generate(self, token_ids: Sequence[int], options: dict[str, Any], request_id: str = "") -> Any:
         body = {"token_ids": list(token_ids), "sampling_params": options}
+        if request_id:
+            body["request_id"] = request_id
         return self._call("POST", "inference/v1/generate", json=body).json()
 
     def _call(self, method: str, route: str, allowed: Sequence[int] = (), **options: Any) -> requests.Response:

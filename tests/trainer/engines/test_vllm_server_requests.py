@@ -27,6 +27,7 @@ class FakeServer(ThreadingHTTPServer):
         self.status: dict[str, list[int]] = {}  # statuses of a route's next answers
         self.version = "default"
         self.context = 64
+        self.finish_reason = "stop"
 
     @property
     def url(self) -> str:
@@ -37,13 +38,15 @@ class FakeServer(ThreadingHTTPServer):
             return {"data": [{"max_model_len": self.context}]}
         if route == "/finish_weight_update":
             self.version = body["weight_version"]
+        if route == "/update_weight_version":
+            self.version = body["new_version"]
         if route == "/inference/v1/generate":
             content = [{"token_id": 7, "logprob": -0.5}, {"token_id": 9, "logprob": -2.0}]
             prompt = [None, *({str(token): {"logprob": -float(token)}} for token in body["token_ids"][1:])]
             choice = {
                 "token_ids": [7, 9],
                 "logprobs": {"content": content},
-                "finish_reason": "stop",
+                "finish_reason": self.finish_reason,
                 "weight_versions": [{"version": self.version, "start": 0, "end": 2}],
             }
             return {"choices": [choice], "prompt_logprobs": prompt}
@@ -99,7 +102,13 @@ def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engin
     model = random_model()
     server.asked.clear()
     engine.sync_weights(model)
-    assert routes(server)[:3] == ["/pause?mode=abort", "/init_weight_transfer_engine", "/start_weight_update"]
+    opening = [
+        "/pause?mode=abort",
+        "/update_weight_version",
+        "/init_weight_transfer_engine",
+        "/start_weight_update",
+    ]
+    assert routes(server)[:4] == opening
     assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
     updates = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
     assert len(updates) > 1
@@ -124,8 +133,8 @@ def test_an_update_that_a_dead_trainer_left_open_is_ended_first(server, engine):
     server.asked.clear()
     server.status["/start_weight_update"] = [500]
     engine.sync_weights(random_model())
-    assert routes(server)[2:5] == ["/start_weight_update", "/finish_weight_update", "/start_weight_update"]
-    assert server.asked[3][1] == {"weight_version": "incomplete"}
+    assert routes(server)[3:6] == ["/start_weight_update", "/finish_weight_update", "/start_weight_update"]
+    assert server.asked[4][1] == {"weight_version": "incomplete"}
     assert server.version.endswith("-1")
 
 
@@ -192,6 +201,36 @@ def test_a_refused_weight_names_server_and_reason(server, engine):
     with pytest.raises(EngineError, match="refused /update_weights: 500") as caught:
         engine.sync_weights(random_model())
     assert "trainer serve" in caught.value.hint
+
+
+def test_after_a_failed_update_the_server_goes_on_with_weights_of_nobody(server, engine):
+    engine.sync_weights(random_model())
+    server.status["/update_weights"] = [500]
+    server.status["/finish_weight_update"] = [500]  # the server ended the update itself
+    with pytest.raises(EngineError, match="refused /update_weights"):
+        engine.sync_weights(random_model())
+    assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
+    assert server.version == "incomplete"
+    with pytest.raises(EngineError, match=r"not this run's \(incomplete\)"):
+        engine.generate([[1, 2]], [[1]], PARAMS)
+
+
+def test_a_failed_request_ends_the_others(server, engine):
+    engine.sync_weights(random_model())
+    server.status["/inference/v1/generate"] = [500]
+    server.asked.clear()
+    with pytest.raises(EngineError, match="refused /inference/v1/generate: 500"):
+        engine.generate([[1, 2]], [[1, 2]], PARAMS)
+    [aborted] = [body["request_ids"] for path, body in server.asked if path == "/inference/v1/abort_requests"]
+    asked = {body["request_id"] for path, body in server.asked if path == "/inference/v1/generate"}
+    assert len(aborted) == 2 and {f"generate-tokens-{name}" for name in asked} <= set(aborted)
+
+
+def test_a_request_that_another_runs_update_ends_is_refused(server, engine):
+    engine.sync_weights(random_model())
+    server.finish_reason = "abort"
+    with pytest.raises(EngineError, match=r"not this run's .*just bringing them"):
+        engine.generate([[1, 2]], [[1]], PARAMS)
 
 
 def test_a_server_that_is_gone(server, engine):
