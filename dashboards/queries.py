@@ -125,11 +125,6 @@ class Sweep:
         return table.loc[table["seeds"] == most].reset_index()
 
 
-def sweep_names(uri: str) -> list[str]:
-    """Names of all sweeps in the store."""
-    return sorted({run.data.tags["loptune.sweep"] for run in _parents(_client(uri))})
-
-
 def read_sweep(name: str, uri: str) -> Sweep:
     """Everything a report needs of the sweep ``name``.
 

@@ -15,24 +15,12 @@ logger = logging.getLogger(__name__)
 Record = dict[str, Any]
 
 
-def read_ledger(path: Path) -> list[Record]:
-    """The whole records of a ledger that another process may be writing; the file is left as it is.
-
-    Raises:
-        StorageError: the file cannot be read, or a whole line is not a JSON object.
-    """
-    try:
-        return _parse(path.read_bytes(), path)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}", str(path), "check the folder") from error
-
-
 class Ledger:
     """The records of one file, in order; every append is on disk before it returns.
 
     A line without its newline was being written when the writer died; it is cut off on opening. The file is
     created by the first opening and never again: if it disappears later, appending fails. Only the process
-    that holds the sweep may open it this way; others use ``read_ledger``.
+    that holds the sweep may open it this way; others read the lines.
 
     Args:
         path: the file; its folder exists.

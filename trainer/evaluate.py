@@ -202,7 +202,8 @@ def run_evaluation(
 
 
 def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
-    from trainer.tracking import Tracker, prepare_store, tracking_uri
+    from trainer.mlflow_store import prepare_store, tracking_uri
+    from trainer.tracking import Tracker
 
     if not config.tracking.offline:
         prepare_store(tracking_uri(config.tracking, runs_dir))

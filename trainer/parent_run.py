@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from trainer.metrics import declaration
 from trainer.mlflow_store import (
     PARENT_TAG,
     RUN_TAG,
@@ -64,19 +63,9 @@ class ParentRun:
         send = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
         self._retry(lambda: send(self.run_id, str(path), artifact_path or None))
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
-        """Log declared metrics of the sweep.
-
-        Raises:
-            KeyError: a name that ``trainer/metrics.py`` does not declare.
-        """
-        for name in metrics:
-            declaration(name)
-        self._log(self.run_id, None, metrics, step)
-
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set or replace tags."""
-        self._log(self.run_id, tags, None)
+        self._log(self.run_id, tags, {})
 
     def finish(self, status: str) -> None:
         """Set the final status: FINISHED, FAILED or KILLED."""
@@ -117,14 +106,12 @@ class ParentRun:
             self._retry(lambda: self._client.set_terminated(run_id, _STATUS[outcome.state]))
         return True
 
-    def _log(
-        self, run_id: str, tags: Mapping[str, str] | None, metrics: Mapping[str, float] | None, step: int = 0
-    ) -> None:
+    def _log(self, run_id: str, tags: Mapping[str, str], metrics: Mapping[str, float]) -> None:
         from mlflow.entities import Metric, RunTag
 
         now = round(time.time() * 1000)
-        values = [Metric(name, value, now, step) for name, value in (metrics or {}).items()]
-        texts = [RunTag(name, str(value)) for name, value in (tags or {}).items()]
+        values = [Metric(name, value, now, 0) for name, value in metrics.items()]
+        texts = [RunTag(name, str(value)) for name, value in tags.items()]
         self._retry(lambda: self._client.log_batch(run_id, metrics=values, tags=texts))
 
     def _retry(self, action: Callable[[], T]) -> T:

@@ -54,15 +54,13 @@ class Progress:
     Args:
         total_steps: training steps of the run.
         stream: where to write; standard output if None.
-        quiet: write nothing.
     """
 
-    def __init__(self, total_steps: int, stream: TextIO | None = None, quiet: bool = False) -> None:
+    def __init__(self, total_steps: int, stream: TextIO | None = None) -> None:
         self._total = total_steps
-        self._quiet = quiet
         self._stream = stream or sys.stdout
         self._bar: Bar | None = None
-        if not quiet and self._stream.isatty():
+        if self._stream.isatty():
             columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             console = Console(file=self._stream, highlight=False)
             self._bar = Bar(*columns, console=console, transient=True)
@@ -85,8 +83,6 @@ class Progress:
             self._bar.stop()
 
     def _write(self, line: str) -> None:
-        if self._quiet:
-            return
         if self._bar is not None:
             self._bar.console.print(line, markup=False, soft_wrap=True)
         else:

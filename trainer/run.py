@@ -8,9 +8,10 @@ from trainer.config import TrainConfig
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
 from trainer.interrupt import graceful_stop
 from trainer.loop import Trainer
+from trainer.mlflow_store import prepare_store, tracking_uri
 from trainer.parallel import Parallel, leave_ranks, make_parallel
 from trainer.progress import Progress
-from trainer.tracking import NullTracker, Tracker, prepare_store, tracking_uri
+from trainer.tracking import NullTracker, Tracker
 from trainer.types import RunContext
 
 

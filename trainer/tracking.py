@@ -29,21 +29,8 @@ from trainer.mlflow_store import (
     retry,
     tracking_uri,
 )
-from trainer.parent_run import ParentRun, TrialOutcome, open_parent_run
 from trainer.shipping import COMPLETIONS_FILE, METRICS_FILE, Shipper, TrackingState
 from trainer.types import RunContext
-
-__all__ = [
-    "NullTracker",
-    "ParentRun",
-    "Tracker",
-    "TrialOutcome",
-    "open_parent_run",
-    "prepare_store",
-    "tracking_uri",
-    "unsent",
-    "upload",
-]
 
 CONFIG_FILE = "config.yaml"
 SHIP_INTERVAL_S = 1.0
@@ -286,16 +273,6 @@ def upload(run_dir: Path, uri: str | None = None) -> str:
     retry(lambda: shipper.finish(state.status or "KILLED"), target, patience(target))
     assert state.run_id is not None
     return state.run_id
-
-
-def unsent(run_dir: Path) -> bool:
-    """Whether MLflow lacks something of the run in this folder; False where there is no run."""
-    state = TrackingState.load(run_dir)
-    if state is None:
-        return False
-    queues = ((METRICS_FILE, state.metrics_sent), (COMPLETIONS_FILE, state.completions_sent))
-    waiting = any((run_dir / name).exists() and (run_dir / name).stat().st_size > sent for name, sent in queues)
-    return waiting or bool(state.artifacts) or not state.status_sent
 
 
 def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:

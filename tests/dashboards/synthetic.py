@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.tracking_store import sqlite_store
-from trainer.tracking import TrialOutcome, open_parent_run
+from trainer.parent_run import TrialOutcome, open_parent_run
 
 CONFIGURATIONS: list[tuple[str, float, float]] = [
     ("grpo", 0.0, 0.0),

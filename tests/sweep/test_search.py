@@ -18,10 +18,10 @@ from optuna.trial import TrialState
 
 from sweep.config import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
 from sweep.history import TrialKey, best, outcome, replay
-from sweep.ledger import read_ledger
 from sweep.search import ConfigurationSearcher
 from tests.sweep.spaces import make_spec, parameters
 from trainer.errors import StorageError
+from trainer.metrics_log import read_records
 
 ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
 NUMERIC = {
@@ -301,6 +301,10 @@ def test_unknown_and_repeated_completions_are_ignored(tmp_path: Path) -> None:
     searcher.on_trial_complete("a", ended(0.9))
     searcher.on_trial_complete("never issued", ended(0.9))
     assert (tmp_path / "events.jsonl").read_text() == lines
+
+
+def read_ledger(path: Path) -> list[dict[str, Any]]:
+    return [record for record, _ in read_records(path)]
 
 
 def whole_sweep(tmp_path: Path) -> tuple[SweepSpec, bytes, list[dict[str, Any]]]:

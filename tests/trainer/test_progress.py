@@ -61,12 +61,3 @@ def test_a_terminal_gets_the_lines_and_a_bar() -> None:
     progress.close()
     assert "step 3/4  reward 0.500" in stream.getvalue()
     assert "training" in stream.getvalue() and "3/4" in stream.getvalue().replace("step 3/4", "")
-
-
-def test_quiet_writes_nothing() -> None:
-    stream = Terminal()
-    progress = Progress(2, stream, quiet=True)
-    progress.step(1, {"rollout/reward": 0.5})
-    progress.evaluation(1, {"eval/accuracy": 0.25})
-    progress.close()
-    assert stream.getvalue() == ""

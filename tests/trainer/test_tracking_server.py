@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.tracking_store import Server, config_for, context_for, history, runs_of
+from tests.trainer.tracking_store import Server, config_for, context_for, history, runs_of, unsent
 from trainer.errors import StorageError
-from trainer.tracking import Tracker, unsent, upload
+from trainer.tracking import Tracker, upload
 
 pytestmark = pytest.mark.slow
 

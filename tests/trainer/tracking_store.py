@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.tracking import prepare_store
+from trainer.mlflow_store import prepare_store
+from trainer.shipping import COMPLETIONS_FILE, METRICS_FILE, TrackingState
 from trainer.types import RunContext
 
 
@@ -107,3 +108,13 @@ def history(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
     from mlflow import MlflowClient
 
     return sorted((m.step, m.value) for m in MlflowClient(uri).get_metric_history(run_id, metric))
+
+
+def unsent(run_dir: Path) -> bool:
+    """Whether MLflow lacks something of the run in this folder; False where there is no run."""
+    state = TrackingState.load(run_dir)
+    if state is None:
+        return False
+    queues = ((METRICS_FILE, state.metrics_sent), (COMPLETIONS_FILE, state.completions_sent))
+    waiting = any((run_dir / name).exists() and (run_dir / name).stat().st_size > sent for name, sent in queues)
+    return waiting or bool(state.artifacts) or not state.status_sent
