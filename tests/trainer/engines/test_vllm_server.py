@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -166,6 +168,54 @@ def test_a_trainer_that_died_amid_an_update_leaves_a_server_for_the_next(served)
     asked = prompts((20, 30))
     samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
     assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+def test_a_refused_weight_does_not_spoil_the_next_update(served):
+    model, server = served
+    layer = "model.layers.0.self_attn"
+    wrong = {f"{layer}.q_proj.weight": torch.ones(256, 256), f"{layer}.k_proj.weight": torch.ones(7, 7)}
+    engine = connect(server)
+    engine._own.begin_update()
+    with pytest.raises(EngineError, match="refused /update_weights"):
+        engine._own.update(vllm_server.base64.b64encode(vllm_server.save(wrong)).decode())
+    engine._own.abandon_update()
+    engine.sync_weights(model)
+    asked = prompts((20, 30))
+    samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatch):
+    model, server = served
+    engine = connect(server)
+    engine.sync_weights(model)
+    complete, cut_short = engine._own.complete, []
+
+    def interrupt_the_first(prompt, seed, *rest):
+        if seed == 1:
+            while not sampling(server):
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        try:
+            return complete(prompt, seed, *rest)
+        except EngineError as error:
+            cut_short.append(error)
+            raise
+
+    monkeypatch.setattr(engine._own, "complete", interrupt_the_first)
+    endless = SamplingParams(temperature=1.0, max_new_tokens=200)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(prompts((20,)), [list(range(1, 33))], endless)
+    monkeypatch.undo()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rollout")]
+    assert cut_short
+    assert len(engine.generate(prompts((20,)), [[1]], PARAMS)[0]) == 1
+
+
+def sampling(server: Server) -> bool:
+    """Whether the server is at work on a request."""
+    lines = requests.get(f"{server.url}/metrics", timeout=10).text.splitlines()
+    return any(float(line.split()[-1]) > 0 for line in lines if line.startswith("vllm:num_requests_running{"))
 
 
 def _some(model):
