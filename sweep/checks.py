@@ -4,8 +4,9 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sweep.config import SweepSpec
 from sweep.parameters import ParameterSpec, same_value
 from sweep.space import Parameters, Space, allowed_values, fingerprint, is_section, is_switch
 from trainer.config import TrainConfig, apply_overrides, check_key, dotted_keys, value_of
@@ -13,14 +14,11 @@ from trainer.config_file import KeyPath, YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics import METRICS, declaration
 
-if TYPE_CHECKING:
-    from sweep.config import SweepSpec
-
 MAX_CORNERS = 512
 MAX_GRID = 10_000
 
 
-def check_space(spec: "SweepSpec", document: YamlDocument) -> None:
+def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     """Refuse a space that could not run.
 
     Raises:
@@ -43,7 +41,7 @@ def place(document: YamlDocument, path: KeyPath) -> str:
     return document.where(path).rpartition(", key ")[0]
 
 
-def _check_objective(spec: "SweepSpec", document: YamlDocument) -> None:
+def _check_objective(spec: SweepSpec, document: YamlDocument) -> None:
     metric = spec.objective.metric
     where = document.where(("objective", "metric"))
     measured = [name for name in METRICS if name.startswith("eval/")]
@@ -55,7 +53,7 @@ def _check_objective(spec: "SweepSpec", document: YamlDocument) -> None:
         raise ConfigError(f"{metric} is not measured by evaluations", where, nearest(metric, measured))
 
 
-def _check_keys(spec: "SweepSpec", document: YamlDocument) -> None:
+def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:
     used = {parent for parameter in spec.parameters.values() for parent in parameter.when}
     if "seed" in spec.trainer.overrides:
         raise ConfigError(
@@ -149,7 +147,7 @@ def _check_satisfiable(key: str, space: Space, document: YamlDocument) -> None:
             pending.append(parent)
 
 
-def _check_values(spec: "SweepSpec", document: YamlDocument) -> None:
+def _check_values(spec: SweepSpec, document: YamlDocument) -> None:
     """Refuse a bound, choice or `else` that the trainer's field does not take."""
     for key, parameter in spec.parameters.items():
         if is_switch(key):
@@ -170,7 +168,7 @@ def _check_field(base: TrainConfig, key: str, value: Any, where: str) -> None:
             raise ConfigError(error.what, where, error.hint) from None
 
 
-def _check_baselines(spec: "SweepSpec", space: Space, document: YamlDocument) -> None:
+def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
     seen: dict[str, int] = {}
     for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():
@@ -234,7 +232,7 @@ def _try_point(base: TrainConfig, space: Space, point: Parameters, what: str, wh
         raise ConfigError(f"{what} is refused by the trainer: {error.what}", where, error.hint) from None
 
 
-def _check_search(spec: "SweepSpec", space: Space, document: YamlDocument) -> None:
+def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
     search, where = spec.search, document.where(("search", "sampler"))
     if not space.parameters and (search.configurations or not spec.baselines):
         raise ConfigError("nothing to search: no parameters", document.where(("parameters",)), "add a parameter")
@@ -270,7 +268,7 @@ def free_numeric(space: Space) -> Iterator[str]:
     )
 
 
-def _check_scheduler(spec: "SweepSpec", document: YamlDocument) -> None:
+def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
     for name, rule in (("asha", spec.scheduler.asha), ("median", spec.scheduler.median)):
         evaluations = spec.evaluations or math.inf
         if rule is not None and rule.grace_period > evaluations:
@@ -281,7 +279,7 @@ def _check_scheduler(spec: "SweepSpec", document: YamlDocument) -> None:
             )
 
 
-def _check_workers(spec: "SweepSpec", document: YamlDocument) -> None:
+def _check_workers(spec: SweepSpec, document: YamlDocument) -> None:
     workers, where = spec.resources.workers_per_trial, document.where(("resources", "workers_per_trial"))
     if workers == 1:
         return
@@ -303,7 +301,7 @@ def _check_workers(spec: "SweepSpec", document: YamlDocument) -> None:
                 )
 
 
-def _check_servers(spec: "SweepSpec", document: YamlDocument) -> None:
+def _check_servers(spec: SweepSpec, document: YamlDocument) -> None:
     rollout = spec.base.rollout
     if rollout.engine != "transformers" and rollout.vllm.mode == "server" and spec.limits.max_concurrent != 1:
         raise ConfigError(

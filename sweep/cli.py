@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from sweep import plan as plans
 from sweep.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
-from sweep.config import SweepSpec, load_space, with_more_configurations
+from sweep.config import SweepSpec
 from sweep.shrink import load_shrunk
+from sweep.space_file import load_space, with_more_configurations
 from sweep.state import (
     SweepFolder,
     all_sweeps,

@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from sweep.config import SweepSpec, dump_space, resolve_space
+from sweep.config import SweepSpec
 from sweep.history import Configuration, outcome
 from sweep.space import trial_config
+from sweep.space_file import dump_space, resolve_space
 from sweep.state import SweepFolder, command
 from sweep.summary import configurations
 from trainer.config import TrainConfig

@@ -20,13 +20,14 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from sweep.cluster import Node, check_fit, local_node, slots, start_ray
-from sweep.config import EVALUATION, SCORE, SweepSpec, dump_space
+from sweep.config import EVALUATION, SCORE, SweepSpec
 from sweep.control import StopControl, orderly_signals
 from sweep.preflight import check_training
 from sweep.progress import Reporter, SweepCallback
 from sweep.reach import check_reach
 from sweep.search import ConfigurationSearcher
 from sweep.space import trial_config
+from sweep.space_file import dump_space
 from sweep.state import (
     MARKER,
     SweepFolder,

@@ -18,10 +18,8 @@ from sweep.config import (
     SearchSpec,
     SweepSpec,
     TrainerSpec,
-    dump_space,
-    load_space,
-    resolve_space,
 )
+from sweep.space_file import dump_space, load_space, resolve_space
 from trainer.config import DatasetConfig, TrainConfig, apply_overrides, load_config
 from trainer.config_file import YamlDocument
 from trainer.errors import ConfigError

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from sweep.config import SweepSpec, load_space
+from sweep.config import SweepSpec
+from sweep.space_file import load_space
 from trainer import run_folder
 from trainer.errors import MissingError, StorageError
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-from sweep.config import SweepSpec, load_space
+from sweep.config import SweepSpec
+from sweep.space_file import load_space
 
 SPACE: dict[str, Any] = {
     "name": "kk",

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 
 from sweep.cli import main
 from sweep.cluster import Node
-from sweep.config import load_space
 from sweep.plan import Plan, make_plan
+from sweep.space_file import load_space
 from sweep.state import sweep_folder
 from tests.sweep.harness import SHORT, write_space
 

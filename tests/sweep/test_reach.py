@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from sweep import reach
-from sweep.config import SweepSpec, load_space
+from sweep.config import SweepSpec
+from sweep.space_file import load_space
 from sweep.state import SweepFolder, sweep_folder
 from tests.sweep.harness import SHORT, write_space
 from trainer.errors import ConfigError, MissingError

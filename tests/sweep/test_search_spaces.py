@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from sweep.cli import main
-from sweep.config import SweepSpec, load_space
+from sweep.config import SweepSpec
 from sweep.space import Space
+from sweep.space_file import load_space
 from sweep.summary import planned_trials
 from tests.sweep.harness import ROOT, metrics, results
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from sweep.cli import main
-from sweep.config import dump_space, load_space
 from sweep.shrink import load_shrunk, shrink
+from sweep.space_file import dump_space, load_space
 from tests.sweep.spaces import SPACE, write_space
 from trainer.config import load_config
 from trainer.errors import ConfigError

@@ -15,8 +15,9 @@ import ray
 from ray.tune.schedulers import TrialScheduler
 from ray.util import placement_group, remove_placement_group
 
-from sweep.config import EVALUATION, SCORE, load_space
+from sweep.config import EVALUATION, SCORE
 from sweep.runner import make_scheduler
+from sweep.space_file import load_space
 from sweep.state import SweepFolder
 from sweep.trainable import TrialPlan, windowed
 from sweep.worker import (
