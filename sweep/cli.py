@@ -222,7 +222,7 @@ def _status(arguments: argparse.Namespace) -> int:
         )
         return 0
     print_trials(rows)
-    ended = sum(row.state in ("COMPLETE", "PRUNED", "FAIL") for row in rows)
+    ended = sum(row.ended for row in rows)
     state = f"run by {by}" if by else "not running"
     print(f"\n{folder.name}: {ended} of {planned_trials(spec)} trials ended, {state}")
     if best is not None:
@@ -265,7 +265,7 @@ def _ls(arguments: argparse.Namespace) -> int:
         except UserError as error:
             found.append(_Listed(folder.name, error.what))
             continue
-        ended = sum(row.state in ("COMPLETE", "PRUNED", "FAIL") for row in rows)
+        ended = sum(row.ended for row in rows)
         planned = planned_trials(spec)
         state = "running" if holder(folder) else "done" if ended >= planned else "stopped"
         found.append(_Listed(folder.name, state, ended, planned, best.score if best else None))

@@ -71,7 +71,7 @@ class Reporter:
         self._live.update(self._table(), refresh=True)
 
     def _table(self) -> Any:
-        ended = sum(row.state in ("COMPLETE", "PRUNED", "FAIL") for row in self.rows.values())
+        ended = sum(row.ended for row in self.rows.values())
         title = (
             f"{self.folder.name}: {ended} of {self._planned} trials, {duration(time.monotonic() - self._started)}"
         )

@@ -308,7 +308,7 @@ def _mirror(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> I
 
 def _finish(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, control: StopControl) -> int:
     rows = trial_rows(spec, folder)
-    ended = [row for row in rows if row.state in ("COMPLETE", "PRUNED", "FAIL")]
+    ended = [row for row in rows if row.ended]
     failed = [row for row in rows if row.state == "FAIL"]
     # The report reads MLflow: the last states come first.
     problem = _close_parent(spec, folder, parent, control)

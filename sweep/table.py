@@ -27,6 +27,11 @@ class TrialRow:
     reason: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to an end for good."""
+        return self.state in ("COMPLETE", "PRUNED", "FAIL")
+
 
 def trial_table(rows: Iterable[TrialRow], title: str = "") -> Table:
     """The trials as a table for a terminal."""
