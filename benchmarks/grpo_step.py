@@ -35,19 +35,15 @@ def reward_tokens(text: str, answer: str):
 def make_model(folder: Path, vocab: int) -> None:
     """A random Qwen2, and a tokenizer whose EOS the model cannot sample, so that no completion ends early."""
     import torch
-    from transformers import AddedToken, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+    from transformers import AddedToken, Qwen2ForCausalLM, Qwen2Tokenizer
+
+    from benchmarks.models import small_qwen2
 
     torch.manual_seed(0)
-    config = Qwen2Config(
+    config = small_qwen2(
         vocab_size=vocab,
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
         tie_word_embeddings=True,
         max_position_embeddings=1024,
-        bos_token_id=None,
         eos_token_id=vocab,
         pad_token_id=0,
     )

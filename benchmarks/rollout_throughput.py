@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
 
+from benchmarks.models import small_qwen2
 from trainer.engines import SamplingParams
 from trainer.engines.transformers import TransformersEngine
 from trainer.tasks.knights_knaves import PREFILL, compact_prompt, generate
@@ -29,18 +30,7 @@ def make_model(name: str, folder: str) -> PreTrainedModel:
     if name == "tiny":
         return AutoModelForCausalLM.from_pretrained(folder).eval()
     torch.manual_seed(0)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=128,
-            hidden_size=256,
-            num_hidden_layers=4,
-            num_attention_heads=8,
-            num_key_value_heads=4,
-            intermediate_size=768,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    ).eval()
+    return Qwen2ForCausalLM(small_qwen2()).eval()
 
 
 def engine_run(

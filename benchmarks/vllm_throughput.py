@@ -12,8 +12,9 @@ import tempfile
 import time
 
 import torch
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2ForCausalLM
 
+from benchmarks.models import small_qwen2
 from trainer.config import VllmConfig
 from trainer.engines import RolloutEngine, Sample, SamplingParams
 from trainer.engines.transformers import TransformersEngine
@@ -24,21 +25,10 @@ PROMPTS, GROUP_SIZE, PROMPT_TOKENS, VOCABULARY = 8, 8, 64, 128
 
 def make_model() -> PreTrainedModel:
     torch.manual_seed(0)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=VOCABULARY,
-            hidden_size=256,
-            num_hidden_layers=4,
-            num_attention_heads=8,
-            num_key_value_heads=4,
-            intermediate_size=768,
-            tie_word_embeddings=True,
-            initializer_range=0.08,
-            max_position_embeddings=1024,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    ).eval()
+    config = small_qwen2(
+        vocab_size=VOCABULARY, tie_word_embeddings=True, initializer_range=0.08, max_position_embeddings=1024
+    )
+    return Qwen2ForCausalLM(config).eval()
 
 
 def sample(engine: RolloutEngine, prompts: list[list[int]], new_tokens: int, round_: int) -> list[list[Sample]]:
