@@ -1,5 +1,7 @@
 """Starting Ray for a sweep: what the machine or cluster has, and whether a trial fits."""
 
+import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -7,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,15 +126,16 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
     _send_logs_to(log)
     if address is None:
         node = local_node(cpus)
-        ray.init(
-            address="local",
-            num_cpus=int(node.cpus),
-            num_gpus=int(node.gpus),
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-        )
+        with _daemons_in_their_own_groups():
+            ray.init(
+                address="local",
+                num_cpus=int(node.cpus),
+                num_gpus=int(node.gpus),
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+            )
         return [node]
     try:
         ray.init(
@@ -160,6 +164,23 @@ def cluster_nodes(address: str) -> list[Node]:
 
     ray.shutdown()
     return nodes
+
+
+@contextlib.contextmanager
+def _daemons_in_their_own_groups() -> Iterator[None]:
+    """Start what Ray starts outside of this process's group.
+
+    A SIGTERM for the whole group (`timeout`, a job's end) asks this process to stop orderly. Ray shields its
+    processes from a SIGINT alone: the signal would end it, and without it no trial can save a checkpoint.
+    """
+    from ray._private import services
+
+    popen = services.ConsolePopen
+    services.ConsolePopen = functools.partial(popen, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 def _workers_on(resources: ResourcesSpec, node: Node) -> int:

@@ -87,8 +87,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 def orderly_signals(control: StopControl, say: Callable[[str], None]) -> AbstractContextManager[None]:
     """First SIGINT or SIGTERM: stop at the next training step. Second: KeyboardInterrupt at once.
 
-    The first is answered with the command to go on: a signal to the whole process group may end Ray, which ends
-    this process with it before the sweep's last line.
+    The first is answered with the command to go on: where the signal reaches Ray's processes too (the end of a
+    batch job), Ray takes this process along before the sweep's last line.
     """
     resume = command("resume", control.folder)
 

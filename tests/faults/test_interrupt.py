@@ -63,6 +63,22 @@ def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
     wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 
+def test_a_termination_of_the_whole_group_is_as_orderly_as_an_interrupt(tmp_path: Path) -> None:
+    folder = tmp_path / "fake"
+    with running(
+        "run", long_space(tmp_path), "--runs-dir", tmp_path, "--offline", "--cpus", 2, step_s=0.1
+    ) as process:
+        wait_until(lambda: stepping(folder))
+        os.killpg(process.pid, signal.SIGTERM)
+        code, out, err = finish(process)
+        assert code == 130, err
+        assert out.splitlines()[-1] == f"python -m sweep resume fake --runs-dir {tmp_path}"
+    for trial in ("c000-s0", "c001-s0"):
+        last = history(folder, trial, "step")[-1]["step"]
+        assert (folder / "trials" / trial / "checkpoints" / f"step-{last}").is_dir()
+    wait_until_gone(sweep_folder(tmp_path, "fake"))
+
+
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "fake"
     (tmp_path / "faults.json").write_text(json.dumps({"c001-s0": {"hang_at": 3}}))
