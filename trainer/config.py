@@ -132,6 +132,9 @@ class VllmConfig(Section):
     server_base_urls: Annotated[list[str], Field(min_length=1)] = Field(
         ["http://127.0.0.1:8000"], description="servers of mode server; rank r samples from number r % count"
     )
+    server_weight_transfer: Literal["http", "nccl"] = Field(
+        "http", description="how weights reach the servers: http works everywhere, nccl from GPU to GPU"
+    )
     server_timeout_s: Positive = Field(240.0, description="how long to wait for a server to come up [s]")
 
 

@@ -16,10 +16,9 @@ from trainer.engines.vllm import (
     context_length,
     vllm_installed,
 )
+from trainer.engines.vllm_client import BACKENDS
 from trainer.errors import ConfigError
 from trainer.policy import model_source
-
-BACKEND = "loptune_http"  # of trainer.engines.vllm_receiver, which cannot be imported without vLLM
 
 
 def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float) -> None:
@@ -59,7 +58,7 @@ def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utiliza
     command += ["--max-model-len", str(context), "--tensor-parallel-size", str(settings.tensor_parallel)]
     command += ["--load-format", "dummy", "--skip-tokenizer-init", "--generation-config", "vllm"]
     command += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
-    command += ["--weight-transfer-config", json.dumps({"backend": BACKEND})]
+    command += ["--weight-transfer-config", json.dumps({"backend": BACKENDS[settings.server_weight_transfer]})]
     if config.model.revision:
         command += ["--revision", config.model.revision]
     if config.model.trust_remote_code:

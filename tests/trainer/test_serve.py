@@ -38,6 +38,12 @@ def test_a_server_on_gpus(config):
     assert "--enforce-eager" not in command and "--block-size" not in command
 
 
+def test_a_server_that_takes_weights_by_nccl(config):
+    by_nccl = apply_overrides(config, {"rollout.vllm.server_weight_transfer": "nccl"})
+    command = server_command(by_nccl, "127.0.0.1", 1, gpu_memory_utilization=0.9)
+    assert json.loads(option(command, "--weight-transfer-config")) == {"backend": "nccl"}
+
+
 def test_a_context_the_model_does_not_have_is_refused(config):
     with pytest.raises(ConfigError, match="max_position_embeddings of the model is 512"):
         server_command(apply_overrides(config, {"rollout.max_new_tokens": 500}), "127.0.0.1", 1, None)

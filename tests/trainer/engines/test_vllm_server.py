@@ -1,5 +1,6 @@
 """Real vLLM servers on the CPU, started by `trainer serve`, against the model whose weights are pushed to them."""
 
+import base64
 import copy
 import json
 import os
@@ -15,6 +16,7 @@ import psutil
 import pytest
 import requests
 import torch
+from safetensors.torch import save
 
 from tests.invariants.ranks import run_ranks
 from tests.trainer.engines.vllm_models import (
@@ -162,7 +164,8 @@ def test_a_trainer_that_died_amid_an_update_leaves_a_server_for_the_next(served)
     model, server = served
     dying = connect(server)
     dying._own.begin_update()
-    dying._own.update(vllm_server.base64.b64encode(vllm_server.save(dict(list(_some(model))))).decode())
+    dying._own.start_update()
+    dying._own.update(as_safetensors(dict(_some(model))))
     engine = connect(server)
     engine.sync_weights(model)
     asked = prompts((20, 30))
@@ -176,8 +179,9 @@ def test_a_refused_weight_does_not_spoil_the_next_update(served):
     wrong = {f"{layer}.q_proj.weight": torch.ones(256, 256), f"{layer}.k_proj.weight": torch.ones(7, 7)}
     engine = connect(server)
     engine._own.begin_update()
+    engine._own.start_update()
     with pytest.raises(EngineError, match="refused /update_weights"):
-        engine._own.update(vllm_server.base64.b64encode(vllm_server.save(wrong)).decode())
+        engine._own.update(as_safetensors(wrong))
     engine._own.abandon_update()
     engine.sync_weights(model)
     asked = prompts((20, 30))
@@ -189,11 +193,11 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
     model, server = served
     engine = connect(server)
     engine.sync_weights(model)
-    complete, cut_short = engine._own.complete, []
+    complete, cut_short, before = engine._own.complete, [], sampled_tokens(server)
 
     def interrupt_the_first(prompt, seed, *rest):
         if seed == 1:
-            while not sampling(server):
+            while sampled_tokens(server) == before:
                 time.sleep(0.01)
             raise KeyboardInterrupt
         try:
@@ -212,10 +216,14 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
     assert len(engine.generate(prompts((20,)), [[1]], PARAMS)[0]) == 1
 
 
-def sampling(server: Server) -> bool:
-    """Whether the server is at work on a request."""
+def sampled_tokens(server: Server) -> float:
+    """All tokens the server has sampled."""
     lines = requests.get(f"{server.url}/metrics", timeout=10).text.splitlines()
-    return any(float(line.split()[-1]) > 0 for line in lines if line.startswith("vllm:num_requests_running{"))
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
+
+
+def as_safetensors(weights: dict[str, torch.Tensor]) -> dict[str, str]:
+    return {"safetensors": base64.b64encode(save(weights)).decode()}
 
 
 def _some(model):

@@ -4,6 +4,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,7 +15,8 @@ from safetensors.torch import load
 from tests.conftest import random_model
 from trainer.config import VllmConfig
 from trainer.engines import Sample, SamplingParams, vllm_server
-from trainer.engines.vllm_server import VllmServer, VllmServerEngine
+from trainer.engines.vllm_client import VllmServer
+from trainer.engines.vllm_server import VllmServerEngine
 from trainer.errors import ConfigError, EngineError, MissingError
 
 
@@ -26,7 +28,15 @@ class FakeServer(ThreadingHTTPServer):
         self.asked: list[tuple[str, Any]] = []
         self.status: dict[str, list[int]] = {}  # statuses of a route's next answers
         self.version = "default"
-        self.context = 64
+        self.world_size = 1
+        self.options: dict[str, Any] = {
+            "model_config": {
+                "max_model_len": 64,
+                "dtype": "torch.float32",
+                "logprobs_mode": "processed_logprobs",
+            },
+            "weight_transfer_config": {"backend": "loptune_http"},
+        }
         self.finish_reason = "stop"
 
     @property
@@ -34,8 +44,10 @@ class FakeServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def answer(self, route: str, body: Any) -> Any:
-        if route == "/v1/models":
-            return {"data": [{"max_model_len": self.context}]}
+        if route == "/server_info":
+            return {"vllm_config": self.options}
+        if route == "/get_world_size":
+            return {"world_size": self.world_size}
         if route == "/finish_weight_update":
             self.version = body["weight_version"]
         if route == "/update_weight_version":
@@ -74,14 +86,21 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
+@contextmanager
+def serving() -> Iterator[FakeServer]:
+    """A fake server that answers while the context lasts."""
     fake = FakeServer()
     thread = threading.Thread(target=fake.serve_forever, daemon=True)
     thread.start()
     yield fake
     fake.shutdown()
     fake.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with serving() as fake:
+        yield fake
 
 
 @pytest.fixture
@@ -102,13 +121,7 @@ def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engin
     model = random_model()
     server.asked.clear()
     engine.sync_weights(model)
-    opening = [
-        "/pause?mode=abort",
-        "/update_weight_version",
-        "/init_weight_transfer_engine",
-        "/start_weight_update",
-    ]
-    assert routes(server)[:4] == opening
+    assert routes(server)[:3] == ["/pause?mode=abort", "/update_weight_version", "/start_weight_update"]
     assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
     updates = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
     assert len(updates) > 1
@@ -124,6 +137,7 @@ def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engin
 
 def test_weights_travel_in_the_dtype_the_servers_compute_in(server, monkeypatch):
     monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
+    server.options["model_config"]["dtype"] = "torch.bfloat16"
     VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "bfloat16").sync_weights(random_model())
     [update] = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
     assert {weight.dtype for weight in load(base64.b64decode(update)).values()} == {torch.bfloat16}
@@ -133,8 +147,8 @@ def test_an_update_that_a_dead_trainer_left_open_is_ended_first(server, engine):
     server.asked.clear()
     server.status["/start_weight_update"] = [500]
     engine.sync_weights(random_model())
-    assert routes(server)[3:6] == ["/start_weight_update", "/finish_weight_update", "/start_weight_update"]
-    assert server.asked[4][1] == {"weight_version": "incomplete"}
+    assert routes(server)[2:5] == ["/start_weight_update", "/finish_weight_update", "/start_weight_update"]
+    assert server.asked[3][1] == {"weight_version": "incomplete"}
     assert server.version.endswith("-1")
 
 
@@ -189,6 +203,32 @@ def test_a_server_started_in_another_way(server):
     server.status["/weight_info"] = [404]
     with pytest.raises(EngineError, match="takes no weights"):
         VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "message"),
+    [
+        (
+            "model_config",
+            {"logprobs_mode": "raw_logprobs"},
+            "--logprobs-mode raw_logprobs.* needs processed_logprobs",
+        ),
+        ("model_config", {"dtype": "torch.bfloat16"}, "--dtype bfloat16, this run needs float32"),
+        ("weight_transfer_config", {"backend": "nccl"}, "--weight-transfer-config nccl.* needs loptune_http"),
+    ],
+)
+def test_a_server_started_with_other_options(server, section, change, message):
+    server.options[section] |= change
+    with pytest.raises(EngineError, match=message):
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
+
+
+def test_nccl_where_there_is_no_gpu(server, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    server.options["weight_transfer_config"]["backend"] = "nccl"
+    settings = VllmConfig(server_base_urls=[server.url], server_weight_transfer="nccl")
+    with pytest.raises(ConfigError, match="from GPU to GPU"):
+        VllmServerEngine(settings, 64, "float32")
 
 
 def test_a_server_with_a_shorter_context(server):
