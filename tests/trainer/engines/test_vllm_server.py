@@ -197,7 +197,7 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
 
     def interrupt_the_first(prompt, seed, *rest):
         if seed == 1:
-            while sampled_tokens(server) == before:
+            while sampled_tokens(server) < before + 32:  # more than the self-check's, which is counted late
                 time.sleep(0.01)
             raise KeyboardInterrupt
         try:
