@@ -4,6 +4,7 @@ Nothing here imports torch before the environment of the rank is set: OMP_NUM_TH
 and the rendezvous variables are read while torch and its libraries are imported.
 """
 
+import logging
 import math
 import os
 import socket
@@ -21,8 +22,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from trainer.config import TrainConfig
 from trainer.metrics_log import read_records
 
+logger = logging.getLogger(__name__)
+
 START_TIMEOUT_S = 300.0
 POLL_S = 2.0
+DEATH_NOTICE_S = 3.0  # until Ray has told of a death that another rank noticed; well below a second when idle
 
 
 class TrainerLike(Protocol):
@@ -255,12 +259,36 @@ class WorkerGroup:
             # One at a time: a dead rank must surface although the others wait for it in a collective.
             ready, pending = ray.wait(pending, num_returns=1, timeout=POLL_S)
             for future in ready:
-                _result(future, futures.index(future))
+                try:
+                    _result(future, futures.index(future))
+                except WorkerLostError:
+                    raise
+                except Exception:
+                    self._blame_a_dead_rank(futures, pending)
+                    raise
             idle = time.time() - max(started, last_progress())
             if not ready and idle > timeout:
                 hung = [futures.index(future) for future in pending]
                 raise WorkerLostError(f"rank {_join(hung)} did not answer for {idle:.0f} s")
         return [_result(future, rank) for rank, future in enumerate(futures)]
+
+    def _blame_a_dead_rank(self, futures: Sequence[ray.ObjectRef], pending: Sequence[ray.ObjectRef]) -> None:
+        """Raise ``WorkerLostError`` if one of the other ranks turns out to be dead.
+
+        Of a rank that dies amid a collective the others often hear first, as a closed connection, and theirs
+        is not the failure to report.
+        """
+        deadline = time.monotonic() + DEATH_NOTICE_S
+        waiting = list(pending)
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            ready, waiting = ray.wait(waiting, num_returns=1, timeout=left)
+            for future in ready:
+                try:
+                    _result(future, futures.index(future))
+                except WorkerLostError:
+                    raise
+                except Exception:  # another consequence, or the same error as the first rank's
+                    logger.debug("rank %d failed too", futures.index(future), exc_info=True)
 
     def kill(self, timeout: float = 10.0) -> None:
         """End every rank and wait until Ray has seen them end."""

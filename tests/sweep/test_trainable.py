@@ -141,6 +141,11 @@ class RankTrainer:
     def run_period(self) -> dict[str, float]:
         if os.environ["RANK"] == "1" and self.fate == "die":
             os._exit(1)
+        if self.fate == "die unseen":
+            if os.environ["RANK"] == "0":
+                raise RuntimeError("connection closed by peer")
+            time.sleep(0.5)
+            os._exit(1)
         if os.environ["RANK"] == "0" or self.fate == "hang":
             time.sleep(600)  # as a collective call that waits for the other rank
         raise ValueError(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} cannot")
@@ -174,6 +179,7 @@ def workers(local_ray: None, tmp_path: Path) -> Iterator[WorkerGroup]:
     ("fate", "error", "message"),
     [
         ("die", WorkerLostError, "rank 1 died"),
+        ("die unseen", WorkerLostError, "rank 1 died"),  # rank 0 notices before Ray does
         ("hang", WorkerLostError, "rank 0, 1 did not answer for"),
         ("raise", ValueError, "rank 1 of 2 cannot"),
     ],
