@@ -1,5 +1,6 @@
 """What a sweep would do, before anything starts."""
 
+import itertools
 import json
 import math
 import re
@@ -16,10 +17,12 @@ from sweep.parameters import ParameterSpec
 from sweep.state import SweepFolder, all_sweeps, read_spec
 from sweep.summary import planned_trials, step_seconds
 from sweep.table import duration, parameter_text, print_table
+from trainer.config import value_of
 from trainer.errors import UserError
 
 TINY_PARAMETERS = 120_000
 MOMENTS_BYTES = 8  # of a parameter: Adam's two, float32
+DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 MASTER_BYTES = 4  # of a parameter: the float32 weights that ZeRO keeps beside those of the model
 
 
@@ -35,7 +38,7 @@ class Plan:
     nodes: list[Node]
     slots: int  # trials at one time
     waiting: int  # trials that wait for the first to end
-    steps: int | None  # training steps of a trial
+    steps: int | None  # training steps of a trial; of the longest where the sweep searches them
     evaluations: int | None
     one_checkpoint_bytes: int | None
     checkpoint_bytes: int | None  # of the whole sweep
@@ -115,7 +118,7 @@ def _range(parameter: ParameterSpec) -> str:
 def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     lines = [
         ("trials", f"{plan.trials}: {plan.configurations} configurations x {len(spec.seeds)} seeds"),
-        ("each", f"{plan.gpus_per_trial:g} GPUs, {plan.cpus_per_trial} CPUs; {_steps_text(plan)}"),
+        ("each", f"{plan.gpus_per_trial:g} GPUs, {plan.cpus_per_trial} CPUs; {_steps_text(plan, spec)}"),
         ("machines", ", ".join(_machines(plan.nodes))),
     ]
     if plan.slots:
@@ -134,7 +137,8 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     if plan.steps is None:
         lines.append(("forecast", "unknown; say how many steps a trial has with trainer.max_steps=N"))
     elif plan.seconds is not None:
-        limit = "at most " if spec.scheduler.asha or spec.scheduler.median else ""
+        shorter = spec.scheduler.asha or spec.scheduler.median or _searches_steps(spec)
+        limit = "at most " if shorter else ""
         hours = f", {plan.gpu_hours:.1f} GPU hours" if plan.gpu_hours else ""
         lines.append(
             (
@@ -154,18 +158,40 @@ def _machines(nodes: list[Node]) -> Iterator[str]:
 
 
 def _steps(spec: SweepSpec) -> int | None:
-    """Training steps of a trial, where the configuration alone decides them."""
-    base, train = spec.base, spec.base.data.train
-    if base.max_steps is not None or len(train) > 1 or train[0].source != "generated":
-        return base.max_steps
-    problems = min(train[0].size, train[0].limit or train[0].size)
-    return math.ceil(base.epochs * problems / base.rollout.prompts_per_step)
+    """Training steps of the longest trial, where configuration and search space alone decide them."""
+    train = spec.base.data.train
+    problems = None
+    if len(train) == 1 and train[0].source == "generated":
+        problems = min(train[0].size, train[0].limit or train[0].size)
+    longest = 0
+    for max_steps, epochs, prompts in itertools.product(*(_possible(spec, key) for key in DECIDE_STEPS)):
+        if max_steps is not None:
+            longest = max(longest, max_steps)
+        elif problems is not None:
+            longest = max(longest, math.ceil(epochs * problems / prompts))
+        else:
+            return None
+    return longest
 
 
-def _steps_text(plan: Plan) -> str:
+def _possible(spec: SweepSpec, key: str) -> list[Any]:
+    """The values a trial may have at a trainer key; of a numeric range its ends."""
+    parameter = spec.parameters.get(key)
+    if parameter is None:
+        return [value_of(spec.base, key)]
+    inactive = [parameter.otherwise if parameter.has_otherwise else value_of(spec.base, key)]
+    return [*parameter.extremes, *(inactive if parameter.when else [])]
+
+
+def _searches_steps(spec: SweepSpec) -> bool:
+    return any(len(_possible(spec, key)) > 1 for key in DECIDE_STEPS)
+
+
+def _steps_text(plan: Plan, spec: SweepSpec) -> str:
     if plan.steps is None:
         return "steps from the size of the data"
-    return f"{plan.steps} steps" + (f", {plan.evaluations} evaluations" if plan.evaluations else "")
+    most = "at most " if _searches_steps(spec) else ""
+    return f"{most}{plan.steps} steps" + (f", {plan.evaluations} evaluations" if plan.evaluations else "")
 
 
 def _step_seconds(spec: SweepSpec, folder: SweepFolder, given: float | None) -> tuple[float | None, str]:

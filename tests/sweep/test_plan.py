@@ -75,6 +75,32 @@ def test_epochs_over_generated_problems_decide_the_steps(tmp_path: Path) -> None
     assert plan_of(tmp_path, overrides, [Node(2, 0)]).steps == 8  # 150 problems, 20 a step
 
 
+def test_searched_steps_are_forecast_for_the_longest_trial(tmp_path: Path) -> None:
+    space = write_space(
+        tmp_path / "space.yaml",
+        trainer={"preset": "tiny_kk", "overrides": {"evaluation.every_steps": 5}},
+        parameters={"max_steps": {"int": [10, 30]}, "algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
+        baselines=[{"algorithm.ar_alpha": 0.1}],
+        limits={},
+    )
+    plan = make_plan(load_space(space), sweep_folder(tmp_path / "runs", "fake"), [Node(2, 0)], 90.0)
+    assert plan.steps == 30
+    assert plan.seconds == 30 * 90  # two trials at a time
+
+
+def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path: Path) -> None:
+    data = {"source": "generated", "size": 100}
+    prompts = {"choice": [40, 50], "when": {"algorithm.lopti_eta": 0.5}, "else": 20}
+    plan = plan_of(
+        tmp_path,
+        {"max_steps": None, "epochs": 2, "data.train": data},
+        [Node(2, 0)],
+        parameters={"algorithm.lopti_eta": {"choice": [0.0, 0.5]}, "rollout.prompts_per_step": prompts},
+        baselines=[],
+    )
+    assert plan.steps == 10  # 200 problems, 20 a step
+
+
 def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = {"preset": "tiny_kk", "overrides": {**SHORT, **ZERO_2}}
     space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, scheduler="asha", limits={})
@@ -85,5 +111,6 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     assert "2 x 6 GPUs and 64 CPUs" in out
     assert "2 trials; 1 wait; 4 GPUs stay idle" in out
     assert "at most 12m 00s, 1.2 GPU hours at 90 s a step (given)" in out
+    assert "4 GPUs, 4 CPUs; 4 steps, 2 evaluations" in out
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["nodes"] == [{"cpus": 64, "gpus": 6}] * 2
