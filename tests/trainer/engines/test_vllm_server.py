@@ -1,6 +1,7 @@
 """Real vLLM servers on the CPU, started by `trainer serve`, against the model whose weights are pushed to them."""
 
 import base64
+import contextlib
 import copy
 import json
 import os
@@ -58,6 +59,17 @@ class Server:
                 command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
             )
 
+    def wait(self) -> None:
+        """Until it answers; fails with its log where it ends before."""
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            with contextlib.suppress(requests.ConnectionError):
+                if requests.get(f"{self.url}/health", timeout=10).ok:
+                    return
+            time.sleep(0.5)
+        pytest.fail(f"no answer from the server: {self.log.read_text()[-3000:]}")
+
     def stop(self) -> None:
         """End it and make sure that nothing of it is left."""
         processes = [*psutil.Process(self.process.pid).children(recursive=True)]
@@ -70,6 +82,11 @@ class Server:
 def start(model, folder: Path) -> Server:
     model.save_pretrained(folder / "model")
     server = Server(folder / "model", folder, "data.max_prompt_tokens=120", "rollout.max_new_tokens=136")
+    try:
+        server.wait()
+    except BaseException:
+        server.process.kill()
+        raise
     return server
 
 
