@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import aiohttp
 import requests
 import torch
 from torch import Tensor
@@ -13,7 +14,9 @@ from trainer.engines import Sample, SamplingParams
 from trainer.errors import ConfigError, EngineError, MissingError
 
 TIMEOUTS_S = (10.0, 600.0)  # to connect, and for an answer
-SAMPLING_TIMEOUTS_S = (10.0, 3600.0)  # a batch of long completions may queue that long
+SAMPLING_TIMEOUT_S = 3600.0  # for an answer: a batch of long completions may queue that long
+CONCURRENT_REQUESTS = 512  # half of the files that a process may usually open
+GENERATE = "inference/v1/generate"
 POLL_S = 1.0
 INCOMPLETE = "incomplete"  # weights of no run: those of an update that has not ended
 START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.server_base_urls"
@@ -129,7 +132,8 @@ class VllmServer:
             "detokenize": False,
             "ignore_eos": True,
         }
-        found = self._generate(token_ids, options)["prompt_logprobs"]
+        body = {"token_ids": list(token_ids), "sampling_params": options}
+        found = self._call("POST", GENERATE, json=body).json()["prompt_logprobs"]
         pairs = zip(token_ids[1:], found[1:], strict=True)
         return torch.tensor([entry[str(token_id)]["logprob"] for token_id, entry in pairs])
 
@@ -139,10 +143,16 @@ class VllmServer:
             named = [f"generate-tokens-{request_id}" for request_id in request_ids]  # as the route calls them
             self._call("POST", "inference/v1/abort_requests", json={"request_ids": named})
 
-    def complete(
-        self, prompt: Sequence[int], seed: int, params: SamplingParams, weights: str, request_id: str
+    async def complete(
+        self,
+        session: aiohttp.ClientSession,
+        prompt: Sequence[int],
+        seed: int,
+        params: SamplingParams,
+        weights: str,
+        request_id: str,
     ) -> Sample:
-        """One completion by the weights of this name.
+        """One completion by the weights of this name. Cancelled, it ends on the server too.
 
         Raises:
             EngineError: the request failed, or other weights answered.
@@ -159,7 +169,8 @@ class VllmServer:
             "logprobs": 0,  # of the sampled token
             "detokenize": False,
         }
-        [choice] = self._generate(prompt, options, request_id)["choices"]
+        body = {"token_ids": list(prompt), "sampling_params": options, "request_id": request_id}
+        [choice] = (await self._ask(session, GENERATE, body))["choices"]
         others = {part["version"] for part in choice["weight_versions"] or ()} - {weights}
         if choice["finish_reason"] == "abort":  # only a run that brings its weights does that to others
             others = {"those of a run that is just bringing them"}
@@ -178,30 +189,44 @@ class VllmServer:
         logprobs = tuple(entry["logprob"] for entry in choice["logprobs"]["content"])
         return Sample(tuple(choice["token_ids"]), logprobs, choice["finish_reason"])
 
-    def _generate(self, token_ids: Sequence[int], options: dict[str, Any], request_id: str = "") -> Any:
-        body = {"token_ids": list(token_ids), "sampling_params": options}
-        if request_id:
-            body["request_id"] = request_id
-        return self._call("POST", "inference/v1/generate", timeout=SAMPLING_TIMEOUTS_S, json=body).json()
-
     def _call(self, method: str, route: str, allowed: Sequence[int] = (), **options: Any) -> requests.Response:
         try:
             response = requests.request(method, f"{self.url}/{route}", **{"timeout": TIMEOUTS_S, **options})
         except requests.RequestException as error:
-            raise EngineError(
-                f"the vLLM server at {self.url} is gone ({type(error).__name__} at /{route})",
-                "rollout.vllm.server_base_urls",
-                "start it again and resume the run",
-            ) from error
+            raise self._gone(route, error) from error
         if response.ok or response.status_code in allowed:
             return response
-        raise EngineError(
-            f"the vLLM server at {self.url} refused /{route}: {_reason(response)}",
+        raise self._refused(route, response.status_code, response.text)
+
+    async def _ask(self, session: aiohttp.ClientSession, route: str, body: Any) -> Any:
+        try:
+            async with session.post(f"{self.url}/{route}", json=body) as response:
+                if response.ok:
+                    return await response.json(content_type=None)
+                text = await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._gone(route, error) from error
+        raise self._refused(route, response.status, text)
+
+    def _gone(self, route: str, error: Exception) -> EngineError:
+        return EngineError(
+            f"the vLLM server at {self.url} is gone ({type(error).__name__} at /{route})",
+            "rollout.vllm.server_base_urls",
+            "start it again and resume the run",
+        )
+
+    def _refused(self, route: str, status: int, text: str) -> EngineError:
+        reason = (text.strip().splitlines() or [""])[0][:300]
+        return EngineError(
+            f"the vLLM server at {self.url} refused /{route}: {status} {reason}",
             "rollout.vllm.server_base_urls",
             "see the server's log; it must have been started by `trainer serve` with the policy's model",
         )
 
 
-def _reason(response: requests.Response) -> str:
-    lines = response.text.strip().splitlines() or [response.reason or ""]
-    return f"{response.status_code} {lines[0][:300]}"
+def sampling_session() -> aiohttp.ClientSession:
+    """Connections for many requests that take as long as sampling does."""
+    # A connection is not used again: the server may be closing it just then.
+    connector = aiohttp.TCPConnector(limit=CONCURRENT_REQUESTS, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUTS_S[0], sock_read=SAMPLING_TIMEOUT_S)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)

@@ -4,10 +4,10 @@
 weight-transfer routes (`trainer.engines.vllm_receiver` and vLLM's NCCL backend are the receiving sides).
 """
 
+import asyncio
 import base64
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Literal, Protocol
 
 import torch
@@ -18,13 +18,11 @@ from torch import Tensor, nn
 from trainer.config import VllmConfig
 from trainer.engines import Sample, SamplingParams
 from trainer.engines.vllm import check_request, vllm_installed
-from trainer.engines.vllm_client import POLL_S, VllmServer
+from trainer.engines.vllm_client import VllmServer, sampling_session
 from trainer.engines.vllm_sync import check_weights_arrived, named_weights
 from trainer.errors import ConfigError
 
 CHUNK_BYTES = 64 << 20  # of weights in one request
-CONCURRENT_REQUESTS = 256
-ABORTS = 5  # a request may still be on its way when the first one comes
 
 
 class VllmServerEngine:
@@ -119,25 +117,31 @@ class VllmServerEngine:
         for place, prompt in enumerate(prompts):
             check_request(place, prompt, params.max_new_tokens, self.max_model_len)
         requested = [(prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
-        name, call = self._name(), uuid.uuid4().hex
+        call = uuid.uuid4().hex
         request_ids = [f"{call}-{place}" for place in range(len(requested))]
-        pool = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="rollout")
-        asked = [
-            pool.submit(self._own.complete, prompt, seed, params, name, request_id)
-            for (prompt, seed), request_id in zip(requested, request_ids, strict=True)
-        ]
         try:
-            wait(asked, return_when=FIRST_EXCEPTION)
-            samples = iter([answer.result() for answer in asked])
+            samples = iter(asyncio.run(self._complete(requested, request_ids, params)))
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for _ in range(ABORTS):
-                self._own.abort(request_ids)  # else the process could not end before the server had answered
-                if not wait(asked, timeout=POLL_S).not_done:
-                    break
+            self._own.abort(request_ids)  # those that the server has read but not yet begun
             raise
-        pool.shutdown()
         return [[next(samples) for _ in row] for row in seeds]
+
+    async def _complete(
+        self, requested: Sequence[tuple[Sequence[int], int]], request_ids: Sequence[str], params: SamplingParams
+    ) -> list[Sample]:
+        """All completions at once, in order; the first error cancels the others."""
+        name = self._name()
+        async with sampling_session() as session:
+            answers = [
+                asyncio.ensure_future(self._own.complete(session, prompt, seed, params, name, request_id))
+                for (prompt, seed), request_id in zip(requested, request_ids, strict=True)
+            ]
+            try:
+                return await asyncio.gather(*answers)
+            finally:
+                for answer in answers:
+                    answer.cancel()
+                await asyncio.gather(*answers, return_exceptions=True)
 
 
 class WeightTransfer(Protocol):
