@@ -217,7 +217,8 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
             return await complete(session, prompt, seed, *rest)
         while sampled_tokens(server) < before + 32:  # the self-check is counted late
             await asyncio.sleep(0.3)  # the server answers this beside its other work
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        return await asyncio.sleep(600)
 
     monkeypatch.setattr(engine._own, "complete", interrupt_the_first)
     endless = SamplingParams(temperature=1.0, max_new_tokens=200)
