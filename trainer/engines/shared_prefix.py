@@ -90,7 +90,8 @@ class SharedPrefixBatch:
         for block, states in zip(self._blocks, self._layers, strict=True):
             hidden = hidden + self._attend(block, states, block.input_norm(hidden), rotation)
             x = block.mlp_norm(hidden)
-            hidden = hidden + block.down(block.activation(block.gate(x)) * block.up(x))
+            gate, up = block.gate_up(x).chunk(2, dim=-1)
+            hidden = hidden + block.down(block.activation(gate) * up)
         self.logits = self._head(self._norm(hidden))
 
     def _attend(
@@ -98,12 +99,12 @@ class SharedPrefixBatch:
     ) -> Tensor:
         """Self-attention of one new token per row, x [R, hidden], to its prompt and its own completion."""
         rows, size, n = x.shape[0], block.head_size, block.group
-        heads = torch.cat((block.query(x), block.key(x)), dim=-1).view(rows, -1, size)
+        heads = block.query_key_value(x).view(rows, -1, size)
+        key_heads = heads.shape[1] // (n + 2)
+        heads, values = heads.split(((n + 1) * key_heads, key_heads), dim=1)
         # Rotary embedding: the halves of a head are turned against each other; the sines carry the sign.
         cos, sin = rotation
         heads = torch.addcmul(heads * cos, heads.roll(size // 2, dims=-1), sin)
-        key_heads = heads.shape[1] // (n + 1)
-        values = block.value(x).view(rows, key_heads, size)
         states.append(heads[:, n * key_heads :].transpose(0, 1), values.transpose(0, 1))
 
         queries = heads[:, : n * key_heads].view(rows, key_heads, n, size).transpose(0, 1) * block.scaling
@@ -131,14 +132,26 @@ class _Block:
         self.group: int = attention.num_key_value_groups
         self.scaling: float = attention.scaling
         self.input_norm, self.mlp_norm = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
-        self.query, self.key = _linear(attention.q_proj), _linear(attention.k_proj)
-        self.value, self.output = _linear(attention.v_proj), _linear(attention.o_proj)
-        self.gate, self.up, self.down = _linear(mlp.gate_proj), _linear(mlp.up_proj), _linear(mlp.down_proj)
+        self.query_key_value = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.output = _linear(attention.o_proj)
+        self.gate_up, self.down = _joined(mlp.gate_proj, mlp.up_proj), _linear(mlp.down_proj)
         self.activation: Operation = mlp.act_fn
 
 
 def _linear(module: Any) -> Operation:
     return partial(linear, weight=module.weight, bias=module.bias)
+
+
+def _joined(*modules: Any) -> Operation:
+    """The outputs of several layers for one input, side by side; one product where memory is no concern."""
+    if modules[0].weight.device.type != "cpu":
+        return lambda x: torch.cat([module(x) for module in modules], dim=-1)
+    weight = torch.cat([module.weight for module in modules])
+    biases = [
+        module.bias if module.bias is not None else weight.new_zeros(len(module.weight)) for module in modules
+    ]
+    has_bias = any(module.bias is not None for module in modules)
+    return partial(linear, weight=weight, bias=torch.cat(biases) if has_bias else None)
 
 
 def _norm(norm: Any) -> Operation:
