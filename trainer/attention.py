@@ -1,8 +1,7 @@
-"""Causal self-attention of float32 models on CPUs, in batched matrix products.
+"""Causal self-attention over packed rows of float32 models on CPUs, in batched matrix products.
 
-torch's fused kernel for CPUs repeats the keys of grouped query heads and multiplies pieces of 32 queries; for the
-sequences of small models, products over all heads at once take half to two thirds of its time. What it saves, the
-memory of the attention weights, is little while sequences are short: longer ones are left to it.
+torch's fused kernel for CPUs knows neither shared prompts nor rows without padding, repeats the keys of grouped
+query heads and multiplies pieces of 32 queries.
 """
 
 from collections.abc import Iterator
@@ -15,17 +14,41 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-NAME = "sdpa_or_batched"
-LONGEST = 512  # positions: the weights kept for the backward pass grow with the square
+from trainer.packing import Packing, Segment, pack
+
+NAME = "sdpa_or_packed"
+LONGEST_KEPT = 512  # positions: weights of longer sequences are computed again in the backward pass
 BLOCK = 64  # queries that are multiplied with all keys up to the last of them
 
 
-def use_batched_attention(model: PreTrainedModel) -> None:
-    """Let a model with torch's attention compute with `causal_attention` wherever it can."""
-    if model.config._attn_implementation == "sdpa":
-        AttentionInterface.register(NAME, attention_forward)
-        AttentionMaskInterface.register(NAME, sdpa_mask)
-        model.set_attn_implementation(NAME)
+def use_packed_attention(model: PreTrainedModel) -> None:
+    """Let a model take packed rows, if it has torch's attention over all positions and hands it the packing."""
+    layers = getattr(model.config, "layer_types", None) or ["full_attention"]
+    if model.config._attn_implementation != "sdpa" or set(layers) != {"full_attention"}:
+        return
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    model.set_attn_implementation(NAME)
+    if not _takes_packing(model):
+        model.set_attn_implementation("sdpa")
+
+
+def takes_packed_rows(model: PreTrainedModel) -> bool:
+    """Whether `packed_hidden_states` works with the model."""
+    return bool(model.config._attn_implementation == NAME)
+
+
+def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
+    """The last hidden states of packed tokens, [N, H]."""
+    hidden: Tensor = model.base_model(
+        input_ids=packing.input_ids[None],
+        position_ids=packing.position_ids[None],
+        # Of four dimensions, so that no mask is made of it; a layer without the packing would see all tokens.
+        attention_mask=torch.zeros(1, 1, 1, 1),
+        use_cache=False,
+        packing=packing,
+    ).last_hidden_state
+    return hidden[0]
 
 
 def attention_forward(
@@ -34,105 +57,160 @@ def attention_forward(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    packing: Packing | None = None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: `causal_attention` for what it is made for, else sdpa."""
-    length = query.shape[2]
-    plain = (
-        not torch.is_autocast_enabled("cpu")
-        and query.device.type == "cpu"
-        and query.dtype == key.dtype == value.dtype == torch.float32
-        and 1 < length == key.shape[2] <= LONGEST
-        and key.shape == value.shape
-        and attention_mask is None
-        and dropout == 0
-        and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
-        and all(options.get(name) is None for name in ("position_bias", "cache"))
-    )
-    if plain:
-        return causal_attention(query, key, value, scaling or query.shape[-1] ** -0.5), None
-    output: Tensor = sdpa_attention_forward(
-        module, query, key, value, attention_mask, dropout, scaling, is_causal, **options
-    )[0]
-    return output, None
+    """An attention function of transformers: `packed_attention` where there is a packing, else sdpa."""
+    if packing is None or options.get("sliding_window") is not None:
+        output: Tensor = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )[0]
+        return output, None
+    query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
+    return packed_attention(query, key, value, scaling or query.shape[-1] ** -0.5, packing)[None], None
 
 
-def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """``softmax(scale query key^T) value`` over each position's past and itself.
+def packed_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
+    """``softmax(scale query key^T) value`` over each token's past in its row, and itself.
 
     Args:
-        query: [B, H, T, D].
-        key: [B, K, T, D], each head shared by ``H / K`` adjacent query heads.
-        value: [B, K, T, D].
+        query: [N, H, D].
+        key: [N, K, D], each head shared by ``H / K`` adjacent query heads.
+        value: [N, K, D].
         scale: factor of the scores.
+        packing: which of the N tokens are whose past.
 
     Returns:
-        [B, T, H, D].
+        [N, H, D].
     """
-    output: Tensor = _CausalAttention.apply(query, key, value, scale)  # type: ignore[no-untyped-call]
+    output: Tensor = _PackedAttention.apply(query, key, value, scale, packing)  # type: ignore[no-untyped-call]
     return output
 
 
-class _CausalAttention(torch.autograd.Function):
-    """n = H / K query heads of a key head are rows of one product: [B * K, n * t, D] with [B * K, D, T]."""
-
+class _PackedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        batch, heads, length, size = query.shape
-        queries = _grouped(query, key.shape[1]) * scale
-        keys, values = key.reshape(-1, length, size), value.reshape(-1, length, size)
-        output = query.new_empty(batch, length, heads, size)
-        outputs = _grouped(output.transpose(1, 2), key.shape[1])
-        future = query.new_full((BLOCK, BLOCK), -torch.inf).triu_(1)
-        all_weights = []
-        for block in _blocks(length):
-            past, width = slice(block.stop), block.stop - block.start
-            scores = torch.bmm(_rows(queries, block), keys[:, past].transpose(1, 2))
-            scores.view(len(keys), -1, width, block.stop)[..., block].add_(future[:width, :width])
-            weights = torch.softmax(scores, dim=-1)
-            outputs[..., block, :] = torch.bmm(weights, values[:, past]).view_as(outputs[..., block, :])
-            all_weights.append(weights)
-        ctx.save_for_backward(queries, keys, values, *all_weights)
-        ctx.scale = scale
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
+        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        kept: list[list[Tensor] | None] = []
+        for segment in packing.segments:
+            padded = query.new_empty(segment.count, segment.width, *query.shape[1:])
+            queries, keys, values = _states(segment, query, key, value, scale)
+            outputs = _by_key_head(padded, key.shape[1])
+            all_weights = []
+            for block, past in _blocks(segment):
+                weights = _weights(queries, keys, block, past)
+                outputs[..., block, :] = torch.bmm(weights, values[:, past]).view_as(outputs[..., block, :])
+                all_weights.append(weights)
+            output[segment.tokens] = segment.unpad(padded)
+            kept.append(all_weights if keys.shape[1] <= LONGEST_KEPT and any(ctx.needs_input_grad) else None)
+        ctx.save_for_backward(query, key, value)
+        ctx.kept, ctx.scale, ctx.packing = kept, scale, packing
         return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        queries, keys, values, *all_weights = ctx.saved_tensors
-        batch, length, _, size = grad_output.shape
-        key_heads = len(keys) // batch
-        grad_outputs = _grouped(grad_output.transpose(1, 2), key_heads)
-        grad_query = torch.empty_like(grad_output).transpose(1, 2)
-        grad_queries = _grouped(grad_query, key_heads)
-        grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
-        for block, weights in zip(_blocks(length), all_weights, strict=True):
-            past = slice(block.stop)
-            grad_rows = _rows(grad_outputs, block)
-            grad_values[:, past] += torch.bmm(weights.transpose(1, 2), grad_rows)
-            grad_weights = torch.bmm(grad_rows, values[:, past].transpose(1, 2))
-            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-            grad_keys[:, past] += torch.bmm(grad_scores.transpose(1, 2), _rows(queries, block))
-            rows = torch.bmm(grad_scores, keys[:, past]).mul_(ctx.scale)
-            grad_queries[..., block, :] = rows.view_as(grad_queries[..., block, :])
-        shape = batch, key_heads, length, size
-        return grad_query, grad_keys.view(shape), grad_values.view(shape), None
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        query, key, value = ctx.saved_tensors
+        key_heads = key.shape[1]
+        grad_query = torch.empty_like(grad_output)
+        grad_key, grad_value = key.new_empty(key.shape), value.new_empty(value.shape)
+        for segment, kept in zip(ctx.packing.segments, ctx.kept, strict=True):
+            queries, keys, values = _states(segment, query, key, value, ctx.scale)
+            padded = segment.pad(grad_output)
+            padding = segment.padding()
+            if padding is not None:
+                padded[padding] = 0.0
+            grad_outputs = _by_key_head(padded, key_heads)
+            grad_padded = torch.empty_like(padded)
+            grad_queries = _by_key_head(grad_padded, key_heads)
+            grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
+            for index, (block, past) in enumerate(_blocks(segment)):
+                weights = _weights(queries, keys, block, past) if kept is None else kept[index]
+                grad_rows = _rows(grad_outputs, block)
+                grad_values[:, past] += torch.bmm(weights.transpose(1, 2), grad_rows)
+                grad_weights = torch.bmm(grad_rows, values[:, past].transpose(1, 2))
+                grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+                grad_keys[:, past] += torch.bmm(grad_scores.transpose(1, 2), _rows(queries, block))
+                rows = torch.bmm(grad_scores, keys[:, past]).mul_(ctx.scale)
+                grad_queries[..., block, :] = rows.view_as(grad_queries[..., block, :])
+            grad_query[segment.tokens] = segment.unpad(grad_padded)
+            _add_past(segment, grad_keys, grad_key)
+            _add_past(segment, grad_values, grad_value)
+        return grad_query, grad_key, grad_value, None, None
 
 
-def _blocks(length: int) -> Iterator[slice]:
-    for start in range(0, length, BLOCK):
-        yield slice(start, min(start + BLOCK, length))
+def _states(
+    segment: Segment, query: Tensor, key: Tensor, value: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scaled queries [B, K, n, T, D] of a segment's sequences; keys and values [B * K, P + T, D] of their past."""
+    queries = _by_key_head(segment.pad(query), key.shape[1]) * scale
+    return queries, _past(segment, key), _past(segment, value)
 
 
-def _grouped(states: Tensor, key_heads: int) -> Tensor:
-    """[B, H, T, D] by key heads: [B, K, n, T, D], a view."""
-    batch, heads, length, size = states.shape
-    return states.view(batch, key_heads, heads // key_heads, length, size)
+def _past(segment: Segment, states: Tensor) -> Tensor:
+    """The states of prefix and sequence, for each sequence: [N, K, D] to [B * K, P + T, D]."""
+    prefix = states[segment.prefix].transpose(0, 1)
+    _, heads, size = states.shape
+    past = states.new_empty(segment.count, heads, prefix.shape[1] + segment.width, size)
+    past[:, :, : prefix.shape[1]] = prefix
+    past[:, :, prefix.shape[1] :] = segment.pad(states).transpose(1, 2)
+    return past.flatten(0, 1)
+
+
+def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
+    """The opposite way of `_past`: what all sequences say of the prefix is added to it."""
+    by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
+    prefix_length = by_sequence.shape[2] - segment.width
+    if prefix_length:
+        grad_states[segment.prefix] += by_sequence[:, :, :prefix_length].sum(dim=0).transpose(0, 1)
+    grad_states[segment.tokens] = segment.unpad(by_sequence[:, :, prefix_length:].transpose(1, 2))
+
+
+def _blocks(segment: Segment) -> Iterator[tuple[slice, slice]]:
+    """Queries of a segment's sequences, and all keys up to the last of them."""
+    prefix_length = segment.prefix.stop - segment.prefix.start
+    for start in range(0, segment.width, BLOCK):
+        stop = min(start + BLOCK, segment.width)
+        yield slice(start, stop), slice(prefix_length + stop)
+
+
+def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor:
+    """Attention weights of a block: n = H / K query heads of a key head are rows of one product.
+
+    [B * K, n * t, D] with [B * K, D, P + T], [B * K, n * t, P + T].
+    """
+    width = block.stop - block.start
+    scores = torch.bmm(_rows(queries, block), keys[:, past].transpose(1, 2))
+    future = scores.new_full((width, width), -torch.inf).triu_(1)
+    scores.view(len(keys), -1, width, past.stop)[..., past.stop - width :].add_(future)
+    return torch.softmax(scores, dim=-1)
+
+
+def _by_key_head(states: Tensor, key_heads: int) -> Tensor:
+    """[B, T, H, D] as a view by key heads: [B, K, n, T, D]."""
+    batch, length, heads, size = states.shape
+    return states.view(batch, length, key_heads, heads // key_heads, size).permute(0, 2, 3, 1, 4)
 
 
 def _rows(states: Tensor, block: slice) -> Tensor:
     """The positions of a block, [B, K, n, T, D] to [B * K, n * t, D]."""
     return states[..., block, :].flatten(2, 3).flatten(0, 1)
+
+
+@torch.no_grad()
+def _takes_packing(model: PreTrainedModel) -> bool:
+    """Whether packed rows give the hidden states of padded ones: all layers got the packing and the positions."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    ids = (torch.arange(3 * 7).view(3, 7) * 7 + 1) % vocabulary
+    ids[1, :4] = ids[0, :4]
+    prompt_lengths, completion_mask = torch.tensor([4, 4, 3]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    try:
+        packing = pack(ids, prompt_lengths, completion_mask)
+        packed = packed_hidden_states(model, packing)[packing.predicting]
+    except TypeError:  # an architecture that takes no further arguments
+        return False
+    rows, columns = completion_mask.nonzero(as_tuple=True)
+    padded = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    return bool(torch.allclose(packed, padded[rows, prompt_lengths[rows] + columns - 1], rtol=1e-3, atol=1e-3))

@@ -45,13 +45,13 @@ def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
 
 @dataclass(frozen=True)
 class UpdateBatch:
-    """The rows of one optimizer step, in microbatches of similar length.
+    """The rows of one optimizer step, in microbatches.
 
     A microbatch without rows is one that other ranks have and this one does not: it takes part in the forward
-    and the backward pass with its shortest row and weight 0.
+    and the backward pass with another row and weight 0.
     """
 
-    microbatches: Sequence[Tensor]  # row indices, [b] int64 each, longest rows first
+    microbatches: Sequence[Tensor]  # row indices, [b] int64 each
 
     @property
     def rows(self) -> Tensor:
@@ -59,8 +59,8 @@ class UpdateBatch:
         return torch.cat(list(self.microbatches))
 
     @property
-    def shortest(self) -> Tensor:
-        """The shortest row, [1]."""
+    def stand_in(self) -> Tensor:
+        """The row of a microbatch without rows, [1]: the last, which is the shortest where rows are sorted."""
         return self.rows[-1:]
 
 
@@ -69,8 +69,9 @@ def plan_update_batches(
     update_batch_size: int,
     tokens_per_microbatch: int,
     gather: Callable[[list[Any]], list[Any]] = lambda items: items,
+    packed: bool = False,
 ) -> list[UpdateBatch]:
-    """Cut the rows into update batches in order, and each into length-sorted microbatches under a token budget.
+    """Cut the rows into update batches in order, and each into microbatches under a token budget.
 
     The same plan serves old log-probabilities, reference and every pass: a row is always computed beside the
     same others, so that the importance ratio of the first update is exactly 1.
@@ -78,21 +79,47 @@ def plan_update_batches(
     Args:
         batch: B rows.
         update_batch_size: completions of one optimizer step on this rank.
-        tokens_per_microbatch: largest rows x longest sequence of a microbatch; a single longer row stands alone.
+        tokens_per_microbatch: most tokens that a microbatch computes; a single longer row stands alone.
         gather: the items of all ranks; every rank gets as many microbatches as the one with the most.
+        packed: whether the model takes packed rows. Then groups stay together, as a prompt is computed once for
+            its rows; else rows are sorted by length, and padding counts.
     """
-    lengths = (batch.prompt_lengths + batch.completion_lengths).cpu()
+    cut = _cut_packed if packed else _cut_by_length
     plan = []
-    for rows in torch.arange(len(lengths)).split(update_batch_size):
-        longest_first = rows[lengths[rows].argsort(descending=True, stable=True)]
-        microbatches: list[Tensor] = []
-        start = 0
-        while start < len(longest_first):
-            size = max(1, tokens_per_microbatch // int(lengths[longest_first[start]]))
-            microbatches.append(longest_first[start : start + size].to(batch.input_ids.device))
-            start += size
-        plan.append(UpdateBatch(microbatches))
+    for rows in torch.arange(len(batch.prompt_lengths)).split(update_batch_size):
+        microbatches = [rows[part] for part in cut(select_rows(batch, rows), tokens_per_microbatch)]
+        plan.append(UpdateBatch([part.to(batch.input_ids.device) for part in microbatches]))
     return _padded(plan, gather([[len(update_batch.microbatches) for update_batch in plan]]))
+
+
+def _cut_by_length(batch: TrainBatch, budget: int) -> list[Tensor]:
+    """Longest rows first; rows x longest sequence within the budget."""
+    lengths = (batch.prompt_lengths + batch.completion_lengths).cpu()
+    longest_first = lengths.argsort(descending=True, stable=True)
+    microbatches: list[Tensor] = []
+    start = 0
+    while start < len(longest_first):
+        size = max(1, budget // int(lengths[longest_first[start]]))
+        microbatches.append(longest_first[start : start + size])
+        start += size
+    return microbatches
+
+
+def _cut_packed(batch: TrainBatch, budget: int) -> list[Tensor]:
+    """Rows as they come, group by group; a microbatch's prompts, each once, and completions within the budget."""
+    rows = zip(
+        batch.group_ids.tolist(), batch.prompt_lengths.tolist(), batch.completion_lengths.tolist(), strict=True
+    )
+    microbatches: list[list[int]] = [[]]
+    tokens, last_group = 0, None
+    for row, (group, prompt, completion) in enumerate(rows):
+        added = completion if group == last_group else prompt + completion
+        if microbatches[-1] and tokens + added > budget:
+            microbatches.append([])
+            tokens, added = 0, prompt + completion
+        microbatches[-1].append(row)
+        tokens, last_group = tokens + added, group
+    return [torch.tensor(rows) for rows in microbatches]
 
 
 def _padded(plan: Sequence[UpdateBatch], counts: Sequence[Sequence[int]]) -> list[UpdateBatch]:

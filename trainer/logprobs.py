@@ -7,8 +7,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from trainer.attention import packed_hidden_states, takes_packed_rows
 from trainer.errors import ConfigError
 from trainer.onednn import linear
+from trainer.packing import pack
 
 
 class TokenScores(NamedTuple):
@@ -41,6 +43,7 @@ class LogprobModel(nn.Module):
         self.causal_lm = causal_lm
         self.head = ScoringHead(causal_lm.get_output_embeddings(), temperature, chunk_tokens)
         self.compute_dtype = compute_dtype
+        self.packs_rows = takes_packed_rows(causal_lm) and compute_dtype == torch.float32
 
     def forward(
         self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, with_entropy: bool = False
@@ -61,15 +64,19 @@ class LogprobModel(nn.Module):
     def _forward(
         self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, with_entropy: bool
     ) -> TokenScores:
-        hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
         rows, columns = completion_mask.nonzero(as_tuple=True)  # in row-major order, [N] each
         positions = prompt_lengths[rows] + columns
-        predicting = hidden[rows, positions - 1]  # [N, H]; the state before a token predicts it
+        if self.packs_rows:
+            packing = pack(input_ids, prompt_lengths, completion_mask)
+            predicting = packed_hidden_states(self.causal_lm, packing)[packing.predicting]
+        else:
+            hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+            predicting = hidden[rows, positions - 1]  # [N, H]; the state before a token predicts it
         targets = input_ids[rows, positions]
 
         logprobs, entropies, gradient_norms = self.head(predicting, targets, with_entropy)
         place = completion_mask.bool()
-        zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=hidden.device)
+        zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=targets.device)
         return TokenScores(
             zeros.masked_scatter(place, logprobs),
             zeros.masked_scatter(place, entropies) if with_entropy else None,

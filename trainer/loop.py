@@ -121,7 +121,9 @@ class Trainer:
             weight_decay=config.optim.weight_decay,
             fused=True,
         )
-        self.policy, self.optimizer = self.parallel.prepare(self.logprob_model(self.causal_lm), optimizer)
+        policy = self.logprob_model(self.causal_lm)
+        self.packs_rows = policy.packs_rows
+        self.policy, self.optimizer = self.parallel.prepare(policy, optimizer)
         whole_weights = partial(self.parallel.full_parameters, self.policy)
         with whole_weights():
             check_logits(self.causal_lm)
@@ -252,6 +254,7 @@ class Trainer:
             config.optim.update_batch_size // parallel.world_size,
             config.optim.tokens_per_microbatch,
             parallel.gather,
+            self.packs_rows,
         )
         with stopwatch("logprobs"):
             batch, scores = attach_logprobs(batch, self.policy, self.reference, plan, first)

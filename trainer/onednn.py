@@ -4,6 +4,8 @@ torch gives float32 matrix products on the CPU to MKL, which uses no AVX-512 on 
 there oneDNN, which torch brings along too, is about twice as fast.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,6 +52,36 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     else:
         output = _product(rows, weight, bias)
     return output.view(*input.shape[:-1], -1)
+
+
+def repeated_linear(layers: Sequence[nn.Linear], rows: int) -> Callable[[Tensor], Tensor]:
+    """A function to be called many times while weights stay: the layers' outputs for one input, side by side.
+
+    The weights are joined and, where oneDNN multiplies them, arranged for it once instead of in every call.
+
+    Args:
+        layers: linear layers on a CPU, of one input size.
+        rows: of the inputs, [rows, K]; they may become fewer.
+    """
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    bias: Tensor | None = None
+    if any(layer.bias is not None for layer in layers):
+        bias = torch.cat(
+            [
+                weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
+                for layer in layers
+            ]
+        )
+    if not _is_faster(weight.new_empty(rows, weight.shape[1]), weight):
+        return partial(functional.linear, weight=weight, bias=bias)
+    arranged = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+
+    def multiply(input: Tensor) -> Tensor:
+        if _is_faster(input, weight):
+            return _product(input, arranged, bias)
+        return functional.linear(input, weight, bias)
+
+    return multiply
 
 
 def _is_faster(input: Tensor, weight: Tensor) -> bool:

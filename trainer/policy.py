@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from trainer.attention import use_batched_attention
+from trainer.attention import use_packed_attention
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.onednn import use_onednn
@@ -77,7 +77,8 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     _disable_dropout(model)
     if device.type == "cpu":
         use_onednn(model)
-        use_batched_attention(model)
+        if dtype == torch.float32:
+            use_packed_attention(model)
     if config.gradient_checkpointing:
         model.train()  # layers recompute their activations in training mode only
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

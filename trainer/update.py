@@ -104,7 +104,7 @@ def score_batch(
     gradient_norms = torch.zeros_like(batch.completion_mask)
     for update_batch in plan:
         for index, rows in enumerate(update_batch.microbatches):
-            part = select_rows(batch, rows if len(rows) else update_batch.shortest)
+            part = select_rows(batch, rows if len(rows) else update_batch.stand_in)
             tokens = part.input_ids.numel()
             keeps_graph = first is not None and update_batch is plan[0] and first.has_room(tokens)
             with torch.set_grad_enabled(keeps_graph):
@@ -168,7 +168,7 @@ def update_policy(
             continue
         loss_sum = torch.zeros((), dtype=torch.float64, device=mask.device)
         for index, micro_rows in enumerate(update_batch.microbatches):
-            part = select_rows(batch, micro_rows if len(micro_rows) else update_batch.shortest)
+            part = select_rows(batch, micro_rows if len(micro_rows) else update_batch.stand_in)
             with parallel.microbatch(policy, index == len(update_batch.microbatches) - 1):
                 kept = first.take(index) if first is not None and update_batch is plan[0] else None
                 scores = kept or policy(part.input_ids, part.prompt_lengths, part.completion_mask)

@@ -84,7 +84,7 @@ def test_every_rank_gets_the_largest_number_of_microbatches():
     assert len(sizes[1]) == 5
     assert sorted(plan[1].rows.tolist()) == [4, 5, 6, 7]
     lengths = make_batch().prompt_lengths + make_batch().completion_lengths
-    assert int(lengths[plan[1].shortest]) == int(lengths[4:].min())
+    assert int(lengths[plan[1].stand_in]) == int(lengths[4:].min())
 
 
 def test_items_are_dealt_back_in_the_order_of_the_prompts(monkeypatch):

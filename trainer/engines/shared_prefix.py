@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
 from trainer.engines.decoding import Prefill
-from trainer.onednn import OneDnnLinear, linear
+from trainer.onednn import OneDnnLinear, repeated_linear
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
 Operation = Callable[[Tensor], Tensor]
@@ -57,7 +57,7 @@ class SharedPrefixBatch:
         self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
     ) -> None:
         body: Any = model.model
-        self._blocks = [_Block(layer) for layer in body.layers]
+        self._blocks = [_Block(layer, len(prompt_of_row)) for layer in body.layers]
         self._embedding, self._norm, self._head = body.embed_tokens.weight, _norm(body.norm), model.lm_head
         self.logits = prefill.logits[prompt_of_row]
         self._prompt_of_row = prompt_of_row
@@ -126,32 +126,23 @@ class SharedPrefixBatch:
 class _Block:
     """The operations of one layer, bound to its weights once: looking them up in modules costs more than some."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, rows: int) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.head_size: int = attention.head_dim
         self.group: int = attention.num_key_value_groups
         self.scaling: float = attention.scaling
         self.input_norm, self.mlp_norm = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
-        self.query_key_value = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.output = _linear(attention.o_proj)
-        self.gate_up, self.down = _joined(mlp.gate_proj, mlp.up_proj), _linear(mlp.down_proj)
+        self.query_key_value = _joined(rows, attention.q_proj, attention.k_proj, attention.v_proj)
+        self.output = _joined(rows, attention.o_proj)
+        self.gate_up, self.down = _joined(rows, mlp.gate_proj, mlp.up_proj), _joined(rows, mlp.down_proj)
         self.activation: Operation = mlp.act_fn
 
 
-def _linear(module: Any) -> Operation:
-    return partial(linear, weight=module.weight, bias=module.bias)
-
-
-def _joined(*modules: Any) -> Operation:
+def _joined(rows: int, *layers: Any) -> Operation:
     """The outputs of several layers for one input, side by side; one product where memory is no concern."""
-    if modules[0].weight.device.type != "cpu":
-        return lambda x: torch.cat([module(x) for module in modules], dim=-1)
-    weight = torch.cat([module.weight for module in modules])
-    biases = [
-        module.bias if module.bias is not None else weight.new_zeros(len(module.weight)) for module in modules
-    ]
-    has_bias = any(module.bias is not None for module in modules)
-    return partial(linear, weight=weight, bias=torch.cat(biases) if has_bias else None)
+    if layers[0].weight.device.type != "cpu":
+        return lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
+    return repeated_linear(layers, rows)
 
 
 def _norm(norm: Any) -> Operation:

@@ -206,7 +206,15 @@ def test_a_refused_weight_does_not_spoil_the_next_update(served):
     assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
 
 
-def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatch):
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt, as in a terminal, also where a background job was told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatch, interruptible):
     model, server = served
     engine = connect(server)
     engine.sync_weights(model)
