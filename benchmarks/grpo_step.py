@@ -84,12 +84,8 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
                 "temperature": 1.0,
                 "max_new_tokens": arguments.tokens,
             },
-            # Microbatches that fit a CPU's cache, and few logits at a time; the defaults are made for GPUs.
-            "optim": {
-                "update_batch_size": arguments.prompts * GROUP_SIZE,
-                "tokens_per_microbatch": 2560,
-                "logits_chunk_mb": 64,
-            },
+            # Few logits at a time; the default is made for GPUs.
+            "optim": {"update_batch_size": arguments.prompts * GROUP_SIZE, "logits_chunk_mb": 64},
             "evaluation": {"sets": {"dev": {"source": str(data), "limit": 1}}},
             "max_steps": arguments.steps + 1,
         }

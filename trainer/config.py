@@ -216,7 +216,7 @@ class OptimConfig(Section):
     max_grad_norm: Positive = Field(1.0, description="gradient clipping norm")
     update_batch_size: Count = Field(256, description="completions per optimizer step, over all ranks")
     tokens_per_microbatch: Count = Field(
-        16384, description="token budget of one forward-backward, padding counted"
+        16384, description="token budget of one forward-backward, padding counted where there is any"
     )
     kept_forward_tokens: Annotated[int, Field(ge=0)] = Field(
         16384, description="tokens whose forward before the first update is reused in it; costs memory, 0 is off"

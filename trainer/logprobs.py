@@ -28,7 +28,8 @@ class LogprobModel(nn.Module):
     """A causal language model that returns log-probabilities of given tokens instead of logits.
 
     ``log_softmax(logits / temperature)`` at completion tokens only, computed in float32 over chunks of tokens
-    whose logits are recomputed in the backward pass: no [B, T, vocabulary] tensor exists at any time. It is a
+    whose logits are recomputed in the backward pass: no [B, T, vocabulary] tensor exists at any time. Where the
+    model takes packed rows (float32 on a CPU), adjacent rows with the same prompt share its computation. It is a
     module of its own so that what wraps a model for data parallelism sees an ordinary ``forward``.
     """
 

@@ -39,3 +39,25 @@ def test_plan_covers_every_row_once_in_length_sorted_microbatches():
 def test_a_row_longer_than_the_budget_stands_alone():
     plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1)
     assert sorted(int(rows) for rows in plan[0].microbatches) == list(range(8))
+
+
+def test_packed_rows_stay_with_their_group_and_a_prompt_counts_once():
+    batch = make_batch()  # groups of 4: prompts 6 and 11, completions 5 9 3 12 | 7 1 4 8
+    plan = plan_update_batches(batch, update_batch_size=8, tokens_per_microbatch=35, packed=True)
+    # 6 + 5 + 9 + 3 + 12 = 35; 11 + 7 + 1 + 4 + 8 = 31
+    assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    plan = plan_update_batches(batch, update_batch_size=8, tokens_per_microbatch=34, packed=True)
+    # 6 + 5 + 9 + 3 = 23; 6 + 12 = 18 as the group goes on; 11 + 7 + 1 + 4 + 8 = 31
+    assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2], [3], [4, 5, 6, 7]]
+    plan = plan_update_batches(batch, update_batch_size=2, tokens_per_microbatch=1000, packed=True)
+    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [
+        [[0, 1]],
+        [[2, 3]],
+        [[4, 5]],
+        [[6, 7]],
+    ]
+
+
+def test_a_packed_row_longer_than_the_budget_stands_alone():
+    plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1, packed=True)
+    assert [rows.tolist() for rows in plan[0].microbatches] == [[row] for row in range(8)]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainer.onednn import MIN_PRODUCT, MIN_WEIGHT, OneDnnLinear, linear, use_onednn
+from trainer.onednn import MIN_PRODUCT, MIN_WEIGHT, OneDnnLinear, linear, repeated_linear, use_onednn
 
 N, K = 256, 160  # above MIN_WEIGHT
 
@@ -73,3 +73,21 @@ def test_a_models_layers_change_their_class_and_nothing_else() -> None:
     twin = copy.deepcopy(model)
     x = tensors(300)[0]
     assert torch.equal(twin[0](x), model[0](x))
+
+
+@pytest.mark.parametrize("outputs", [N, 8])  # arranged for oneDNN, and too small for that
+@pytest.mark.parametrize("biases", [(True, False), (False, False)])
+def test_repeated_layers_give_their_outputs_side_by_side(outputs: int, biases: tuple[bool, ...]) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(K, outputs, bias=bias) for bias in biases]
+    x = torch.randn(300, K)
+    both = repeated_linear(layers, rows=300)
+    for rows in (300, 17, 1):  # fewer as time goes on
+        expected = torch.cat([layer.double()(x[:rows].double()) for layer in layers], dim=-1)
+        torch.testing.assert_close(both(x[:rows]).double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_repeated_layers_of_other_dtypes_are_left_to_torch() -> None:
+    layer = nn.Linear(K, N, dtype=torch.bfloat16)
+    x = torch.randn(300, K).to(torch.bfloat16)
+    assert torch.equal(repeated_linear([layer], rows=300)(x), layer(x))
