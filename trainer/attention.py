@@ -22,9 +22,13 @@ BLOCK = 64  # queries that are multiplied with all keys up to the last of them
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Let a model take packed rows, if it has torch's attention over all positions and hands it the packing."""
+    """Let a model take packed rows, if it has torch's attention over all positions and hands it the packing.
+
+    That is tried, for which the weights must be here: ranks that load a part each (ZeRO stage 3) pad their rows.
+    """
     layers = getattr(model.config, "layer_types", None) or ["full_attention"]
-    if model.config._attn_implementation != "sdpa" or set(layers) != {"full_attention"}:
+    is_sharded = model.get_input_embeddings().weight.dim() != 2
+    if is_sharded or model.config._attn_implementation != "sdpa" or set(layers) != {"full_attention"}:
         return
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
