@@ -97,30 +97,30 @@ class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
-        kept: list[list[Tensor] | None] = []
+        kept: list[Tensor] = []
         for segment in packing.segments:
             padded = query.new_empty(segment.count, segment.width, *query.shape[1:])
             queries, keys, values = _states(segment, query, key, value, scale)
             outputs = _by_key_head(padded, key.shape[1])
-            all_weights = []
             for block, past in _blocks(segment):
                 weights = _weights(queries, keys, block, past)
                 outputs[..., block, :] = torch.bmm(weights, values[:, past]).view_as(outputs[..., block, :])
-                all_weights.append(weights)
+                if any(ctx.needs_input_grad) and _keeps_weights(segment):
+                    kept.append(weights)
             output[segment.tokens] = segment.unpad(padded)
-            kept.append(all_weights if keys.shape[1] <= LONGEST_KEPT and any(ctx.needs_input_grad) else None)
-        ctx.save_for_backward(query, key, value)
-        ctx.kept, ctx.scale, ctx.packing = kept, scale, packing
+        ctx.save_for_backward(query, key, value, *kept)
+        ctx.scale, ctx.packing = scale, packing
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        query, key, value = ctx.saved_tensors
+        query, key, value, *rest = ctx.saved_tensors
+        kept = iter(rest)
         key_heads = key.shape[1]
         grad_query = torch.empty_like(grad_output)
         grad_key, grad_value = key.new_empty(key.shape), value.new_empty(value.shape)
-        for segment, kept in zip(ctx.packing.segments, ctx.kept, strict=True):
+        for segment in ctx.packing.segments:
             queries, keys, values = _states(segment, query, key, value, ctx.scale)
             padded = segment.pad(grad_output)
             padding = segment.padding()
@@ -130,8 +130,8 @@ class _PackedAttention(torch.autograd.Function):
             grad_padded = torch.empty_like(padded)
             grad_queries = _by_key_head(grad_padded, key_heads)
             grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
-            for index, (block, past) in enumerate(_blocks(segment)):
-                weights = _weights(queries, keys, block, past) if kept is None else kept[index]
+            for block, past in _blocks(segment):
+                weights = next(kept) if _keeps_weights(segment) else _weights(queries, keys, block, past)
                 grad_rows = _rows(grad_outputs, block)
                 grad_values[:, past] += torch.bmm(weights.transpose(1, 2), grad_rows)
                 grad_weights = torch.bmm(grad_rows, values[:, past].transpose(1, 2))
@@ -170,6 +170,10 @@ def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
     if prefix_length:
         grad_states[segment.prefix] += by_sequence[:, :, :prefix_length].sum(dim=0).transpose(0, 1)
     grad_states[segment.tokens] = segment.unpad(by_sequence[:, :, prefix_length:].transpose(1, 2))
+
+
+def _keeps_weights(segment: Segment) -> bool:
+    return bool(segment.prefix.stop - segment.prefix.start + segment.width <= LONGEST_KEPT)
 
 
 def _blocks(segment: Segment) -> Iterator[tuple[slice, slice]]:
@@ -213,7 +217,7 @@ def _takes_packing(model: PreTrainedModel) -> bool:
     try:
         packing = pack(ids, prompt_lengths, completion_mask)
         packed = packed_hidden_states(model, packing)[packing.predicting]
-    except TypeError:  # an architecture that takes no further arguments
+    except (TypeError, RuntimeError):  # it takes no further arguments, or states of other shapes
         return False
     rows, columns = completion_mask.nonzero(as_tuple=True)
     padded = model.base_model(input_ids=ids, use_cache=False).last_hidden_state

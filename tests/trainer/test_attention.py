@@ -1,5 +1,6 @@
 import copy
 import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,17 @@ def test_layers_that_do_not_hand_on_the_packing_are_noticed() -> None:
     assert model.config._attn_implementation == "sdpa"
 
 
+def test_states_of_other_shapes_are_noticed() -> None:
+    model = model_of("llama")
+    for layer in model.model.layers:
+        forward = layer.self_attn.forward
+        layer.self_attn.forward = lambda hidden, *args, forward=forward, **options: forward(
+            hidden.expand(2, -1, -1), *args, **options
+        )
+    use_packed_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
 def test_models_that_take_no_packing_at_all_are_noticed() -> None:
     model = model_of("llama")
     forward = model.model.forward
@@ -231,6 +243,27 @@ def test_a_layer_without_packing_sees_all_tokens_rather_than_their_order() -> No
         ours.set_attn_implementation("sdpa")
         wrong = packed_hidden_states(ours, packing)
     assert float((right - wrong).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_checkpointed_layers_hold_no_attention_weights(checkpointing: bool, monkeypatch) -> None:
+    ours = model_of("qwen2")
+    use_packed_attention(ours)
+    ours.train()
+    if checkpointing:
+        ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    compute, made = attention._weights, []
+
+    def recorded(*inputs):
+        weights = compute(*inputs)
+        made.append(weakref.ref(weights))
+        return weights
+
+    monkeypatch.setattr(attention, "_weights", recorded)
+    scores = LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of([20, 18]))
+    assert len(made) == 6  # two layers, the prompts and two completions
+    assert sum(weights() is not None for weights in made) == (0 if checkpointing else 6)
+    scores.logprobs.sum().backward()
 
 
 def test_checkpoints_do_not_know(tmp_path: Path) -> None:
