@@ -58,7 +58,7 @@ class Segment:
 class Packing:
     """The tokens of some rows that a model has to see to predict the completions, and where they went."""
 
-    input_ids: Tensor  # [N] prompts, then completions without their last token, which predicts none of them
+    input_ids: Tensor  # [N] prompts, then completions up to the token before the last that is asked for
     position_ids: Tensor  # [N] of the token in its row
     segments: tuple[Segment, ...]  # the prompts, then the completions of each prompt
     predicting: Tensor  # [M] packed token before each completion token, in row-major order
@@ -70,7 +70,7 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     Args:
         input_ids: [b, L], rows of prompt, completion, padding.
         prompt_lengths: [b].
-        completion_mask: [b, T].
+        completion_mask: [b, T], the completion tokens that are asked for.
     """
     columns = torch.arange(input_ids.shape[1])
     prompts = input_ids.masked_fill(columns >= prompt_lengths[:, None], -1)
@@ -80,7 +80,8 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     own_lengths = prompt_lengths[starts_group]  # of the prompts that are kept
     prompt_ends = own_lengths.cumsum(0)
 
-    lengths = completion_mask.sum(dim=1).long()
+    # The last column that is asked for decides how much of a completion is seen, whichever others are.
+    lengths = (completion_mask.bool() * torch.arange(1, completion_mask.shape[1] + 1)).amax(dim=1)
     seen = (lengths - 1).clamp_min(0)
     is_seen = (columns >= prompt_lengths[:, None]) & (columns < (prompt_lengths + seen)[:, None])
     completion_starts = int(prompt_ends[-1]) + seen.cumsum(0) - seen

@@ -64,3 +64,13 @@ def test_sequences_of_one_length_have_no_padding():
     assert segment.padding() is None
     assert segment.pad(torch.arange(6.0)).tolist() == [[1, 2], [3, 4]]
     assert segment.unpad(torch.tensor([[1, 2], [3, 4]])).tolist() == [1, 2, 3, 4]
+
+
+def test_completions_are_seen_up_to_the_last_token_that_is_asked_for():
+    packing = pack(
+        torch.tensor([[7, 8, 1, 2, 3], [7, 8, 4, 5, 6]]),
+        prompt_lengths=torch.tensor([2, 2]),
+        completion_mask=torch.tensor([[0, 0, 1], [0, 1, 0]]),
+    )
+    assert packing.input_ids.tolist() == [7, 8, 1, 2, 4]
+    assert packing.predicting.tolist() == [3, 4]
