@@ -1,6 +1,7 @@
 """What fits on which nodes; a simulated cluster of two nodes with four logical GPUs each."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,7 +132,8 @@ def test_trials_fill_the_nodes_and_outlive_one(simulated: Simulated, tmp_path: P
     again = history(folder, "c001-s0", "build")
     assert [event["node"] == removed for event in again] == [True, False]
     assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
-    assert out.count("retry 1 of 1: its process or its node was lost") == 1
+    # Processes of a lost node end one after the other: the trial may be seen to go, or have seen its ranks go.
+    assert out.count("retry") == len(re.findall(r"c001-s0 +retry 1 of 1: .*(?:was lost|died|dead)", out)) == 1, out
     assert len(history(folder, "c000-s0", "build")) == 1
     never_two_at_once_on_a_node(folder)
     nothing_is_left(simulated, folder)
