@@ -66,7 +66,10 @@ def attention_forward(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: `packed_attention` where there is a packing, else sdpa."""
+    """An attention function of transformers: `packed_attention` where there is a packing, else sdpa.
+
+    A sliding window is not attended to here: such a layer goes to sdpa, where the trial at loading finds it wrong.
+    """
     if packing is None or options.get("sliding_window") is not None:
         output: Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
@@ -157,31 +160,29 @@ def _past(segment: Segment, states: Tensor) -> Tensor:
     """The states of prefix and sequence, for each sequence: [N, K, D] to [B * K, P + T, D]."""
     prefix = states[segment.prefix].transpose(0, 1)
     _, heads, size = states.shape
-    past = states.new_empty(segment.count, heads, prefix.shape[1] + segment.width, size)
-    past[:, :, : prefix.shape[1]] = prefix
-    past[:, :, prefix.shape[1] :] = segment.pad(states).transpose(1, 2)
+    past = states.new_empty(segment.count, heads, segment.prefix_length + segment.width, size)
+    past[:, :, : segment.prefix_length] = prefix
+    past[:, :, segment.prefix_length :] = segment.pad(states).transpose(1, 2)
     return past.flatten(0, 1)
 
 
 def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
     """The opposite way of `_past`: what all sequences say of the prefix is added to it."""
     by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
-    prefix_length = by_sequence.shape[2] - segment.width
-    if prefix_length:
-        grad_states[segment.prefix] += by_sequence[:, :, :prefix_length].sum(dim=0).transpose(0, 1)
-    grad_states[segment.tokens] = segment.unpad(by_sequence[:, :, prefix_length:].transpose(1, 2))
+    of_prefix, own = by_sequence.split((segment.prefix_length, segment.width), dim=2)
+    grad_states[segment.prefix] += of_prefix.sum(dim=0).transpose(0, 1)
+    grad_states[segment.tokens] = segment.unpad(own.transpose(1, 2))
 
 
 def _keeps_weights(segment: Segment) -> bool:
-    return bool(segment.prefix.stop - segment.prefix.start + segment.width <= LONGEST_KEPT)
+    return segment.prefix_length + segment.width <= LONGEST_KEPT
 
 
 def _blocks(segment: Segment) -> Iterator[tuple[slice, slice]]:
     """Queries of a segment's sequences, and all keys up to the last of them."""
-    prefix_length = segment.prefix.stop - segment.prefix.start
     for start in range(0, segment.width, BLOCK):
         stop = min(start + BLOCK, segment.width)
-        yield slice(start, stop), slice(prefix_length + stop)
+        yield slice(start, stop), slice(segment.prefix_length + stop)
 
 
 def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor:

@@ -84,17 +84,21 @@ def plan_update_batches(
         packed: whether the model takes packed rows. Then groups stay together, as a prompt is computed once for
             its rows; else rows are sorted by length, and padding counts.
     """
-    cut = _cut_packed if packed else _cut_by_length
+    groups, prompts, completions = (
+        tensor.cpu() for tensor in (batch.group_ids, batch.prompt_lengths, batch.completion_lengths)
+    )
     plan = []
-    for rows in torch.arange(len(batch.prompt_lengths)).split(update_batch_size):
-        microbatches = [rows[part] for part in cut(select_rows(batch, rows), tokens_per_microbatch)]
-        plan.append(UpdateBatch([part.to(batch.input_ids.device) for part in microbatches]))
+    for rows in torch.arange(len(prompts)).split(update_batch_size):
+        if packed:
+            parts = _cut_packed(groups[rows], prompts[rows], completions[rows], tokens_per_microbatch)
+        else:
+            parts = _cut_by_length((prompts + completions)[rows], tokens_per_microbatch)
+        plan.append(UpdateBatch([rows[part].to(batch.input_ids.device) for part in parts]))
     return _padded(plan, gather([[len(update_batch.microbatches) for update_batch in plan]]))
 
 
-def _cut_by_length(batch: TrainBatch, budget: int) -> list[Tensor]:
+def _cut_by_length(lengths: Tensor, budget: int) -> list[Tensor]:
     """Longest rows first; rows x longest sequence within the budget."""
-    lengths = (batch.prompt_lengths + batch.completion_lengths).cpu()
     longest_first = lengths.argsort(descending=True, stable=True)
     microbatches: list[Tensor] = []
     start = 0
@@ -105,11 +109,9 @@ def _cut_by_length(batch: TrainBatch, budget: int) -> list[Tensor]:
     return microbatches
 
 
-def _cut_packed(batch: TrainBatch, budget: int) -> list[Tensor]:
+def _cut_packed(groups: Tensor, prompts: Tensor, completions: Tensor, budget: int) -> list[Tensor]:
     """Rows as they come, group by group; a microbatch's prompts, each once, and completions within the budget."""
-    rows = zip(
-        batch.group_ids.tolist(), batch.prompt_lengths.tolist(), batch.completion_lengths.tolist(), strict=True
-    )
+    rows = zip(groups.tolist(), prompts.tolist(), completions.tolist(), strict=True)
     microbatches: list[list[int]] = [[]]
     tokens, last_group = 0, None
     for row, (group, prompt, completion) in enumerate(rows):

@@ -1,14 +1,17 @@
 """What the C library does with memory that tensors on a CPU gave back."""
 
 import ctypes
+from functools import cache
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of <malloc.h>
 MADV_HUGEPAGE = 14  # of <sys/mman.h>
 HUGE_PAGE = 2**21
 KEPT_BYTES = 2**29  # at the end of the heap
 LARGEST_ON_HEAP = 2**25
+DEFAULT_TOP_PAD = 2**17
 
 
+@cache  # once in a process: warm ranks train one trial after the other
 def keep_freed_memory() -> None:
     """Let glibc keep what is freed for the next allocation, in huge pages; other C libraries are left alone.
 
@@ -35,6 +38,6 @@ def _ask_for_huge_pages(libc: ctypes.CDLL) -> None:
     start = libc.sbrk(0)
     libc.mallopt(M_TOP_PAD, KEPT_BYTES - 2 * LARGEST_ON_HEAP)
     libc.free(libc.malloc(LARGEST_ON_HEAP // 2))
-    libc.mallopt(M_TOP_PAD, 0)
+    libc.mallopt(M_TOP_PAD, DEFAULT_TOP_PAD)
     first = -(-start // HUGE_PAGE) * HUGE_PAGE
     libc.madvise(first, libc.sbrk(0) - first, MADV_HUGEPAGE)

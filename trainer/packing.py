@@ -33,6 +33,12 @@ class Segment:
         source[place] = torch.arange(total)
         return cls(tokens, prefix, len(lengths), width, place, source)
 
+    @property
+    def prefix_length(self) -> int:
+        """P, tokens before each sequence."""
+        length: int = self.prefix.stop - self.prefix.start
+        return length
+
     def pad(self, states: Tensor) -> Tensor:
         """States of all packed tokens, [N, ...], as those of the segment's sequences, [B, T, ...]."""
         own = states[self.tokens]

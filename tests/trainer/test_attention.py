@@ -142,7 +142,7 @@ def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind: str, che
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3, msg=name)
 
 
-def test_a_prompt_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_computed_once() -> None:
     ours = model_of("qwen2")
     use_packed_attention(ours)
     seen = []
