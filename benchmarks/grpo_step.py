@@ -1,10 +1,12 @@
 """One GRPO step here against TRL's GRPOTrainer: same model, same prompts, same number of new tokens.
 
     python -m benchmarks.grpo_step                                  # 8 x 8 x 128 tokens, vocabulary 128
-    python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64 --threads 1 --steps 1
+    python -m benchmarks.grpo_step --prompt-tokens 297             # prompts as long as Knights-and-Knaves puzzles
+    python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64 --threads 1 --steps 1 --rounds 1
 
-Both train a 3.2M-parameter Qwen2 (plus embeddings) with KL 0.001 in processes of their own. Prints seconds per
-step (median), peak resident memory, and the ratios. Needs `pip install trl==1.16`.
+Both train a 3.2M-parameter Qwen2 (plus embeddings) with KL 0.001 in processes of their own, in turns. Prints
+seconds per step (median of all steps), peak resident memory, and the ratios, also that of each round: other work
+on a machine slows one side or the other. Needs `pip install trl==1.16`.
 """
 
 import argparse
@@ -18,9 +20,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 GROUP_SIZE = 8
-PROMPT_TOKENS = 32
+SIDES = ("loptune", "trl")
 
 
 def reward_tokens(text: str, answer: str):
@@ -60,8 +63,12 @@ def make_model(folder: Path, vocab: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def prompts(count: int) -> list[str]:
-    return [" ".join(f"w{(7 * i + 3 * j) % 100 + 1}" for j in range(PROMPT_TOKENS)) for i in range(count)]
+def prompts(arguments: argparse.Namespace) -> list[str]:
+    """As many different prompts as all steps need."""
+    return [
+        " ".join(f"w{(7 * i + 3 * j) % 100 + 1}" for j in range(arguments.prompt_tokens))
+        for i in range(arguments.prompts * (arguments.steps + 1))
+    ]
 
 
 def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
@@ -71,7 +78,7 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
     from trainer.types import RunContext
 
     data = model / "prompts.jsonl"
-    rows = [{"prompt": text, "answer": "-"} for text in prompts(arguments.prompts * (arguments.steps + 1))]
+    rows = [{"prompt": text, "answer": "-"} for text in prompts(arguments)]
     data.write_text("\n".join(map(json.dumps, rows)))
     config = TrainConfig.model_validate(
         {
@@ -125,7 +132,7 @@ def run_trl(model: Path, arguments: argparse.Namespace) -> list[float]:
         model=AutoModelForCausalLM.from_pretrained(model),
         processing_class=AutoTokenizer.from_pretrained(model),
         reward_funcs=reward,
-        train_dataset=Dataset.from_dict({"prompt": prompts(arguments.prompts * (arguments.steps + 1))}),
+        train_dataset=Dataset.from_dict({"prompt": prompts(arguments)}),
         args=GRPOConfig(
             output_dir=str(model / "trl"),
             use_cpu=True,
@@ -155,10 +162,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=128, help="new ones of each completion")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5, help="counted steps, after one to warm up")
-    parser.add_argument("--side", choices=["loptune", "trl"], help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in turns")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
@@ -169,21 +178,30 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(json.dumps({"seconds": seconds[1:], "peak_gib": peak}))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        make_model(Path(folder), arguments.vocab)
-        measured = {}
-        for side in ("loptune", "trl"):
-            command = [sys.executable, "-m", "benchmarks.grpo_step", "--side", side, "--model", folder]
-            for name in ("vocab", "prompts", "tokens", "threads", "steps"):
-                command += [f"--{name}", str(getattr(arguments, name))]
-            environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-            measured[side] = json.loads(output.strip().splitlines()[-1])
-    step = {side: statistics.median(result["seconds"]) for side, result in measured.items()}
-    for side, result in measured.items():
-        print(f"{side:8} {step[side]:8.2f} s/step   peak {result['peak_gib']:.2f} GiB")
-    print(f"speed: {step['trl'] / step['loptune']:.2f}x TRL's")
-    print(f"peak memory: {measured['loptune']['peak_gib'] / measured['trl']['peak_gib']:.2f} of TRL's")
+    rounds = []
+    for _ in range(arguments.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            make_model(Path(folder), arguments.vocab)
+            rounds.append({side: measure(side, folder, arguments) for side in SIDES})
+    step, peak = {}, {}
+    for side in SIDES:
+        step[side] = statistics.median(second for measured in rounds for second in measured[side]["seconds"])
+        peak[side] = statistics.median(measured[side]["peak_gib"] for measured in rounds)
+        print(f"{side:8} {step[side]:8.2f} s/step   peak {peak[side]:.2f} GiB")
+    ratios = [statistics.median(r["trl"]["seconds"]) / statistics.median(r["loptune"]["seconds"]) for r in rounds]
+    print(f"speed: {step['trl'] / step['loptune']:.2f}x TRL's (rounds: {', '.join(f'{r:.2f}' for r in ratios)})")
+    print(f"peak memory: {peak['loptune'] / peak['trl']:.2f} of TRL's")
+
+
+def measure(side: str, folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of each counted step and peak memory of one side, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.grpo_step", "--side", side, "--model", folder]
+    for name in ("vocab", "prompts", "prompt_tokens", "tokens", "threads", "steps"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    measured: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return measured
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class LogprobModel(nn.Module):
         positions = prompt_lengths[rows] + columns
         if self.packs_rows:
             packing = pack(input_ids, prompt_lengths, completion_mask)
-            predicting = packed_hidden_states(self.causal_lm, packing)[packing.predicting]
+            predicting = packed_hidden_states(self.causal_lm, packing).index_select(0, packing.predicting)
         else:
             hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
             predicting = hidden[rows, positions - 1]  # [N, H]; the state before a token predicts it

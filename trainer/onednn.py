@@ -16,6 +16,8 @@ from torch.nn import functional
 # oneDNN prepares code for every new shape (about 1 ms), which smaller products never earn back.
 MIN_WEIGHT = 2**15
 MIN_PRODUCT = 2**22
+# oneDNN's own product for weight gradients copies both factors, but faster than torch transposes one.
+MIN_ROWS_TO_COPY = 2**11
 
 
 class OneDnnLinear(nn.Linear):
@@ -117,9 +119,20 @@ class _Linear(torch.autograd.Function):
 
 def _weight_gradient(grad_output: Tensor, rows: Tensor) -> Tensor:
     """``grad_output.T @ rows``, [N, K], where the smaller of the two is the one that is copied transposed."""
+    widths = grad_output.shape[1], rows.shape[1]
+    if len(rows) >= MIN_ROWS_TO_COPY and sum(widths) <= 3 * min(widths):
+        return _weight_gradient_of_copies(grad_output, rows)
     if grad_output.shape[1] <= rows.shape[1]:
         return _product(grad_output.t(), rows.t())
     return _product(rows.t(), grad_output.t()).t()
+
+
+def _weight_gradient_of_copies(grad_output: Tensor, rows: Tensor) -> Tensor:
+    shape_only = torch.empty(grad_output.shape[1], rows.shape[1], layout=torch._mkldnn)  # type: ignore[attr-defined]
+    gradient: Tensor = torch.ops.aten.mkldnn_linear_backward_weights(
+        grad_output.to_mkldnn(), rows.to_mkldnn(), shape_only, False
+    )[0]
+    return gradient.to_dense()
 
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from trainer.attention import use_packed_attention
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.onednn import use_onednn
+from trainer.rms_norm import use_rms_norm
 from trainer.tiny import ensure_tiny_policy
 
 TINY = "tiny"
@@ -77,6 +78,7 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     _disable_dropout(model)
     if device.type == "cpu":
         use_onednn(model)
+        use_rms_norm(model)
         if dtype == torch.float32:
             use_packed_attention(model)
     if config.gradient_checkpointing:

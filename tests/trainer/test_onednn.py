@@ -5,7 +5,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainer.onednn import MIN_PRODUCT, MIN_WEIGHT, OneDnnLinear, linear, repeated_linear, use_onednn
+from trainer.onednn import (
+    MIN_PRODUCT,
+    MIN_ROWS_TO_COPY,
+    MIN_WEIGHT,
+    OneDnnLinear,
+    linear,
+    repeated_linear,
+    use_onednn,
+)
 
 N, K = 256, 160  # above MIN_WEIGHT
 
@@ -34,6 +42,17 @@ def test_output_and_gradients_are_those_of_float64(n: int, with_bias: bool) -> N
     expected = gradients(functional.linear, *doubles, grad_output=grad_output.double())
     for ours, theirs in zip(gradients(linear, *inputs, grad_output=grad_output), expected, strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [128, 129, 256, 512, 1024])  # both factors are copied up to twice the other width
+def test_weight_gradients_of_many_rows_are_those_of_float64(n: int) -> None:
+    rows = MIN_ROWS_TO_COPY + 2
+    x, weight, bias, grad_output = tensors(rows, n, 256)
+    assert weight.numel() >= MIN_WEIGHT
+    doubles = [tensor.double() for tensor in (x, weight, bias)]
+    expected = gradients(functional.linear, *doubles, grad_output=grad_output.double())
+    for ours, theirs in zip(gradients(linear, x, weight, bias, grad_output=grad_output), expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-3)
 
 
 def test_a_layer_that_needs_no_gradient_gets_none() -> None:

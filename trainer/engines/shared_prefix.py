@@ -1,7 +1,7 @@
 """A lean decoding step for Llama and Qwen2 models.
 
-Completions of one prompt share its keys and values, which exist once per prompt, and append their own in place to
-preallocated buffers; attention is one softmax over two products. The step computes with the layers' own weights
+Completions of one prompt share its keys and values, which exist once per prompt, and append their own to
+growing buffers; attention is one softmax over two products. The step computes with the layers' own weights
 but without their modules: what a forward pass of transformers does around the arithmetic for every token (masks,
 cache objects, hooks) costs more than the arithmetic of a small model.
 
@@ -21,9 +21,11 @@ from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
 from trainer.engines.decoding import Prefill
 from trainer.onednn import OneDnnLinear, repeated_linear
+from trainer.rms_norm import rms_norm
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
 Operation = Callable[[Tensor], Tensor]
+MIN_GROWTH = 8  # positions by which the buffers of keys and values grow
 _VARYING_ROPE = ("dynamic", "longrope")  # angles depend on the longest sequence so far
 
 
@@ -63,8 +65,7 @@ class SharedPrefixBatch:
         self._prompt_of_row = prompt_of_row
         self._arrangement = _Arrangement(prompt_of_row, len(prefill.mask))
         self._layers = [
-            _KeysValues(layer.keys, layer.values, len(prompt_of_row), max_new_tokens)
-            for layer in prefill.cache.layers
+            _KeysValues(layer.keys, layer.values, len(prompt_of_row)) for layer in prefill.cache.layers
         ]
         mask = torch.zeros(prefill.mask.shape, dtype=model.dtype, device=prefill.mask.device)
         mask = mask.masked_fill_(~prefill.mask, -torch.inf)[:, None]
@@ -84,6 +85,12 @@ class SharedPrefixBatch:
 
     def step(self, tokens: Tensor) -> None:
         """Append one token [R] to every row."""
+        self.logits = self._head(self._next_hidden(tokens))
+
+    # Cheaper than the no_grad it is called in. The head is a module, whose hooks may keep what they see.
+    @torch.inference_mode()
+    def _next_hidden(self, tokens: Tensor) -> Tensor:
+        """What the output embedding takes, [R, hidden]."""
         self._positions = self._positions + 1
         rotation = self._cos[self._positions, None], self._sin[self._positions, None]  # [R, 1, D]
         hidden = functional.embedding(tokens, self._embedding)  # [R, hidden]
@@ -92,7 +99,7 @@ class SharedPrefixBatch:
             x = block.mlp_norm(hidden)
             gate, up = block.gate_up(x).chunk(2, dim=-1)
             hidden = hidden + block.down(block.activation(gate) * up)
-        self.logits = self._head(self._norm(hidden))
+        return self._norm(hidden)
 
     def _attend(
         self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]
@@ -146,6 +153,8 @@ def _joined(rows: int, *layers: Any) -> Operation:
 
 
 def _norm(norm: Any) -> Operation:
+    if norm.weight.device.type == "cpu" and norm.weight.dtype == torch.float32:
+        return partial(rms_norm, weight=norm.weight, epsilon=norm.variance_epsilon)
     return partial(
         torch.rms_norm, normalized_shape=norm.weight.shape, weight=norm.weight, eps=norm.variance_epsilon
     )
@@ -181,19 +190,27 @@ class _Arrangement:
 class _KeysValues:
     """Keys and values of one layer: the prompts' (given as [P, K, L, D]), and buffers for the rows."""
 
-    def __init__(self, keys: Tensor, values: Tensor, rows: int, capacity: int) -> None:
+    def __init__(self, keys: Tensor, values: Tensor, rows: int) -> None:
         self.prompt_keys = keys.permute(1, 0, 3, 2).flatten(0, 1).contiguous()  # [K * P, D, L]
         self.prompt_values = values.transpose(0, 1).flatten(0, 1)  # [K * P, L, D]
-        self._buffers = [
-            states.new_empty(states.shape[1], rows, capacity, states.shape[3]) for states in (keys, values)
-        ]
+        self._buffers = [states.new_empty(states.shape[1], rows, 0, states.shape[3]) for states in (keys, values)]
         self._length = 0
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Add one position: [K, R, D] each."""
+        if self._length == self._buffers[0].shape[2]:
+            self._grow()
         self._buffers[0][:, :, self._length] = keys
         self._buffers[1][:, :, self._length] = values
         self._length += 1
+
+    def _grow(self) -> None:
+        """Make room for more positions. Much room would keep rows apart and crowd a few sets of the cache."""
+        capacity = self._length + max(MIN_GROWTH, self._length // 8)
+        for i, buffer in enumerate(self._buffers):
+            heads, rows, _, size = buffer.shape
+            self._buffers[i] = buffer.new_empty(heads, rows, capacity, size)
+            self._buffers[i][:, :, : self._length] = buffer
 
     @property
     def keys(self) -> Tensor:

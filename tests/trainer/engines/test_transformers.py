@@ -12,7 +12,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from trainer.engines import Sample, SamplingParams
+from trainer.engines import Sample, SamplingParams, shared_prefix
 from trainer.engines.shared_prefix import is_supported
 from trainer.engines.transformers import TransformersEngine
 
@@ -93,6 +93,25 @@ def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
         alone = engine.generate([PROMPTS[p]], [SEEDS[p][1:2]], PARAMS)
         assert alone[0][0].token_ids == whole[p][1].token_ids
         assert alone[0][0].logprobs == pytest.approx(whole[p][1].logprobs, abs=1e-5)
+
+
+def test_keys_and_values_grow_with_the_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    expected = sample(model)
+    for growth in (1, 100):
+        monkeypatch.setattr(shared_prefix, "MIN_GROWTH", growth)
+        assert [[c.token_ids for c in group] for group in sample(model)] == [
+            [c.token_ids for c in group] for group in expected
+        ]
+
+
+def test_a_model_can_be_trained_after_it_sampled() -> None:
+    model = make_model()
+    sample(model)
+    ids = torch.arange(12).view(2, 6)
+    model(input_ids=ids).logits.logsumexp(dim=-1).sum().backward()
+    assert all(p.grad is not None and not p.is_inference() for p in model.parameters())
+    assert not any(buffer.is_inference() for buffer in model.buffers())
 
 
 def test_seeds_decide_what_is_sampled() -> None:
