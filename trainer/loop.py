@@ -299,7 +299,8 @@ class Trainer:
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
             self.sampler.load_state_dict(state["sampler"])
             self.engine.sync_weights(self.causal_lm)
-        self.tracker.rewind(self.step)
+        # Without a checkpoint the evaluation before the first step is done again, too.
+        self.tracker.rewind(self.step if name is not None else -1)
         return self.step
 
     def close(self, status: str = "FINISHED") -> bool:

@@ -115,7 +115,7 @@ class Tracker:
         self._start_shipping()
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after ``step``, before those steps are computed again.
+        """Forget what was logged after ``step`` (-1: everything), before those steps are computed again.
 
         Values that MLflow already has are not sent a second time.
         """
@@ -134,7 +134,7 @@ class Tracker:
             state.save(self.run_dir)
         self._metrics = JsonLines(self.run_dir / METRICS_FILE)
         self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
-        self._last_step = step
+        self._last_step = max(step, 0)
 
     def close(self, status: str = "FINISHED") -> bool:
         """End the record: send the rest within ``close_limit_s`` and set the MLflow status.

@@ -136,6 +136,7 @@ def test_resume_passes_over_a_damaged_checkpoint(tiny_policy, tmp_path):
 def test_resume_without_a_checkpoint_starts_at_zero(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy), tmp_path / "run")
     assert trainer.resume() == 0
+    assert trainer.tracker.rewound_to == -1  # an evaluation of a first attempt goes too
     trainer.close()
 
 

@@ -155,6 +155,17 @@ def test_a_metric_of_a_step_sent_in_part_is_sent_after_the_rewind(tmp_path: Path
     assert history(uri, tracker.run_id, "eval/accuracy") == [(2, 0.5)]
 
 
+def test_the_evaluation_at_step_0_counts_once_when_a_run_begins_again(tmp_path: Path, uri: str) -> None:
+    """A run killed before its first checkpoint."""
+    for _ in range(2):
+        tracker = Tracker(config_for(uri), context_for(tmp_path))
+        tracker.rewind(-1)
+        tracker.log({"eval/accuracy": 0.5}, 0)
+        assert tracker.close("KILLED") and tracker.run_id
+    assert history(uri, tracker.run_id, "eval/accuracy") == [(0, 0.5)]
+    assert len((tracker.run_dir / "metrics.jsonl").read_text().splitlines()) == 1
+
+
 def test_a_batch_sent_twice_counts_once(tmp_path: Path, uri: str) -> None:
     """A process killed between sending and remembering."""
     tracker = Tracker(config_for(uri), context_for(tmp_path))
