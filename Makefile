@@ -51,7 +51,7 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 
 # One thread: vLLM's CPU kernels collapse when several threads share a busy core.
 test-vllm: $(VLLM_STAMP)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/engines
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/rollouts
 
 lint: install
 	$(BIN)/ruff check .

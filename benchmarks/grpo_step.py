@@ -72,9 +72,9 @@ def prompts(arguments: argparse.Namespace) -> list[str]:
 
 
 def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
-    from trainer.config import TrainConfig
+    from trainer.config.schema import TrainConfig
     from trainer.loop import Trainer
-    from trainer.tracking import NullTracker
+    from trainer.tracking.tracker import NullTracker
     from trainer.types import RunContext
 
     data = model / "prompts.jsonl"

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from rewards.sandbox import RewardPool, ScoredText
-from trainer.tasks.math import read_answer
+from trainer.problems.tasks.math import read_answer
 
 SHOWN = 8  # failures listed of every kind
 

@@ -18,10 +18,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
 
 from benchmarks.models import small_qwen2
-from trainer.engines import SamplingParams
-from trainer.engines.transformers import TransformersEngine
-from trainer.tasks.knights_knaves import PREFILL, compact_prompt, generate
-from trainer.tiny import ensure_tiny_policy
+from trainer.policy.tiny import ensure_tiny_policy
+from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt, generate
+from trainer.rollouts.engine import SamplingParams
+from trainer.rollouts.transformers import TransformersEngine
 
 GROUP_SIZE = 8
 

@@ -15,10 +15,10 @@ import torch
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from benchmarks.models import small_qwen2
-from trainer.config import VllmConfig
-from trainer.engines import RolloutEngine, Sample, SamplingParams
-from trainer.engines.transformers import TransformersEngine
-from trainer.engines.vllm import VllmEngine
+from trainer.config.schema import VllmConfig
+from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
+from trainer.rollouts.transformers import TransformersEngine
+from trainer.rollouts.vllm.engine import VllmEngine
 
 PROMPTS, GROUP_SIZE, PROMPT_TOKENS, VOCABULARY = 8, 8, 64, 128
 

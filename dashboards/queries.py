@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from trainer.config.variants import variant_name
 from trainer.errors import MissingError, StorageError
-from trainer.metrics import METRICS
-from trainer.variants import variant_name
+from trainer.metrics.declared import METRICS
 
 CURVES = (
     "policy/kl",

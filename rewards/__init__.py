@@ -7,21 +7,21 @@ before the first completion, and ``MINIMUM``, the score of a completion whose sc
 """
 
 import importlib
-import math as _math
+import math
 import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from rewards import format, knights_knaves, math
-from rewards.types import RewardFunction, Score
+from rewards import knights_knaves, math_answers, think_format
+from rewards.score import RewardFunction, Score
 
 __all__ = ["REWARDS", "RewardFunction", "Score", "combine", "minimum", "prepare", "resolve"]
 
 REWARDS: dict[str, RewardFunction] = {
     "knights_knaves": knights_knaves.score,
-    "math": math.score,
-    "format": format.score,
+    "math": math_answers.score,
+    "format": think_format.score,
 }
 
 
@@ -111,7 +111,7 @@ def _scored(function: Callable[[str, Any], Any], name: str) -> RewardFunction:
         result = function(text, answer)
         if isinstance(result, Score):
             return result
-        if not isinstance(result, int | float) or not _math.isfinite(result):
+        if not isinstance(result, int | float) or not math.isfinite(result):
             raise ValueError(f"reward {name} returned {result!r}; expected a Score or a finite number")
         return Score(float(result), result > 0, {_short(name): float(result)})
 

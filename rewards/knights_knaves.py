@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from rewards.format import has_think_answer_form
-from rewards.types import Score
+from rewards.score import Score
+from rewards.think_format import has_think_answer_form
 
 MINIMUM = -3.0
 

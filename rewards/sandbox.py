@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from rewards.types import Score
+from rewards.score import Score
 
 _START_LIMIT_S = 120.0  # imports of the user's own module included
 _MAX_IN_FLIGHT = 256

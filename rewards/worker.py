@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rewards import combine, minimum, prepare
-from rewards.types import RewardFunction
+from rewards.score import RewardFunction
 
 _MIB = 1 << 20
 _GRACE_S = 1.0  # the parent, which can tell why, should be the one to end a slow completion

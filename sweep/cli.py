@@ -8,12 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep import plan as plans
-from sweep.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
-from sweep.config import SweepSpec
-from sweep.shrink import load_shrunk
-from sweep.space_file import load_space, with_more_configurations
-from sweep.state import (
+from sweep.record.folder import (
     SweepFolder,
     all_sweeps,
     command,
@@ -23,13 +18,18 @@ from sweep.state import (
     request_stop,
     sweep_folder,
 )
-from sweep.table import number, print_json, print_table, print_trials, rows_as_json
-from trainer.command_line import count, parse_arguments
+from sweep.record.table import number, print_json, print_table, print_trials, rows_as_json
+from sweep.space.file import load_space, with_more_configurations
+from sweep.space.shrink import load_shrunk
+from sweep.space.spec import SweepSpec
+from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
+from sweep.views import plan as plans
+from trainer.commands.arguments import count, parse_arguments
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 
 if TYPE_CHECKING:
     from sweep.runner import Options
-    from sweep.worker import TrainerFactory
+    from sweep.trials.worker import TrainerFactory
 
 
 def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = None) -> int:
@@ -190,7 +190,7 @@ def _extend(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace) -> "Options":
     from sweep.runner import Options
-    from sweep.worker import build_trainer
+    from sweep.trials.worker import build_trainer
 
     return Options(arguments.address, arguments.cpus, arguments.factory or build_trainer)
 
@@ -204,7 +204,7 @@ def _prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from sweep.summary import best_configuration, planned_trials, trial_rows
+    from sweep.record.summary import best_configuration, planned_trials, trial_rows
 
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec, by = read_spec(folder), holder(folder)
@@ -254,7 +254,7 @@ class _Listed:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    from sweep.summary import best_configuration, planned_trials, trial_rows
+    from sweep.record.summary import best_configuration, planned_trials, trial_rows
 
     found = []
     for folder in all_sweeps(arguments.runs_dir):
@@ -289,11 +289,11 @@ def _report(arguments: argparse.Namespace) -> int:
             "the sweeps are in different MLflow stores", ", ".join(uris), "compare those of one store"
         )
     if len(folders) == 1:
-        from dashboards.report import write_report
+        from dashboards.pages.report import write_report
 
         print(write_report(folders[0].name, uris[0], folders[0].report, png=arguments.png))
         return 0
-    from dashboards.comparison import write_comparison
+    from dashboards.pages.comparison import write_comparison
 
     names = [folder.name for folder in folders]
     out_dir = folders[0].runs_dir / "comparisons" / "-".join(names)
@@ -302,13 +302,13 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _confirm(arguments: argparse.Namespace) -> int:
-    from sweep.confirm import confirmation_space
+    from sweep.winner.confirm import confirmation_space
 
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec = read_spec(folder)
     confirming = confirmation_space(spec, folder, arguments.finalists, arguments.seeds, arguments.test)
     _prepare(confirming, arguments)
-    from dashboards.report import write_report
+    from dashboards.pages.report import write_report
     from sweep.runner import start_sweep
 
     code = start_sweep(confirming, sweep_folder(arguments.runs_dir, confirming.name), _options(arguments))
@@ -318,10 +318,10 @@ def _confirm(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from sweep.launch import write_accelerate_config
-    from sweep.space import trial_config
-    from sweep.summary import best_configuration
-    from trainer.config import save_config
+    from sweep.record.summary import best_configuration
+    from sweep.space.points import trial_config
+    from sweep.winner.accelerate_file import write_accelerate_config
+    from trainer.config.schema import save_config
 
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec = read_spec(folder)
@@ -348,7 +348,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _ui(arguments: argparse.Namespace) -> int:
-    from sweep.ui import runs_page, serve
+    from sweep.views.ui import runs_page, serve
 
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec = read_spec(folder)
@@ -361,7 +361,7 @@ def _ui(arguments: argparse.Namespace) -> int:
 
 
 def _tracking_uri(spec: SweepSpec, folder: SweepFolder) -> str:
-    from trainer.mlflow_store import sqlite_path, tracking_uri
+    from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 
     if spec.base.tracking.offline:
         raise MissingError(

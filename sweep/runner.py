@@ -19,16 +19,8 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
-from sweep.cluster import Node, check_fit, local_node, slots, start_ray
-from sweep.config import EVALUATION, SCORE, SweepSpec
-from sweep.control import StopControl, orderly_signals
-from sweep.preflight import check_training
-from sweep.progress import Reporter, SweepCallback
-from sweep.reach import check_reach
-from sweep.search import ConfigurationSearcher
-from sweep.space import trial_config
-from sweep.space_file import dump_space
-from sweep.state import (
+from sweep.record.control import StopControl, orderly_signals
+from sweep.record.folder import (
     MARKER,
     SweepFolder,
     command,
@@ -36,13 +28,21 @@ from sweep.state import (
     hold,
     raise_held,
 )
-from sweep.summary import best_configuration, gpu_hours_spent, planned_trials, trial_outcomes, trial_rows
-from sweep.trainable import TrialPlan, bind, windowed
-from sweep.worker import TrainerFactory, build_trainer, evaluation_history
-from trainer.config import save_config
+from sweep.record.parent_run import ParentRun, open_parent_run
+from sweep.record.summary import best_configuration, gpu_hours_spent, planned_trials, trial_outcomes, trial_rows
+from sweep.search.searcher import ConfigurationSearcher
+from sweep.space.file import dump_space
+from sweep.space.points import trial_config
+from sweep.space.spec import EVALUATION, SCORE, SweepSpec
+from sweep.trials.cluster import Node, check_fit, local_node, slots, start_ray
+from sweep.trials.preflight import check_training
+from sweep.trials.reach import check_reach
+from sweep.trials.trainable import TrialPlan, bind, windowed
+from sweep.trials.worker import TrainerFactory, build_trainer, evaluation_history
+from sweep.views.progress import Reporter, SweepCallback
+from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
-from trainer.mlflow_store import prepare_store, tracking_uri
-from trainer.parent_run import ParentRun, open_parent_run
+from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 
 logger = logging.getLogger(__name__)
 
@@ -347,7 +347,7 @@ def _report(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> P
     if parent is None:
         return None
     try:
-        from dashboards.report import write_report
+        from dashboards.pages.report import write_report
 
         path: Path = write_report(folder.name, parent.uri, folder.report)
         best = best_configuration(spec, folder)

@@ -14,20 +14,21 @@ import torch
 from torch import Tensor
 
 from rewards.knights_knaves import score_text
-from trainer.advantages import (
+from tests.paths import DATA
+from trainer.algorithm.advantages import (
     discounted_returns,
     grpo_advantages,
     reinforce_plus_plus_advantages,
     token_rewards,
 )
-from trainer.config import AlgorithmConfig
-from trainer.isolation import isolation_passes
-from trainer.loss import kl_penalty, policy_loss, token_weights, update_loss
-from trainer.reweighting import reweighted
+from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.loss import kl_penalty, policy_loss, token_weights, update_loss
+from trainer.algorithm.reweighting import reweighted
+from trainer.config.schema import AlgorithmConfig
 from trainer.types import TrainBatch
 
 TOLERANCE = 1e-5
-BUNDLED = Path(__file__).parent / "data" / "reference_vectors.json"
+BUNDLED = DATA / "reference_vectors.json"
 
 Case = dict[str, Any]
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from trainer.errors import StorageError
-from trainer.model_state import random_states, restore_random_states
-from trainer.parallel import Parallel
+from trainer.parallel.ranks import Parallel
+from trainer.policy.state import random_states, restore_random_states
 
 logger = logging.getLogger(__name__)
 

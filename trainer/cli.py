@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.command_line import count, parse_arguments
-from trainer.config import (
+from trainer.commands.arguments import count, parse_arguments
+from trainer.commands.run_folder import check_name, hold
+from trainer.config.schema import (
     TrainConfig,
     dotted_keys,
     dump_config,
@@ -21,7 +22,6 @@ from trainer.config import (
     value_of,
 )
 from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError
-from trainer.run_folder import check_name, hold
 
 # What may differ between a run and its resumption without making it another run.
 _RESUMABLE = (
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code, or ends the process with it where it is one rank of several."""
     code = _main(argv)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from trainer.parallel import end_rank
+        from trainer.parallel.ranks import end_rank
 
         end_rank(code)
     return code
@@ -175,10 +175,7 @@ def _has_history(run_dir: Path) -> bool:
 
 
 def _train(config: TrainConfig, name: str, arguments: argparse.Namespace) -> int:
-    from trainer.lean_imports import import_transformers
-
-    import_transformers()
-    from trainer.run import run_training  # torch and transformers take seconds to import
+    from trainer.commands.run import run_training  # torch and transformers take seconds to import
 
     return run_training(config, name, arguments.runs_dir, resume=arguments.resume)
 
@@ -263,8 +260,8 @@ def _diagnose(arguments: argparse.Namespace) -> int:
         raise StorageError(
             f"cannot write there: {error.strerror}", str(arguments.output), "choose another --output"
         ) from error
-    from trainer.diagnose import diagnose
-    from trainer.diagnose_page import summary, write_diagnosis
+    from trainer.commands.diagnose import diagnose
+    from trainer.commands.diagnose_page import summary, write_diagnosis
 
     found = diagnose(config, arguments.output, arguments.after_steps, arguments.sample)
     title = f"Which tokens move {config.model.name_or_path}"
@@ -275,7 +272,7 @@ def _diagnose(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from trainer.evaluate import evaluation_config, find_model, record_name, run_evaluation
+    from trainer.commands.evaluate import evaluation_config, find_model, record_name, run_evaluation
 
     found = find_model(arguments.model)
     config = evaluation_config(
@@ -296,7 +293,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from trainer.serve import serve
+    from trainer.commands.serve import serve
 
     config = load_config(arguments.spec, arguments.overrides)
     serve(config, arguments.host, arguments.port, arguments.gpu_memory_utilization)
@@ -304,7 +301,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _analyze_language(arguments: argparse.Namespace) -> int:
-    from trainer.language import analyze, read_completions, summary, table_rows, write_results
+    from trainer.commands.language import analyze, read_completions, summary, table_rows, write_results
 
     completions = read_completions(arguments.paths, arguments.step)
     results = analyze(completions)
@@ -320,7 +317,7 @@ def _analyze_language(arguments: argparse.Namespace) -> int:
 
 
 def _upload(arguments: argparse.Namespace) -> int:
-    from trainer.tracking import upload
+    from trainer.tracking.tracker import upload
 
     run_id = upload(arguments.run_dir)
     print(f"uploaded {arguments.run_dir} as MLflow run {run_id}")

@@ -12,10 +12,18 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.advantages import estimate_advantages
-from trainer.bands import band_metrics, change_metrics
-from trainer.batching import UpdateBatch, build_batch, plan_update_batches
-from trainer.build import build_engine, build_rewards
+from trainer.algorithm.advantages import estimate_advantages
+from trainer.algorithm.batching import UpdateBatch, build_batch, plan_update_batches
+from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.reweighting import reweight_advantages
+from trainer.algorithm.update import (
+    FirstForward,
+    UpdateStatistics,
+    attach_logprobs,
+    learning_rate,
+    score_batch,
+    update_policy,
+)
 from trainer.checkpoint import (
     damaged_files,
     intact_checkpoints,
@@ -24,35 +32,27 @@ from trainer.checkpoint import (
     save_training_state,
     write_checkpoint,
 )
-from trainer.config import TrainConfig
-from trainer.data import ProblemSampler, load_problems
-from trainer.diagnostics import (
+from trainer.config.schema import TrainConfig
+from trainer.errors import ConfigError, DivergedError
+from trainer.evaluation.evaluate import completion_rows, evaluate
+from trainer.metrics.bands import band_metrics, change_metrics
+from trainer.metrics.step import (
     batch_metrics,
     check_reward_failures,
     rollout_metrics,
     time_metrics,
     update_metrics,
 )
-from trainer.errors import ConfigError, DivergedError
-from trainer.evaluation import completion_rows, evaluate
-from trainer.isolation import isolation_passes
-from trainer.logprobs import LogprobModel, TokenScores, check_logits, tokens_per_chunk
-from trainer.malloc import keep_freed_memory
-from trainer.parallel import Parallel, make_parallel
-from trainer.policy import load_policy, load_tokenizer
-from trainer.reweighting import reweight_advantages
-from trainer.rollout import collect_rollouts, derive_seed, sampling_params
-from trainer.stopwatch import Stopwatch
-from trainer.tracking import NullTracker, Tracker
+from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.ranks import Parallel
+from trainer.parallel.start import make_parallel
+from trainer.policy.load import load_policy, load_tokenizer
+from trainer.policy.logprobs import LogprobModel, TokenScores, check_logits, tokens_per_chunk
+from trainer.problems.load import ProblemSampler, load_problems
+from trainer.rollouts.build import build_engine, build_rewards
+from trainer.rollouts.collect import collect_rollouts, derive_seed, sampling_params
+from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext, TrainBatch
-from trainer.update import (
-    FirstForward,
-    UpdateStatistics,
-    attach_logprobs,
-    learning_rate,
-    score_batch,
-    update_policy,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,6 @@ class Trainer:
 
         torch.manual_seed(config.seed)
         self.device = self.parallel.device
-        if self.device.type == "cpu":
-            keep_freed_memory()
         self.tokenizer = load_tokenizer(config.model)
         self.problems = load_problems(config.data.train, config.data, self.tokenizer)
         self.evaluation_sets = {

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.trainer.tracking_store import sqlite_store
-from trainer.parent_run import TrialOutcome, open_parent_run
+from sweep.record.parent_run import TrialOutcome, open_parent_run
+from tests.trainer.tracking.store import sqlite_store
 
 CONFIGURATIONS: list[tuple[str, float, float]] = [
     ("grpo", 0.0, 0.0),

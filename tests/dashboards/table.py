@@ -5,7 +5,7 @@ import math
 import pandas as pd
 
 from dashboards.queries import Objective, Sweep
-from trainer.variants import variant_name
+from trainer.config.variants import variant_name
 
 SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
     ("0", "grpo", 0.0, 0.0, 0.50, 0.60),

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from dashboards.queries import Objective, read_sweep, unit_of
-from tests.trainer.tracking_store import config_for, context_for, sqlite_store
+from sweep.record.parent_run import TrialOutcome, open_parent_run
+from tests.trainer.tracking.store import config_for, context_for, sqlite_store
+from trainer.config.variants import variant_name
 from trainer.errors import MissingError
-from trainer.parent_run import TrialOutcome, open_parent_run
-from trainer.tracking import Tracker
-from trainer.variants import variant_name
+from trainer.tracking.tracker import Tracker
 
 
 def test_a_sweep_is_read_back_whole(demo_uri: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from sweep.state import end_leftovers, leftovers, sweep_folder
+from sweep.record.folder import end_leftovers, leftovers, sweep_folder
 from tests.sweep.harness import (
     history,
     kill,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.state import sweep_folder
+from sweep.record.folder import sweep_folder
 from tests.sweep.harness import finish, history, results, running, sweep, wait_until, wait_until_gone, write_space
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from trainer.config import TrainConfig, apply_overrides
+from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
-from trainer.parallel import end_rank, leave_ranks, make_parallel
+from trainer.parallel.ranks import end_rank, leave_ranks
+from trainer.parallel.start import make_parallel
 
 
 def refusal(config: TrainConfig) -> str:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 def start_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path) -> list[subprocess.Popen]:

@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainer.config import TrainConfig, apply_overrides, load_config
+from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.loop import Trainer
-from trainer.parallel import end_rank, leave_ranks, make_parallel
-from trainer.tracking import NullTracker
+from trainer.parallel.ranks import end_rank, leave_ranks
+from trainer.parallel.start import make_parallel
+from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext
 
 

@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from tests.trainer.batches import make_groups
-from trainer import onednn
-from trainer.advantages import estimate_advantages
-from trainer.batching import build_batch, plan_update_batches
+from tests.trainer.algorithm.batches import make_groups
+from trainer.algorithm.advantages import estimate_advantages
+from trainer.algorithm.batching import build_batch, plan_update_batches
+from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.reweighting import reweight_advantages
+from trainer.algorithm.update import UpdateStatistics, attach_logprobs, update_policy
 from trainer.checkpoint import load_training_state, save_training_state, write_checkpoint
-from trainer.config import TrainConfig, apply_overrides
-from trainer.isolation import isolation_passes
-from trainer.logprobs import LogprobModel
-from trainer.parallel import Parallel, end_rank, leave_ranks, make_parallel
-from trainer.policy import load_policy
-from trainer.reweighting import reweight_advantages
-from trainer.update import UpdateStatistics, attach_logprobs, update_policy
+from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.cpu import onednn
+from trainer.parallel.ranks import Parallel, end_rank, leave_ranks
+from trainer.parallel.start import make_parallel
+from trainer.policy.load import load_policy
+from trainer.policy.logprobs import LogprobModel
 
 # Eight prompts with four completions each; the ranks get microbatches of unequal number.
 SIZES = [

@@ -1,11 +1,11 @@
 import json
-from pathlib import Path
 
 import pytest
 
 from rewards.knights_knaves import score, score_text
+from tests.paths import DATA
 
-VECTORS = Path(__file__).parents[1] / "data" / "reference_vectors.json"
+VECTORS = DATA / "reference_vectors.json"
 SOLUTION = "(1) Ava is a knight\n(2) Ben is a knave"
 
 

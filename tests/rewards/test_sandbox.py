@@ -4,12 +4,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from rewards.sandbox import RewardPool
+from tests.paths import ROOT
 
 OWN = "tests.rewards.own_rewards"
 RIGHT = "<think></think><answer>Ava is a knave</answer>"
@@ -221,7 +221,7 @@ sys.stdin.read()
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert parent.stdout is not None
     ready, *pids = parent.stdout.readline().split()

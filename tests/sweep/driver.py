@@ -3,7 +3,7 @@
 import sys
 
 from sweep.cli import main
-from sweep.cluster import prepare_environment
+from sweep.trials.cluster import prepare_environment
 
 if __name__ == "__main__":
     prepare_environment(None)  # before the fake trainer's module imports Ray

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sweep.worker import Assignment, StopWatcher
+from sweep.trials.worker import Assignment, StopWatcher
 from trainer.errors import DivergedError
-from trainer.metrics_log import JsonLines, metrics_record, rewind_lines
+from trainer.tracking.records import JsonLines, metrics_record, rewind_lines
 
 
 class FakeTrainer:
@@ -134,7 +134,7 @@ def open_tracker(assignment: Assignment) -> Any:
         return SilentTracker()
     if assignment.config.tracking.offline:
         return LocalTracker(assignment.run_dir)
-    from trainer.tracking import Tracker
+    from trainer.tracking.tracker import Tracker
     from trainer.types import RunContext
 
     context = RunContext(

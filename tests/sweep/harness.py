@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import yaml
 
-from sweep.state import SweepFolder, leftovers
+from sweep.record.folder import SweepFolder, leftovers
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
 SEVERAL_RANKS = {"preset": "tiny_kk", "overrides": {**SHORT, "parallel.strategy": "ddp"}}
 

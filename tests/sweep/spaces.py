@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from sweep.config import SweepSpec
-from sweep.space_file import load_space
+from sweep.space.file import load_space
+from sweep.space.spec import SweepSpec
 
 SPACE: dict[str, Any] = {
     "name": "kk",

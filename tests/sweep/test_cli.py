@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sweep.cli import main
-from sweep.state import sweep_folder
+from sweep.record.folder import sweep_folder
 from tests.sweep.harness import ROOT, SEVERAL_RANKS, write_space
-from trainer.config import load_config
+from trainer.config.schema import load_config
 
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.state import leftovers, sweep_folder
+from sweep.record.folder import leftovers, sweep_folder
 from tests.sweep.harness import history, metrics, results, sweep, write_space
 
 pytestmark = pytest.mark.slow

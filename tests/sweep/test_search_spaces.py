@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from sweep.cli import main
-from sweep.config import SweepSpec
-from sweep.space import Space
-from sweep.space_file import load_space
-from sweep.summary import planned_trials
+from sweep.record.summary import planned_trials
+from sweep.space.file import load_space
+from sweep.space.points import Space
+from sweep.space.spec import SweepSpec
 from tests.sweep.harness import ROOT, metrics, results
 
 SPACES = sorted((ROOT / "search_spaces").glob("*.yaml"))

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from trainer.checkpoint import steps_on_disk
-from trainer.config import TrainConfig, apply_overrides, load_config
+from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.errors import ConfigError, DivergedError, RewardError
 from trainer.loop import Trainer
-from trainer.model_state import optimizer_tensors
-from trainer.tracking import NullTracker
+from trainer.policy.state import optimizer_tensors
+from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext
 
 
@@ -91,7 +91,7 @@ def test_a_run_trains_evaluates_and_keeps_checkpoints(undisturbed):
 
 
 def test_every_logged_metric_is_declared(undisturbed):
-    from trainer.metrics import declaration
+    from trainer.metrics.declared import declaration
 
     for metrics in undisturbed.tracker.steps.values():
         for name in metrics:

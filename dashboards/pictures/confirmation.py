@@ -1,0 +1,81 @@
+"""The picture of the finalists: the score they were chosen for, fresh seeds, and the sealed test split."""
+
+import html
+
+import pandas as pd
+
+from dashboards.pictures.theme import Picture, figure, label_rows, number, rows, translucent
+from dashboards.pictures.verdict import comparable
+from dashboards.queries import TEST, Sweep
+
+_KINDS = {
+    "searched": ("in the search", "#8b93a1"),
+    "fresh": ("fresh seeds", "#3d85c6"),
+    "test": ("fresh seeds, sealed test", "#e07b00"),
+}
+
+
+def finalists(sweep: Sweep) -> Picture:
+    """Finalists and baseline on unseen seeds and the sealed test split; only drawn where such trials exist."""
+    title, confirmation = "Finalists on unseen seeds and the sealed test", sweep.confirmation
+    if confirmation is None:
+        return Picture("finalists", title, f"Not run yet: `sweep confirm {sweep.name}` runs them.")
+    judged = comparable(confirmation)
+    if judged.empty:
+        return Picture("finalists", title, f"No finalist has a score yet; it is {confirmation.progress}.")
+    table = finalist_scores(sweep, judged)
+    means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
+    order = list(means.sort_values("fresh", ascending=sweep.objective.mode == "max").index)
+    drawing = figure(sweep.objective.metric, height=110 + 72 * len(order))
+    for kind, (name, shade) in _KINDS.items():
+        own = table[table.kind == kind]
+        if own.empty:
+            continue
+        drawing.add_scatter(
+            x=own.value,
+            y=own.label,
+            mode="markers",
+            name=name,
+            marker={"color": translucent(shade, 0.5), "size": 9},
+            hovertext=[
+                html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(own)
+            ],
+            hoverinfo="text",
+        )
+        drawing.add_scatter(
+            x=means[kind].dropna(),
+            y=means[kind].dropna().index,
+            mode="markers",
+            showlegend=False,
+            marker={"color": shade, "size": 17, "symbol": "line-ns", "line": {"width": 3, "color": shade}},
+            hoverinfo="skip",
+        )
+    label_rows(drawing, order)
+    drawing.update_layout(legend={"y": 1.04})
+    return Picture("finalists", title, _sentence(means.loc[order[::-1]], judged), (drawing,))
+
+
+def finalist_scores(sweep: Sweep, judged: pd.DataFrame) -> pd.DataFrame:
+    """label, kind (searched, fresh or test), seed, value: one row per score of a finalist."""
+    searched = comparable(sweep)
+    searched = searched[searched.label.isin(judged.label)]
+    parts = [
+        searched.assign(kind="searched", value=searched.score),
+        judged.assign(kind="fresh", value=judged.score),
+        judged.assign(kind="test", value=judged.test),
+    ]
+    return pd.concat(parts)[["label", "kind", "seed", "value"]].dropna(subset=["value"])
+
+
+def _sentence(means: pd.DataFrame, judged: pd.DataFrame) -> str:
+    told = []
+    for label, row in means.iterrows():
+        parts = [f"{number(row['fresh'])} on fresh seeds"]
+        if "searched" in row and row["searched"] == row["searched"]:
+            parts.append(f"{row['fresh'] - row['searched']:+.3f} against the search")
+        if "test" in row and row["test"] == row["test"]:
+            parts.append(f"{number(row['test'])} on the sealed test")
+        told.append(f"{label}: {', '.join(parts)}")
+    seeds = judged.groupby("label").seed.nunique()
+    text = f"{'; '.join(told)} ({seeds.min()} to {seeds.max()} fresh seeds)."
+    return text if "test" in means else f"{text} No trial logged {TEST}."

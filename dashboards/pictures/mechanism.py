@@ -1,0 +1,101 @@
+"""Pictures of what the update does to tokens of low and high probability, and of how rewards came about."""
+
+import pandas as pd
+
+from dashboards.pictures.curves import trial_legend, trial_lines
+from dashboards.pictures.theme import MUTED, Picture, colours, figure, number, rows
+from dashboards.queries import AUDIT, Sweep
+
+LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
+_QUANTITIES = {
+    "gradient_share": "share of the gradient norm",
+    "advantage_share": "share of the advantage mass",
+}
+_AUDIT_TITLES = {
+    "reward/format_failures": "answers that could not be parsed",
+    "reward/timeouts": "scorings cut off by a limit",
+    "reward/errors": "scorings that raised",
+}
+
+
+def probability_bands(sweep: Sweep) -> Picture:
+    """Where the update comes from: gradient norm and advantage mass by band of token probability."""
+    title, table = "Where the update comes from: token-probability bands", band_means(sweep)
+    if table.empty:
+        return Picture("bands", title, "No trial has logged tokens/* yet (diagnostics.bands turns them on).")
+    shades, drawings = colours(sweep.trials.variant), []
+    tokens = table[table.quantity == "token_share"].groupby("band").value.mean()
+    for quantity, label in _QUANTITIES.items():
+        own = table[table.quantity == quantity]
+        if own.empty:
+            continue
+        drawing = figure("probability of the token", label, height=330, legend=False)
+        for variant, values in own.groupby("variant"):
+            drawing.add_bar(
+                x=values.band, y=values.value, name=str(variant), marker={"color": shades[str(variant)]}
+            )
+        drawing.add_scatter(
+            x=tokens.index,
+            y=tokens,
+            mode="markers",
+            name="share of the tokens",
+            marker={"symbol": "line-ew", "size": 34, "line": {"width": 3, "color": MUTED}},
+        )
+        drawing.update_xaxes(type="category")
+        drawing.update_yaxes(tickformat=".0%", rangemode="tozero")
+        drawings.append(drawing)
+    legend = {name: shade for name, shade in shades.items() if name in set(table.variant)}
+    return Picture(
+        "bands", title, _bands_sentence(table), tuple(drawings), {**legend, "share of the tokens": MUTED}
+    )
+
+
+def band_means(sweep: Sweep) -> pd.DataFrame:
+    """variant, quantity, band, value: the mean over trials of their last ``tokens/*``, without quartiles."""
+    parts = sweep.latest.metric.astype(str).str.extract(r"^tokens/(?P<quantity>\w+)/(?P<band>[\d.]+-[\d.]+)$")
+    known = pd.concat([sweep.latest, parts], axis=1).dropna(subset=["band"])
+    known = known.merge(sweep.trials[["trial", "variant"]], on="trial")
+    means = known.groupby(["variant", "quantity", "band"]).value.mean()
+    return means.reset_index()
+
+
+def _bands_sentence(table: pd.DataFrame) -> str:
+    low = table[table.band.isin(LOW)].groupby(["quantity", "variant"]).value.sum()
+    tokens = low["token_share"].mean() if "token_share" in low else float("nan")
+    text = f"At the last step tokens of probability below 0.5 are {tokens:.1%} of all tokens"
+    if "gradient_share" in low:
+        shares = ", ".join(f"{value:.0%} in {name}" for name, value in low["gradient_share"].items())
+        text += f" and send this share of the gradient norm into the last layer: {shares}"
+    if "advantage_share" in low:
+        values = low["advantage_share"]
+        text += f"; of the advantage mass they hold {values.min():.1%} to {values.max():.1%}"
+    return text + ". AR is there to lower both; Lopti updates these tokens in a pass of their own."
+
+
+def reward_audit(sweep: Sweep) -> Picture:
+    """Answers without a parseable form, and scorings that failed, over training steps."""
+    title, drawings, told = "Reward audit", [], []
+    shown = sweep.histories[sweep.histories.metric.isin(AUDIT)]
+    for metric in AUDIT:
+        values = shown[shown.metric == metric]
+        if values.empty:
+            continue
+        label = _AUDIT_TITLES[metric]
+        if not values.value.any():
+            told.append(f"{label}: none")
+            continue
+        drawing = figure(
+            "training step", metric.removeprefix("reward/").replace("_", " "), height=300, legend=False
+        )
+        trial_lines(drawing, sweep, values, width=1)
+        drawing.update_yaxes(tickformat=".0%", rangemode="tozero")
+        drawings.append(drawing)
+        ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
+        worst = rows(values.nlargest(1, "value"))[0]
+        told.append(
+            f"{label}: {ends['first'].median():.1%} at the first step, {ends['last'].median():.1%} at the last "
+            f"(medians), at most {number(worst.value * 100)} % (trial {worst.trial}, step {worst.step})"
+        )
+    if not told:
+        return Picture("audit", title, "No step has been scored yet.")
+    return Picture("audit", title, "; ".join(told).capitalize() + ".", tuple(drawings), trial_legend(sweep, shown))

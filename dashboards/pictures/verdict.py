@@ -1,0 +1,179 @@
+"""The sentences at the top of a report: what won, by how much, whether that is more than noise, what to run."""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from dashboards.pictures.theme import number, rows, signed
+from dashboards.queries import Sweep
+from dashboards.statistics.seed_noise import Verdict
+from dashboards.statistics.seed_noise import verdict as test
+
+SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing
+_WORDS = {
+    "COMPLETE": "complete",
+    "PRUNED": "stopped early",
+    "FAIL": "failed",
+    "RUNNING": "running",
+    "KILLED": "interrupted",
+}
+
+
+def verdict(sweep: Sweep) -> list[str]:
+    """The winner first, then the noise, the cost, what to run next, and how many trials that rests on."""
+    judged = comparable(sweep)
+    if judged.empty:
+        return ["No configuration has run to its end with a score yet.", *_cost(sweep), _counts(sweep)]
+    base = plain_baseline(judged)
+    if base is None:
+        best = _best(judged, sweep.objective.mode)
+        first = (
+            f"Best: {best.label} with {sweep.objective.metric} {number(best.average)}{_seeds(best.count)}; "
+            "no plain baseline (alpha 0, eta 0) ran to its end to compare it with."
+        )
+        step = "Next: run the plain baseline on the same seeds."
+        return [first, *_confirmed(sweep), *_cost(sweep), step, _counts(sweep)]
+    found = test(_scores(judged), base, sweep.objective.mode)
+    lines = [_finding(sweep, judged, found), _noise(found), *_confirmed(sweep)]
+    return [line for line in [*lines, *_cost(sweep), _next_step(sweep, found), _counts(sweep)] if line]
+
+
+def configuration_label(row: Any) -> str:
+    """A configuration in a few words."""
+    parts = [f"#{row.configuration} {row.algorithm}"]
+    if row.alpha > 0:
+        parts.append(f"α {row.alpha:.2g}")
+    if row.eta > 0:
+        parts.append(f"η {row.eta:.2g}")
+    return " ".join(parts)
+
+
+def comparable(sweep: Sweep) -> pd.DataFrame:
+    """The trials that a comparison may use, with a column label.
+
+    Those that ran to their end, of configurations of which no seed was stopped for a weak start: what is left
+    of the others is their luckier seeds.
+    """
+    pruned = set(sweep.trials[sweep.trials.state == "PRUNED"].configuration)
+    complete = sweep.complete()
+    kept = complete[~complete.configuration.isin(pruned)]
+    return kept.assign(label=[configuration_label(row) for row in rows(kept)])
+
+
+def plain_baseline(trials: pd.DataFrame) -> str | None:
+    """The label of the plain configuration (alpha 0, eta 0) that was started first; chosen without its score."""
+    plain = trials[(trials.alpha == 0) & (trials.eta == 0)].sort_values("start", kind="stable")
+    return None if plain.empty else str(plain.label.iloc[0])
+
+
+def _scores(trials: pd.DataFrame) -> dict[str, dict[Any, float]]:
+    return {
+        str(label): dict(zip(own.seed, own.score, strict=True))
+        for label, own in trials.groupby("label", sort=False)
+    }
+
+
+def _finding(sweep: Sweep, judged: pd.DataFrame, found: Verdict) -> str:
+    means = judged.groupby("label").score.mean()
+    metric, mean = sweep.objective.metric, number(means[found.winner])
+    if len(means) == 1:
+        return f"Only the plain baseline {found.baseline} has a score: {metric} {mean}."
+    difference = f"{signed(found.difference)}{{}}{_matched(found.seeds)}"
+    if found.interval is not None:
+        difference += f", 95 % interval {signed(found.interval[0])} to {signed(found.interval[1])}"
+    if found.winner == found.baseline:
+        return (
+            f"Best: the plain baseline {found.baseline} itself, with {metric} {mean}; the nearest is {found.best} "
+            f"({difference.format('')})."
+        )
+    judgement = "more than seed noise" if found.evidence else "not shown to be more than seed noise"
+    against = f" against the plain baseline {found.baseline} ({number(means[found.baseline])})"
+    return f"Best: {found.best} with {metric} {mean}, {difference.format(against)}: {judgement}."
+
+
+def _noise(found: Verdict) -> str:
+    """How the judgement was made, and what difference these seeds could have shown."""
+    if found.p_value is None or found.deviation is None or found.minimum_detectable_effect is None:
+        if found.seeds > 1 or found.best == found.baseline:
+            return found.reason
+        return f"{found.reason} The smallest difference that could be found is unknown without a second seed."
+    return (
+        f"p = {max(found.p_value, 1e-4):.2g}, corrected for having picked the best of {found.comparisons}. Scores "
+        f"of one configuration differ between seeds by a standard deviation of {number(found.deviation, 2)}; "
+        f"{found.seeds} seeds find a true difference of {number(found.minimum_detectable_effect, 2)} "
+        "8 times in 10."
+    )
+
+
+def _confirmed(sweep: Sweep) -> list[str]:
+    """What the finalists did on fresh seeds, where they were run: free of the choice of the best of many."""
+    if sweep.confirmation is None:
+        return []
+    judged = comparable(sweep.confirmation)
+    base = plain_baseline(judged)
+    if base is None or judged.label.nunique() < 2:
+        return [f"Confirmation on fresh seeds: {sweep.confirmation.progress}."]
+    found = test(_scores(judged), base, sweep.objective.mode)
+    return [f"On fresh seeds: {found.finding} {found.reason} Next: {found.next_step}"]
+
+
+def _cost(sweep: Sweep) -> list[str]:
+    hours = sweep.device_hours().dropna()
+    if hours.empty:
+        return []
+    return [
+        f"Cost so far: {_hours(hours.sum(), sweep.device)} in {len(hours)} trials, "
+        f"{_hours(hours.median(), sweep.device)} a trial in the median."
+    ]
+
+
+def _next_step(sweep: Sweep, found: Verdict) -> str:
+    seeds, configurations = found.confirmation_seeds, 2
+    if sweep.confirmation is not None:
+        return ""  # what fresh seeds said stands above; the search's own numbers say no more
+    if found.best == found.baseline or (found.seeds >= 2 and seeds is None and not found.evidence):
+        return f"Next: {found.next_step}"
+    if found.winner == found.baseline and found.interval is not None:
+        return f"Next: {found.next_step}"
+    step = found.next_step
+    if found.evidence:
+        seeds = max(SEEDS_TO_TELL, seeds or 0)
+    elif seeds is None:
+        seeds = SEEDS_TO_TELL
+        step = "Run the best configuration and the baseline on fresh seeds."
+    command = f"sweep confirm {sweep.name} --finalists 1 --seeds {seeds}"
+    trials = configurations * seeds
+    price = sweep.device_hours()[sweep.trials.state == "COMPLETE"].median()
+    cost = "" if math.isnan(price) else f", about {_hours(price * trials, sweep.device)}"
+    return f"Next: {step} `{command}` does it: {trials} trials{cost}."
+
+
+def _counts(sweep: Sweep) -> str:
+    if sweep.trials.empty:
+        return "The sweep has no trials yet."
+    states = sweep.trials.state.value_counts()
+    counts = ", ".join(f"{count} {_WORDS.get(str(state), str(state))}" for state, count in states.items())
+    left_out = sweep.complete().configuration.nunique() - comparable(sweep).configuration.nunique()
+    text = f"{len(sweep.trials)} trials: {counts}; only those that ran to their end are compared."
+    if left_out:
+        text += f" {left_out} configurations are left out because the scheduler stopped some of their seeds."
+    return text
+
+
+def _best(judged: pd.DataFrame, mode: str) -> Any:
+    table = judged.groupby("label").score.agg(average="mean", count="count").reset_index()
+    ordered = rows(table.sort_values("average", kind="stable"))
+    return ordered[-1] if mode == "max" else ordered[0]
+
+
+def _seeds(count: int) -> str:
+    return f", mean of {count} seeds" if count > 1 else ", one seed"
+
+
+def _matched(seeds: int) -> str:
+    return " without a seed in common" if seeds == 0 else f" on {seeds} matched seed{'s' * (seeds > 1)}"
+
+
+def _hours(hours: float, device: str) -> str:
+    return f"{number(hours * 60, 2)} {device}-minutes" if hours < 1 else f"{number(hours, 3)} {device}-hours"

@@ -1,0 +1,124 @@
+"""The few statistics a report quotes. Resampling is seeded: the same sweep gives the same page."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from dashboards.statistics.seed_noise import Interval
+
+Vector = NDArray[np.float64]
+
+LEVEL = 0.9  # of all intervals
+RESAMPLES = 1000
+MIN_CONFIGURATIONS = 8  # below this an importance is noise
+
+
+@dataclass(frozen=True)
+class Importance:
+    """How much of the score's variance one parameter explains alone."""
+
+    parameter: str
+    share: Interval
+    chance: float  # the 95th percentile of the same share when scores are shuffled
+
+
+def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], float], seed: int = 0) -> Interval:
+    """Percentile interval of a statistic of all values, resampling whole groups.
+
+    Trials of one configuration are alike, so configurations are drawn, with their trials; where there is only
+    one, its trials are drawn. A single value has no width.
+    """
+    units = groups if len(groups) > 1 else [[value] for value in groups[0]]
+    arrays = [np.asarray(unit, dtype=float) for unit in units]
+    draws = np.random.default_rng(seed).integers(0, len(arrays), (RESAMPLES, len(arrays)))
+    spread = [statistic(np.concatenate([arrays[index] for index in draw])) for draw in draws]
+    low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(statistic(np.concatenate(arrays))), float(low), float(high))
+
+
+def interquartile_mean(values: Vector) -> float:
+    """Mean of the middle half of the values [arXiv:2108.13264]."""
+    return float(stats.trim_mean(values, 0.25))
+
+
+def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Share of pairs in which ours is larger, ties counted half [arXiv:2108.13264]."""
+    difference = np.subtract.outer(np.asarray(ours, float), np.asarray(theirs, float))
+    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+
+
+def local_mean(x: Sequence[float], y: Sequence[float], seed: int = 0) -> tuple[Vector, Vector, Vector, Vector]:
+    """Kernel-weighted mean of y along x with a bootstrap band over the points.
+
+    The Gaussian kernel's width is a fifth of the range of x.
+
+    Returns:
+        Grid, mean, lower and upper bound, each of 25 points.
+    """
+    xs, ys = np.asarray(x, float), np.asarray(y, float)
+    grid = np.linspace(xs.min(), xs.max(), 25)
+    width = (xs.max() - xs.min()) / 5
+    kernel = np.exp(-0.5 * ((grid[:, None] - xs[None, :]) / width) ** 2)  # [grid, points]
+    counts = np.random.default_rng(seed).multinomial(len(xs), np.full(len(xs), 1 / len(xs)), RESAMPLES)
+    weights = counts[:, None, :] * kernel[None]
+    curves = (weights @ ys) / np.maximum(weights.sum(-1), 1e-12)
+    low, high = np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return grid, kernel @ ys / kernel.sum(1), low, high
+
+
+def importances(configurations: pd.DataFrame, parameters: Sequence[str], seed: int = 0) -> list[Importance]:
+    """Importance of each parameter, largest first; empty below ``MIN_CONFIGURATIONS``.
+
+    The share is the adjusted R^2 of the ranked mean scores on the parameter alone: a parabola in the ranks of
+    a number, a mean per value of a word. Unlike a correlation it sees an optimum in the middle; it does not
+    see interactions. Adjusting makes it 0 on average for a parameter without influence.
+    """
+    if len(configurations) < MIN_CONFIGURATIONS:
+        return []
+    scores = stats.rankdata(configurations["mean"].to_numpy(float))
+    generator = np.random.default_rng(seed)
+    found = []
+    for name in parameters:
+        column = configurations[name]
+        if column.isna().any() or column.nunique() < 2:
+            continue
+        design = _design(column)
+        draws = generator.integers(0, len(scores), (RESAMPLES // 4, len(scores)))
+        resampled = [_adjusted_r2(design[draw], scores[draw]) for draw in draws]
+        shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in draws]
+        low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        share = max(0.0, _adjusted_r2(design, scores))
+        interval = Interval(share, max(0.0, float(low)), max(share, float(high)))
+        found.append(Importance(name, interval, max(0.0, float(np.quantile(shuffled, 0.95)))))
+    return sorted(found, key=lambda one: -one.share.value)
+
+
+def rank_correlation(x: Sequence[Any], y: Sequence[Any]) -> float:
+    """Spearman's rho; NaN where either side does not vary."""
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return float("nan")
+    return float(stats.spearmanr(x, y).statistic)
+
+
+def _design(column: "pd.Series[Any]") -> Vector:
+    if pd.api.types.is_numeric_dtype(column):
+        ranks = stats.rankdata(column.to_numpy(float)) / len(column)
+        columns = [ranks, ranks**2] if column.nunique() > 2 else [ranks]
+    else:
+        columns = [(column == value).to_numpy(float) for value in column.unique()[1:]]
+    return np.column_stack([np.ones(len(column)), *columns])
+
+
+def _adjusted_r2(design: Vector, scores: Vector) -> float:
+    total = float(((scores - scores.mean()) ** 2).sum())
+    rank = int(np.linalg.matrix_rank(design))
+    if total == 0 or len(scores) <= rank:
+        return 0.0
+    fitted = design @ np.linalg.lstsq(design, scores, rcond=None)[0]
+    residual = float(((scores - fitted) ** 2).sum())
+    return 1 - (residual / (len(scores) - rank)) / (total / (len(scores) - 1))

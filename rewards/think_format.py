@@ -1,0 +1,22 @@
+"""Whether a completion has the form ``<think>...</think> <answer>...</answer>``."""
+
+from typing import Any
+
+from rewards.score import Score
+
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+MINIMUM = 0.0
+
+
+def has_think_answer_form(text: str) -> bool:
+    """Whether each of the four tags occurs exactly once, and in order."""
+    if any(text.count(tag) != 1 for tag in TAGS):
+        return False
+    positions = [text.find(tag) for tag in TAGS]
+    return positions == sorted(positions)
+
+
+def score(text: str, answer: Any) -> Score:
+    """1 for the right form, else 0; the answer itself is not looked at."""
+    right = has_think_answer_form(text)
+    return Score(float(right), right, {"format": float(right)}, parsed=right)

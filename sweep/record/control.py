@@ -1,0 +1,101 @@
+"""Stopping a sweep: signals, budgets and the stop file become one orderly end."""
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ray import tune
+
+from sweep.record.folder import SweepFolder, command, request_stop
+from sweep.space.spec import LimitsSpec
+from trainer.commands.interrupt import on_interrupt
+from trainer.errors import StorageError
+
+POLL_S = 0.5
+
+
+class StopControl(tune.Stopper):  # type: ignore[misc]
+    """Asks all trials to stop at their next training step, once, for the first reason that comes up.
+
+    Tune asks ``stop_all`` ten times a second. A trial that sees the stop file saves a checkpoint and ends;
+    no new one is handed out; so the sweep ends by itself a training step later.
+    """
+
+    def __init__(
+        self, folder: SweepFolder, limits: LimitsSpec, gpus_per_trial: float, gpu_hours_before: float
+    ) -> None:
+        self.reason: str | None = None
+        self.interrupted = False
+        self.folder = folder
+        self._limits = limits
+        self._gpus_per_trial = gpus_per_trial
+        self._gpu_seconds = gpu_hours_before * 3600
+        self._halt: Callable[[], None] = lambda: None
+        self._running: Callable[[], int] = lambda: 0
+        self._started = self._polled = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune pickles its stopper; the callbacks belong to this process.
+        return {**self.__dict__, "_halt": None, "_running": None}
+
+    def attach(self, halt: Callable[[], None], running: Callable[[], int]) -> None:
+        """Name what ends the search and what counts the running trials."""
+        self._halt, self._running = halt, running
+
+    def request(self, reason: str, *, interrupted: bool) -> None:
+        """Stop for this reason; later ones are ignored."""
+        if self.reason is None:
+            self.reason, self.interrupted = reason, interrupted
+            request_stop(self.folder)
+            self._halt()
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Trials end by themselves."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Look at the clock, the budget, the stop file and the ledger.
+
+        Raises:
+            StorageError: the sweep's folder has disappeared.
+        """
+        now = time.monotonic()
+        if now - self._polled >= POLL_S:
+            self._gpu_seconds += (now - self._polled) * self._gpus_per_trial * self._running()
+            self._polled = now
+            self._poll(now)
+        return self.reason is not None and self._running() == 0
+
+    def _poll(self, now: float) -> None:
+        if not self.folder.ledger.exists() or not self.folder.space.exists():
+            raise StorageError(
+                f"the folder of sweep {self.folder.name} has disappeared",
+                str(self.folder.root),
+                "put it back, then resume",
+            )
+        limits = self._limits
+        if self.folder.stop.exists():
+            self.request("asked to stop", interrupted=True)
+        elif limits.time_budget_s is not None and now - self._started > limits.time_budget_s:
+            self.request(f"the time budget of {limits.time_budget_s:g} s is spent", interrupted=False)
+        elif limits.gpu_hours is not None and self._gpu_seconds > limits.gpu_hours * 3600:
+            self.request(f"the budget of {limits.gpu_hours:g} GPU hours is spent", interrupted=False)
+
+
+def orderly_signals(control: StopControl, say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """First SIGINT or SIGTERM: stop at the next training step. Second: KeyboardInterrupt at once.
+
+    The first is answered with the command to go on: where the signal reaches Ray's processes too (the end of a
+    batch job), Ray takes this process along before the sweep's last line.
+    """
+    resume = command("resume", control.folder)
+
+    def handle(received: signal.Signals) -> None:
+        if control.reason is not None:
+            raise KeyboardInterrupt
+        control.request(f"received {received.name}", interrupted=True)
+        say(f"stopping after the current training step; once more to stop at once. To go on later: {resume}")
+
+    return on_interrupt(handle)

@@ -1,0 +1,188 @@
+"""A sweep's folder: where its parts lie, who holds it, and how it is asked to stop."""
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from sweep.space.file import load_space
+from sweep.space.spec import SweepSpec
+from trainer.commands import run_folder
+from trainer.errors import MissingError, StorageError
+
+MARKER = "LOPTUNE_SWEEP"  # environment variable that every process of a running sweep carries
+LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver notice its death within 6 to 10 seconds
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """Paths of one sweep: ``runs/NAME``."""
+
+    runs_dir: Path
+    name: str
+
+    @property
+    def root(self) -> Path:
+        """The folder of the sweep."""
+        return self.runs_dir / self.name
+
+    @property
+    def space(self) -> Path:
+        """The search space with the trainer configuration resolved."""
+        return self.root / "space.lock.yaml"
+
+    @property
+    def ledger(self) -> Path:
+        """Every trial issued and every result, one line each: the truth from which a sweep is resumed."""
+        return self.root / "events.jsonl"
+
+    @property
+    def study(self) -> Path:
+        """The Optuna study, a mirror of the ledger."""
+        return self.root / "study.db"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the driver; names it."""
+        return self.root / "lock"
+
+    @property
+    def stop(self) -> Path:
+        """Its existence asks the driver and every rank to stop at the next training step."""
+        return self.root / "stop"
+
+    @property
+    def log(self) -> Path:
+        """What Ray and the driver have to say."""
+        return self.root / "driver.log"
+
+    @property
+    def report(self) -> Path:
+        """The report."""
+        return self.root / "report"
+
+    def trial(self, name: str) -> Path:
+        """The folder of one trial."""
+        return self.root / "trials" / name
+
+    def exists(self) -> bool:
+        """Whether a sweep was started here."""
+        return self.space.exists()
+
+
+def sweep_folder(runs_dir: Path, name: str) -> SweepFolder:
+    """The folder of a sweep that may or may not exist.
+
+    Raises:
+        ConfigError: the name could lead out of the runs folder or is otherwise not a plain name.
+    """
+    return SweepFolder(runs_dir.resolve(), run_folder.check_name(name))
+
+
+def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
+    """The folder of a sweep that was started before.
+
+    Raises:
+        ConfigError: not a plain name.
+        MissingError: no such sweep.
+        StorageError: the folder is there and its search space is not.
+    """
+    folder = sweep_folder(runs_dir, name)
+    if folder.exists():
+        return folder
+    if folder.ledger.exists():
+        raise StorageError(
+            f"sweep {name} has lost its search space", str(folder.space), "restore the file from a backup"
+        )
+    known = ", ".join(sorted(found.name for found in all_sweeps(runs_dir))) or "none"
+    raise MissingError(f"no sweep named {name}", str(folder.root), f"sweeps here: {known}")
+
+
+def all_sweeps(runs_dir: Path) -> list[SweepFolder]:
+    """The sweeps of a runs folder by name."""
+    spaces = sorted(runs_dir.resolve().glob("*/space.lock.yaml"))
+    return [SweepFolder(runs_dir.resolve(), space.parent.name) for space in spaces]
+
+
+def read_spec(folder: SweepFolder) -> SweepSpec:
+    """The search space a sweep was started with."""
+    return load_space(folder.space)
+
+
+def holder(folder: SweepFolder) -> run_folder.Holder | None:
+    """The process that holds a sweep, or None."""
+    return run_folder.holder(folder.root)
+
+
+def hold(folder: SweepFolder) -> AbstractContextManager[None]:
+    """Hold a sweep while its driver runs. The system lets go of it however the driver ends.
+
+    Raises:
+        NameHeldError: another process holds it.
+        StorageError: the folder cannot be written.
+    """
+    return run_folder.hold(folder.root, "sweep", _held_hint(folder))
+
+
+def raise_held(folder: SweepFolder) -> None:
+    """Raise if another process holds the sweep.
+
+    Raises:
+        NameHeldError: names the process.
+    """
+    run_folder.raise_held(folder.root, "sweep", _held_hint(folder))
+
+
+def request_stop(folder: SweepFolder) -> None:
+    """Ask the driver and all ranks to stop at the next training step."""
+    with contextlib.suppress(OSError):  # a folder that has disappeared stops the sweep by itself
+        folder.stop.touch()
+
+
+def leftovers(folder: SweepFolder) -> list[psutil.Process]:
+    """Processes on this machine that carry the sweep's marker, this one excepted."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(MARKER) == str(folder.root):
+                found.append(process)
+    return found
+
+
+def end_leftovers(folder: SweepFolder, wait_s: float = LEFTOVER_WAIT_S) -> int:
+    """Wait for what a dead driver left behind, then kill what is still there; returns how many were killed.
+
+    Call it while holding the sweep: then no live driver's processes can be meant.
+    """
+    deadline = time.monotonic() + wait_s
+    while (remaining := leftovers(folder)) and time.monotonic() < deadline:
+        time.sleep(0.3)
+    for process in remaining:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(remaining, timeout=5)
+    return len(remaining)
+
+
+def command(verb: str, folder: SweepFolder) -> str:
+    """A command line about this sweep, ready to be typed in the current folder."""
+    default = folder.runs_dir == Path("runs").resolve()
+    place = [] if default else ["--runs-dir", _shortest(folder.runs_dir)]
+    program = ["sweep"] if Path(sys.argv[0]).name == "sweep" else ["python", "-m", "sweep"]
+    return shlex.join([*program, verb, folder.name, *place])
+
+
+def _shortest(path: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def _held_hint(folder: SweepFolder) -> str:
+    return f"watch it with {command('status', folder)}, or choose another --name"

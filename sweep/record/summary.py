@@ -1,0 +1,178 @@
+"""What the ledger and the trials' folders say about a sweep; needs no Ray and no MLflow."""
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweep.record.folder import SweepFolder
+from sweep.record.parent_run import TrialOutcome
+from sweep.record.table import TrialRow, number, parameter_text
+from sweep.search.history import Configuration, Result, TrialKey, best, outcome, replay
+from sweep.space.checks import MAX_GRID
+from sweep.space.points import Space, fingerprint
+from sweep.space.spec import ObjectiveSpec, SweepSpec
+from trainer.tracking.records import read_records
+
+MAX_COUNTED = 1000  # points of a finite space that are compared one by one
+FAILURE_FILE = "failure.txt"  # in a trial's folder: the last thing that went wrong
+
+
+@dataclass(frozen=True)
+class Best:
+    """The winner of a sweep."""
+
+    configuration: int
+    score: float
+    seeds: int
+    parameters: dict[str, Any]
+
+    def text(self, objective: ObjectiveSpec) -> str:
+        """One line that names it."""
+        return (
+            f"best: configuration {self.configuration}  {parameter_text(self.parameters)}  "
+            f"{objective.metric} {number(self.score)} (mean of {self.seeds} seed{'s' * (self.seeds > 1)}, "
+            f"last {objective.window} evaluations)"
+        )
+
+
+def configurations(folder: SweepFolder) -> list[Configuration]:
+    """The configurations of a sweep, read without disturbing the driver that writes them."""
+    if not folder.ledger.exists():
+        return []
+    return replay(record for record, _ in read_records(folder.ledger))
+
+
+def trial_rows(spec: SweepSpec, folder: SweepFolder, running: bool = False) -> list[TrialRow]:
+    """One row for every trial proposed so far.
+
+    Args:
+        spec: the sweep's space.
+        folder: its folder.
+        running: whether a driver is at work; a trial that has started then counts as RUNNING.
+    """
+    return [
+        _row(configuration, seed, spec, folder, running)
+        for configuration in configurations(folder)
+        for seed in spec.seeds
+    ]
+
+
+def trial_outcomes(spec: SweepSpec, folder: SweepFolder) -> list[TrialOutcome]:
+    """How the trials that have ended did, for their MLflow runs."""
+    return [
+        TrialOutcome(
+            key=f"{folder.name}/{TrialKey(configuration.number, seed).name}",
+            run_name=TrialKey(configuration.number, seed).name,
+            state=result.state,
+            reason=failure_reason(result, folder.trial(TrialKey(configuration.number, seed).name)),
+            score=result.score,
+            tags=trial_tags(folder.name, configuration.number, seed),
+            params=configuration.resolved,
+        )
+        for configuration in configurations(folder)
+        for seed, result in configuration.results.items()
+    ]
+
+
+def trial_tags(sweep: str, configuration: int, seed: int) -> dict[str, str]:
+    """The MLflow tags that place a trial."""
+    trial = TrialKey(configuration, seed).name
+    return {
+        "loptune.sweep": sweep,
+        "loptune.trial": trial,
+        "loptune.configuration": str(configuration),
+        "loptune.seed": str(seed),
+        "loptune.run": f"{sweep}/{trial}",
+    }
+
+
+def best_configuration(spec: SweepSpec, folder: SweepFolder) -> Best | None:
+    """The complete configuration with the best mean score over its seeds."""
+    winner = best(configurations(folder), spec.seeds, spec.objective.mode)
+    if winner is None:
+        return None
+    score = outcome(winner, spec.seeds).score
+    assert score is not None
+    return Best(winner.number, score, len(spec.seeds), dict(winner.resolved))
+
+
+def planned_trials(spec: SweepSpec) -> int:
+    """How many trials a sweep will have; a finite space ends when it is exhausted."""
+    searched = spec.search.configurations
+    wanted = None if searched is None else len(spec.baselines) + searched
+    space = Space(spec.parameters)
+    if space.is_finite and space.grid_size(MAX_COUNTED + 1) <= MAX_COUNTED:
+        baselines = (space.complete(baseline, spec.base) for baseline in spec.baselines)
+        points = itertools.chain(baselines, space.grid(lambda parameter: parameter.options or []))
+        # Baselines are not run again, nor are points that differ only in a switch.
+        different = len({fingerprint(space.resolve(point, spec.base)) for point in points})
+        wanted = different if wanted is None else min(wanted, different)
+    elif wanted is None:
+        wanted = len(spec.baselines) + space.grid_size(MAX_GRID)
+    return wanted * len(spec.seeds)
+
+
+def gpu_hours_spent(spec: SweepSpec, folder: SweepFolder) -> float:
+    """GPU hours of the steps and evaluations that are on record."""
+    seconds = sum(
+        float(record.get("time/step") or 0) + float(record.get("time/evaluation") or 0)
+        for metrics in (folder.root / "trials").glob("*/metrics.jsonl")
+        for record, _ in read_records(metrics)
+    )
+    return seconds * spec.resources.gpus_per_trial / 3600
+
+
+def step_seconds(folder: SweepFolder) -> list[float]:
+    """The measured ``time/step`` of all trials of a sweep."""
+    return [
+        float(record["time/step"])
+        for metrics in (folder.root / "trials").glob("*/metrics.jsonl")
+        for record, _ in read_records(metrics)
+        if record.get("time/step") is not None
+    ]
+
+
+def failure_reason(result: Result, run_dir: Path) -> str:
+    """Why a trial failed: what its result says, else the last error of its ranks."""
+    if result.state != "FAIL":
+        return ""
+    return failure_note(run_dir) or result.reason
+
+
+def failure_note(run_dir: Path) -> str:
+    """The last thing that went wrong in a trial; empty if nothing did since it was last started."""
+    note = run_dir / FAILURE_FILE
+    return note.read_text(encoding="utf-8").strip() if note.exists() else ""
+
+
+def last_step(run_dir: Path) -> int:
+    """The last training step in a trial's ``metrics.jsonl``, from the end of the file."""
+    path = run_dir / "metrics.jsonl"
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        start = line.find('"step": ')
+        if start >= 0 and line.endswith("}"):
+            digits = line[start + 8 :].split(",", 1)[0].split("}", 1)[0]
+            return int(digits) if digits.isdigit() else 0
+    return 0
+
+
+def _row(configuration: Configuration, seed: int, spec: SweepSpec, folder: SweepFolder, running: bool) -> TrialRow:
+    key = TrialKey(configuration.number, seed)
+    run_dir = folder.trial(key.name)
+    result = configuration.results.get(seed)
+    row = TrialRow(key.name, configuration.number, seed, parameters=configuration.resolved)
+    row.step = last_step(run_dir)
+    row.total_steps = configuration.resolved.get("max_steps", spec.base.max_steps)
+    if result is not None:
+        row.state, row.score = result.state, result.score
+        row.reason = failure_reason(result, run_dir)
+    elif running and (run_dir / "config.yaml").exists():
+        row.state = "RUNNING"
+    return row

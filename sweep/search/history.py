@@ -1,0 +1,138 @@
+"""What a sweep has proposed and learned, replayed from the records of its ledger."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from sweep.search.ledger import Record
+from sweep.space.points import Parameters
+
+Origin = Literal["baseline", "search"]
+TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
+ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
+
+# Values of a record's "event".
+PROPOSED = "configuration"
+STARTED = "trial"
+ENDED = "result"
+
+
+@dataclass(frozen=True)
+class TrialKey:
+    """One trial of the sweep: a configuration with one seed."""
+
+    configuration: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Folder and run name, the same across restarts."""
+        return f"c{self.configuration:03d}-s{self.seed}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one trial ended."""
+
+    state: TrialState
+    score: float | None  # objective; of a stopped trial, its last one; None where it failed
+    step: int | None  # training step of the score
+    reason: str  # why it failed, else empty
+    time: float  # seconds since the epoch
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A point of the search space with what its seeds have shown so far."""
+
+    number: int
+    origin: Origin
+    parameters: Parameters  # the active parameters, switches included
+    resolved: Parameters  # every searched trainer key with the value it has here
+    fingerprint: str
+    attributes: Mapping[str, int]  # what the sampler noted at the proposal
+    time: float  # seconds since the epoch
+    results: Mapping[int, Result] = field(default_factory=dict)  # by seed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a configuration is worth, all of its seeds together."""
+
+    state: ConfigurationState
+    score: float | None = None
+    step: int | None = None
+    time: float | None = None  # seconds since the epoch
+
+
+def replay(records: Iterable[Record]) -> list[Configuration]:
+    """The configurations by number. Records of other kinds are passed over."""
+    configurations: list[Configuration] = []
+    for record in records:
+        if record.get("event") == PROPOSED:
+            configurations.append(configuration_of(record))
+        elif record.get("event") == ENDED:
+            add_result(configurations, record)
+    return configurations
+
+
+def configuration_of(record: Mapping[str, Any]) -> Configuration:
+    """The configuration that a record proposes."""
+    return Configuration(
+        number=record["configuration"],
+        origin=record["origin"],
+        parameters=record["parameters"],
+        resolved=record["resolved"],
+        fingerprint=record["fingerprint"],
+        attributes=record["attributes"],
+        time=record["time"],
+    )
+
+
+def add_result(configurations: list[Configuration], record: Mapping[str, Any]) -> None:
+    """Put the result of one trial into its configuration; a trial's first result stands."""
+    configuration = configurations[record["configuration"]]
+    if record["seed"] in configuration.results:
+        return
+    result = Result(
+        state=record["state"],
+        score=record["score"],
+        step=record["step"],
+        reason=record["reason"],
+        time=record["time"],
+    )
+    results = {**configuration.results, record["seed"]: result}
+    configurations[configuration.number] = replace(configuration, results=results)
+
+
+def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
+    """The state and score of a configuration.
+
+    It is RUNNING until all seeds have ended. Then it is FAIL if one seed failed (the mean of the others
+    would favour configurations that break on hard seeds), PRUNED if one was stopped early (score: the mean
+    of the last scores; step: the earliest), and COMPLETE otherwise (score: the mean).
+    """
+    if any(seed not in configuration.results for seed in seeds):
+        return Outcome("RUNNING")
+    results = [configuration.results[seed] for seed in seeds]
+    time = max(result.time for result in results)
+    scores = [result.score for result in results if result.score is not None]
+    if any(result.state == "FAIL" for result in results) or len(scores) < len(results):
+        return Outcome("FAIL", time=time)
+    steps = [result.step for result in results if result.step is not None]
+    state: ConfigurationState = "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
+    return Outcome(state, math.fsum(scores) / len(scores), min(steps, default=None), time)
+
+
+def best(configurations: Iterable[Configuration], seeds: Sequence[int], mode: str) -> Configuration | None:
+    """The COMPLETE configuration with the best score; the earlier one of equals."""
+    scored = [
+        (found.score, configuration)
+        for configuration in configurations
+        if (found := outcome(configuration, seeds)).state == "COMPLETE" and found.score is not None
+    ]
+    if not scored:
+        return None
+    sign = 1 if mode == "max" else -1
+    return max(scored, key=lambda pair: (sign * pair[0], -pair[1].number))[1]

@@ -1,0 +1,130 @@
+"""``study.db``: the sweep as an Optuna study in SQLite, for optuna-dashboard. A copy; nothing reads it back."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import optuna
+from optuna.exceptions import OptunaError
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from sweep.search.history import Configuration, outcome
+from sweep.search.study import direction, frozen_trial, notes
+from sweep.space.points import Space
+from sweep.space.spec import SweepSpec
+from trainer.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+LOCK_TIMEOUT_S = 1.0  # the driver waits no longer for a reader that holds the file
+
+
+class StudyMirror:
+    """Keeps the file equal to the configurations it is shown.
+
+    It is written anew when opened, then changed in place so that a dashboard stays connected. Where that
+    fails (the file is locked), a new file takes its place.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+
+    def __init__(self, path: Path, spec: SweepSpec, space: Space) -> None:
+        self.path = path
+        self._spec = spec
+        self._space = space
+        self._written: list[str] = []  # state in the file of each configuration
+        self._storage: RDBStorage | None = None
+
+    def sync(self, configurations: Sequence[Configuration]) -> None:
+        """Bring the file up to date.
+
+        Raises:
+            StorageError: the file has disappeared since the last time, or cannot be written.
+        """
+        states = [outcome(configuration, self._spec.seeds).state for configuration in configurations]
+        if self._storage is None:
+            self._rewrite(configurations)
+        elif not self.path.exists():
+            raise StorageError(
+                f"the sweep's study is gone: {self.path}", str(self.path), "put the folder back, then resume"
+            )
+        else:
+            try:
+                self._update(configurations, states)
+            except (SQLAlchemyError, OptunaError) as error:
+                logger.warning("%s: written anew (%s)", self.path, str(error).splitlines()[0])
+                self._rewrite(configurations)
+        self._written = list(states)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
+            self._storage = None
+
+    def _update(self, configurations: Sequence[Configuration], states: Sequence[str]) -> None:
+        changed = [
+            configuration
+            for configuration, state in zip(configurations, states, strict=True)
+            if configuration.number >= len(self._written) or self._written[configuration.number] != state
+        ]
+        if not changed:
+            return
+        study = optuna.load_study(study_name=self._spec.name, storage=self._storage)
+        for configuration in changed:
+            if configuration.number >= len(self._written):
+                study.add_trial(frozen_trial(self._spec, self._space, configuration))
+            else:
+                self._tell(study, configuration)
+
+    def _tell(self, study: optuna.Study, configuration: Configuration) -> None:
+        found = outcome(configuration, self._spec.seeds)
+        number = configuration.number
+        frozen = study.get_trials(deepcopy=False)[number]
+        trial = optuna.Trial(study, frozen._trial_id)
+        for key, value in notes(configuration).items():
+            trial.set_user_attr(key, value)
+        if found.state == "COMPLETE":
+            study.tell(number, found.score)
+            return
+        if found.state == "PRUNED" and found.score is not None:
+            trial.report(found.score, found.step or 0)
+        study.tell(number, state=TrialState[found.state])
+
+    def _rewrite(self, configurations: Sequence[Configuration]) -> None:
+        self.close()
+        draft = self.path.with_name(f".{self.path.name}.new")
+        try:
+            _unlink_with_journal(draft)
+            storage = _open(draft)
+            study = optuna.create_study(
+                study_name=self._spec.name, storage=storage, direction=direction(self._spec)
+            )
+            for configuration in configurations:
+                study.add_trial(frozen_trial(self._spec, self._space, configuration))
+            storage.remove_session()
+            storage.engine.dispose()
+            # SQLite would roll a dead writer's journal back into the new file.
+            _unlink_with_journal(self.path, keep_file=True)
+            os.replace(draft, self.path)
+            self._storage = _open(self.path)
+        except (OSError, SQLAlchemyError, OptunaError) as error:
+            raise StorageError(
+                f"cannot write the study: {str(error).splitlines()[0]}", str(self.path), "check the folder"
+            ) from error
+
+
+def _open(path: Path) -> RDBStorage:
+    return RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT_S}})
+
+
+def _unlink_with_journal(path: Path, *, keep_file: bool = False) -> None:
+    for suffix in ("-journal", "-wal", "-shm", *(() if keep_file else ("",))):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).unlink()

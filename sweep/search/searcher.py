@@ -1,0 +1,264 @@
+"""The Searcher that turns a search space into trials: baselines first, every configuration once per seed.
+
+The ledger (``events.jsonl``) is the only state. The study is built from it for every proposal and the
+sampler is seeded by the proposal's number, so a driver that is killed at any moment and started again goes
+on as if nothing had happened: what has no result yet is issued again.
+"""
+
+import itertools
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from sweep.search.history import (
+    ENDED,
+    PROPOSED,
+    STARTED,
+    TrialKey,
+    TrialState,
+    add_result,
+    configuration_of,
+    replay,
+)
+from sweep.search.ledger import Ledger
+from sweep.search.mirror import StudyMirror
+from sweep.search.study import ask, make_sampler
+from sweep.space.checks import MAX_GRID
+from sweep.space.points import Parameters, Space, fingerprint
+from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
+from trainer.errors import StorageError
+
+logger = logging.getLogger(__name__)
+
+SAMPLER_ATTEMPTS = 5  # proposals of a known configuration before others are tried
+RANDOM_ATTEMPTS = 20
+
+
+class ConfigurationSearcher(Searcher):  # type: ignore[misc]
+    """Proposes (configuration, seed) pairs to Tune and records how they ended.
+
+    ``suggest`` returns ``{"trial": "c003-s0", "configuration": 3, "seed": 0, "parameters": {...},
+    "overrides": {...}}``: ``overrides`` are the dotted trainer keys, seed included; ``parameters`` are the
+    active parameters with the switches. Use it with ``num_samples=-1``; it says itself when it is finished.
+
+    A new searcher on an old ledger issues again every pair without a result. Only after ``Tuner.restore``,
+    where Tune itself still has such trials, ``restore`` and ``reconcile`` keep them from being issued twice.
+
+    Args:
+        spec: the checked search space.
+        ledger_path: ``events.jsonl``; made if it does not exist, its folder exists.
+        study_path: the copy for optuna-dashboard; none if null.
+
+    Raises:
+        StorageError: the ledger cannot be read.
+    """
+
+    def __init__(self, spec: SweepSpec, ledger_path: Path, study_path: Path | None = None) -> None:
+        super().__init__(metric=SCORE, mode=spec.objective.mode)
+        self.spec = spec
+        self.space = Space(spec.parameters)
+        self.ledger = Ledger(ledger_path)
+        self.configurations = replay(self.ledger.records)
+        self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
+        self.halted = False
+        self._study_path = study_path
+        self._mirror: StudyMirror | None = None
+        self._failure: StorageError | None = None
+        self._mirror_changes()
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next trial, or ``Searcher.FINISHED``.
+
+        Raises:
+            StorageError: the ledger or its copy cannot be written.
+        """
+        self._raise_failure()
+        key = None if self.halted else self._next_pair()
+        if key is None:
+            return Searcher.FINISHED
+        self._append(event=STARTED, trial_id=trial_id, configuration=key.configuration, seed=key.seed)
+        self.running[trial_id] = key
+        configuration = self.configurations[key.configuration]
+        return {
+            "trial": key.name,
+            "configuration": key.configuration,
+            "seed": key.seed,
+            "parameters": dict(configuration.parameters),
+            "overrides": {**configuration.resolved, "seed": key.seed},
+        }
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Nothing to learn before the end, but the first chance to stop on a lost ledger."""
+        self._raise_failure()
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Record how a trial ended.
+
+        COMPLETE: it trained to its end. PRUNED: it was stopped before, and counts with its last score.
+        FAIL: it died, or its score is no finite number. A trial that was interrupted, or that ends after
+        ``halt`` without being finished, keeps its place and is issued again by the next searcher.
+        """
+        key = self.running.pop(trial_id, None)
+        result = result or {}
+        finished = bool(result.get(FINISHED_KEY))
+        if key is None or result.get(INTERRUPTED_KEY) or (self.halted and (error or not finished)):
+            return
+        state, score, reason = _judge(result, finished=finished, error=error)
+        step = result.get(STEP)
+        record = self._append(
+            event=ENDED,
+            trial_id=trial_id,
+            configuration=key.configuration,
+            seed=key.seed,
+            state=state,
+            score=score,
+            step=None if step is None else int(step),
+            reason=reason,
+        )
+        add_result(self.configurations, record)
+        self._mirror_changes()
+
+    def halt(self) -> None:
+        """Propose nothing more; what is stopped from now on keeps its place for ``sweep resume``."""
+        self.halted = True
+
+    def close(self) -> None:
+        """Let go of the study's file."""
+        if self._mirror is not None:
+            self._mirror.close()
+
+    @property
+    def open_pairs(self) -> Iterator[TrialKey]:
+        """Trials of known configurations that have no result, in the order in which they are issued."""
+        return (
+            TrialKey(configuration.number, seed)
+            for configuration in self.configurations
+            for seed in self.spec.seeds
+            if seed not in configuration.results
+        )
+
+    def reconcile(self, live: Collection[str]) -> list[TrialKey]:
+        """After ``restore``: give up the trials whose Tune id is not in ``live``; they are issued again."""
+        orphans = [trial_id for trial_id in self.running if trial_id not in live]
+        return [self.running.pop(trial_id) for trial_id in orphans]
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write which Tune ids are running; all else is in the ledger."""
+        issued = {trial_id: [key.configuration, key.seed] for trial_id, key in self.running.items()}
+        Path(checkpoint_path).write_text(json.dumps({"running": issued}), encoding="utf-8")
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Read the ledger again, and take up the trials that ran when Tune's state was saved."""
+        self.ledger = Ledger(self.ledger.path)
+        self.configurations = replay(self.ledger.records)
+        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        still_open = set(self.open_pairs)
+        pairs = {trial_id: TrialKey(*pair) for trial_id, pair in state["running"].items()}
+        self.running = {trial_id: key for trial_id, key in pairs.items() if key in still_open}
+        self._mirror_changes()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune pickles the searcher with its settings; a database connection cannot be.
+        return {**self.__dict__, "_mirror": None}
+
+    def _next_pair(self) -> TrialKey | None:
+        taken = set(self.running.values())
+        while True:
+            waiting = next((key for key in self.open_pairs if key not in taken), None)
+            if waiting is not None or not self._propose():
+                return waiting
+
+    def _propose(self) -> bool:
+        """Write the next configuration into the ledger; whether there is one."""
+        number, baselines = len(self.configurations), self.spec.baselines
+        limit = self.spec.search.configurations
+        noted: dict[str, int] = {}
+        if number < len(baselines):
+            point: Parameters | None = self.space.complete(baselines[number], self.spec.base)
+        elif limit is not None and number - len(baselines) >= limit:
+            return False
+        else:
+            point, noted = self._search(number)
+        if point is None:
+            logger.info("every configuration of the space has been tried")
+            return False
+        resolved = self.space.resolve(point, self.spec.base)
+        record = self._append(
+            event=PROPOSED,
+            configuration=number,
+            origin="baseline" if number < len(baselines) else "search",
+            parameters=point,
+            resolved=resolved,
+            fingerprint=fingerprint(resolved),
+            attributes=noted,
+        )
+        self.configurations.append(configuration_of(record))
+        self._mirror_changes()
+        return True
+
+    def _search(self, number: int) -> tuple[Parameters | None, dict[str, int]]:
+        """A point that was not tried yet: the same training with the same seeds would say nothing new."""
+        known = {configuration.fingerprint for configuration in self.configurations}
+
+        def is_new(point: Parameters) -> bool:
+            return fingerprint(self.space.resolve(point, self.spec.base)) not in known
+
+        settings = self.spec.search
+        if settings.sampler != "grid":
+            for attempt in range(SAMPLER_ATTEMPTS + RANDOM_ATTEMPTS):
+                if attempt == SAMPLER_ATTEMPTS:
+                    settings = settings.model_copy(update={"sampler": "random"})
+                sampler = make_sampler(settings, self.space, number, attempt)
+                point, noted = ask(self.spec, self.space, self.configurations, sampler)
+                if is_new(point):
+                    return point, noted
+        if not self.space.is_finite:
+            return None, {}
+        points = list(itertools.islice(self.space.grid(lambda parameter: parameter.options or []), MAX_GRID))
+        # In random order, so that a sweep cut short has not only seen one corner of the space.
+        random.Random(settings.seed).shuffle(points)
+        return next(filter(is_new, points), None), {}
+
+    def _append(self, **record: Any) -> dict[str, Any]:
+        try:
+            return self.ledger.append({**record, "time": time.time()})
+        except StorageError as error:
+            self._failure = error
+            raise
+
+    def _mirror_changes(self) -> None:
+        if self._study_path is None:
+            return
+        if self._mirror is None:
+            self._mirror = StudyMirror(self._study_path, self.spec, self.space)
+        try:
+            self._mirror.sync(self.configurations)
+        except StorageError as error:
+            self._failure = error
+            raise
+
+    def _raise_failure(self) -> None:
+        # Tune turns an exception of `on_trial_complete` into a failed trial; said again here, it ends the sweep.
+        if self._failure is not None:
+            raise self._failure
+
+
+def _judge(result: dict[str, Any], *, finished: bool, error: bool) -> tuple[TrialState, float | None, str]:
+    """State, score and reason of failure of a trial that ended for good."""
+    if result.get(REASON_KEY):
+        return "FAIL", None, str(result[REASON_KEY])
+    if error:
+        return "FAIL", None, "died, and its retries are spent"
+    score = result.get(SCORE)
+    if score is None:
+        return "FAIL", None, "ended before its first evaluation"
+    if not math.isfinite(score):
+        return "FAIL", None, f"score is {score}"
+    return ("COMPLETE" if finished else "PRUNED"), float(score), ""

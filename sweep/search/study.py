@@ -1,0 +1,152 @@
+"""A sweep's history as an Optuna study: to ask for the next configuration, and to look at in a dashboard."""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from sweep.search.history import Configuration, outcome
+from sweep.space.parameters import ParameterSpec
+from sweep.space.points import Parameters, Space
+from sweep.space.spec import SearchSpec, SweepSpec
+
+# Optuna announces every study and trial on the console, where the sweep has a table of its own.
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def distribution(parameter: ParameterSpec) -> BaseDistribution | None:
+    """Optuna's form of a range; None for a fixed value, which a sampler need not know."""
+    if parameter.kind == "value":
+        return None
+    if parameter.kind == "choice":
+        return CategoricalDistribution([_label(option) for option in parameter.choice or []])
+    low, high, step = parameter.bounds
+    # The high end must lie on the steps, or Optuna moves it with a warning.
+    top = (parameter.options or [high])[-1]
+    if parameter.kind in ("int", "logint"):
+        return IntDistribution(int(low), int(top), log=parameter.kind == "logint", step=int(step or 1))
+    return FloatDistribution(low, top, log=parameter.kind == "loguniform", step=step)
+
+
+def sample(space: Space, trial: optuna.Trial) -> Parameters:
+    """Ask a trial for every parameter that turns out to be active."""
+
+    def choose(key: str, parameter: ParameterSpec) -> Any:
+        range_ = distribution(parameter)
+        if isinstance(range_, CategoricalDistribution):
+            chosen = trial.suggest_categorical(key, range_.choices)
+            return next(option for option in parameter.options or [] if _label(option) == chosen)
+        if isinstance(range_, IntDistribution):
+            return trial.suggest_int(key, range_.low, range_.high, step=range_.step, log=range_.log)
+        if isinstance(range_, FloatDistribution):
+            number = trial.suggest_float(key, range_.low, range_.high, step=range_.step, log=range_.log)
+            # Optuna's 0.1 + 2 * 0.1 is not the 0.3 of a baseline or a grid.
+            return min(parameter.options or [number], key=lambda option: abs(option - number))
+        return parameter.value
+
+    return space.walk(choose)
+
+
+def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) -> BaseSampler:
+    """The sampler of one proposal, seeded by (search.seed, number, attempt).
+
+    A fresh seed for every proposal makes it a function of the history alone: nothing is lost with the
+    process, and a restored sampler cannot repeat itself.
+    """
+    seed = int(np.random.SeedSequence([search.seed, number, attempt]).generate_state(1)[0])
+    startup = search.startup
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        if search.sampler == "tpe":
+            # Parameters with conditions are modelled in groups that occur together; running trials count
+            # as bad ones, so that parallel proposals spread.
+            return optuna.samplers.TPESampler(
+                n_startup_trials=startup or 10, multivariate=True, group=True, constant_liar=True, seed=seed
+            )
+        if search.sampler == "gp":
+            return optuna.samplers.GPSampler(
+                n_startup_trials=startup or 10, seed=seed, warn_independent_sampling=False
+            )
+        if search.sampler == "nsga2":
+            return optuna.samplers.NSGAIISampler(population_size=max(2, startup or 50), seed=seed)
+        return optuna.samplers.RandomSampler(seed=seed)
+
+
+def ask(
+    spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler
+) -> tuple[Parameters, dict[str, int]]:
+    """The sampler's next point, and the numbers it noted about it."""
+    study = optuna.create_study(direction=direction(spec), sampler=sampler)
+    for configuration in configurations:
+        study.add_trial(frozen_trial(spec, space, configuration, for_sampler=True))
+    trial = study.ask()
+    parameters = sample(space, trial)
+    noted = study.get_trials(deepcopy=False)[-1].system_attrs
+    return parameters, {key: value for key, value in noted.items() if isinstance(value, int)}
+
+
+def frozen_trial(
+    spec: SweepSpec, space: Space, configuration: Configuration, *, for_sampler: bool = False
+) -> FrozenTrial:
+    """A configuration as a trial of the study.
+
+    A baseline may have values outside of the ranges, which no sampler expects. The study that people look
+    at shows its score and the values that Optuna can hold; a sampler sees an empty failed trial, so that
+    numbers agree.
+    """
+    found = outcome(configuration, spec.seeds)
+    inside = space.contains(configuration.parameters)
+    if for_sampler and not inside:
+        return optuna.create_trial(state=TrialState.FAIL)
+    params, distributions = {}, {}
+    for key, value in configuration.parameters.items():
+        range_ = distribution(space.parameters[key])
+        if range_ is not None and space.parameters[key].contains(value):
+            params[key], distributions[key] = _in_optuna(value, range_), range_
+    system_attrs: dict[str, Any] = dict(configuration.attributes)
+    stops = {found.step or 0: found.score} if found.state == "PRUNED" and found.score is not None else {}
+    trial = optuna.create_trial(
+        state=TrialState[found.state],
+        value=found.score,
+        params=params,
+        distributions=distributions,
+        user_attrs={} if for_sampler else notes(configuration),
+        system_attrs=system_attrs,
+        intermediate_values=stops,
+    )
+    trial.datetime_start = datetime.fromtimestamp(configuration.time)
+    if found.time is not None:
+        trial.datetime_complete = datetime.fromtimestamp(max(found.time, configuration.time))
+    return trial
+
+
+def _in_optuna(value: Any, range_: BaseDistribution) -> Any:
+    if isinstance(range_, CategoricalDistribution):
+        return _label(value)
+    return int(value) if isinstance(range_, IntDistribution) else float(value)
+
+
+def notes(configuration: Configuration) -> Mapping[str, Any]:
+    """What a person looking at a trial of the study wants to know besides its parameters."""
+    scores = {str(seed): result.score for seed, result in sorted(configuration.results.items())}
+    reasons = {str(seed): r.reason for seed, r in sorted(configuration.results.items()) if r.reason}
+    notes = {"origin": configuration.origin, "configuration": configuration.resolved, "scores": scores}
+    return {**notes, "failures": reasons} if reasons else notes
+
+
+def direction(spec: SweepSpec) -> str:
+    """Optuna's word for the objective's mode."""
+    return "maximize" if spec.objective.mode == "max" else "minimize"
+
+
+def _label(option: Any) -> Any:
+    """A choice as a value that Optuna can store: lists and mappings as JSON text."""
+    return option if option is None or isinstance(option, bool | int | float | str) else json.dumps(option)

@@ -1,0 +1,128 @@
+"""Reading and writing search spaces.
+
+``load_space`` checks everything that can be checked before a trial starts: names, ranges, conditions and
+baselines are tried against the trainer's configuration.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweep.space.checks import check_space, place
+from sweep.space.spec import SweepSpec
+from trainer.config.schema import (
+    TrainConfig,
+    apply_overrides,
+    check_key,
+    dotted_keys,
+    find_spec,
+    load_config,
+    parse_override,
+)
+from trainer.config.yaml_document import KeyPath, YamlDocument, dotted, nearest, read_yaml, validate
+from trainer.errors import ConfigError
+
+
+def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
+    """Read a search space, apply the overrides and check all of it against the trainer.
+
+    Args:
+        path: YAML file.
+        overrides: ``key=value`` with keys of the search space (``search.configurations=4``), or
+            ``trainer.KEY=value`` for a key of the trainer (``trainer.optim.lr=1e-4``).
+
+    Raises:
+        ConfigError: what is wrong, with file, line, key and the nearest valid key.
+        MissingError: a named file does not exist.
+    """
+    return resolve_space(read_yaml(path), path.parent, overrides)
+
+
+def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str] = ()) -> SweepSpec:
+    """As ``load_space``, for a document whose trainer file is named relative to ``folder``."""
+    document = _apply_space_overrides(document, overrides)
+    spec = validate(SweepSpec, document)
+    base = _resolve_trainer(spec, folder, document)
+    spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": base})})
+    check_space(spec, document)
+    return spec
+
+
+def with_more_configurations(spec: SweepSpec, more: int) -> SweepSpec:
+    """The space with a larger ``search.configurations``."""
+    search = spec.search.model_copy(update={"configurations": (spec.search.configurations or 0) + more})
+    return spec.model_copy(update={"search": search})
+
+
+def dump_space(spec: SweepSpec) -> str:
+    """The space as YAML text that ``load_space`` reads back, with the trainer configuration resolved."""
+    data = spec.model_dump(mode="json", by_alias=True)
+    data["parameters"] = {
+        key: parameter.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        for key, parameter in spec.parameters.items()
+    }
+    return yaml.safe_dump(data, sort_keys=False)
+
+
+@dataclass(frozen=True)
+class _OverriddenDocument(YamlDocument):
+    """A document some of whose keys came from the command line."""
+
+    overridden: frozenset[KeyPath] = frozenset()
+
+    def where(self, path: KeyPath) -> str:
+        if any(path[: len(key)] == key for key in self.overridden):
+            return f"command line, key {dotted(path)}"
+        return super().where(path)
+
+
+def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> YamlDocument:
+    data = copy.deepcopy(document.data)
+    places = [_override_place(text) for text in overrides]
+    for path, value in places:
+        parent: Any = data
+        for part in path[:-1]:
+            if part == "trainer" and isinstance(parent.get("trainer"), str):
+                parent["trainer"] = {"preset": parent["trainer"]}
+            below = parent.get(part)
+            parent[part] = below if isinstance(below, dict) else {}
+            parent = parent[part]
+        parent[path[-1]] = value
+    overridden = frozenset(path for path, _ in places)
+    return _OverriddenDocument(data, document.lines, document.source, overridden)
+
+
+def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
+    key, value = parse_override(text)
+    head, _, rest = key.partition(".")
+    if head not in SweepSpec.model_fields:
+        hint = f"write trainer.{text}" if key in dotted_keys() else nearest(head, SweepSpec.model_fields)
+        raise ConfigError(f"unknown key {key}", f"command line, key {key}", hint)
+    if head == "trainer" and rest not in ("", "preset"):
+        return ("trainer", "overrides", rest.removeprefix("overrides.")), value
+    if head == "parameters" and rest:
+        return ("parameters", rest), value
+    return tuple(key.split(".")), value
+
+
+def _resolve_trainer(spec: SweepSpec, folder: Path, document: YamlDocument) -> TrainConfig:
+    trainer = spec.trainer
+    if trainer.config is not None:
+        base = trainer.config
+    else:
+        assert trainer.preset is not None
+        preset = trainer.preset
+        # A file is named relative to the search space, like `extends:` in a trainer file.
+        base = load_config(str(find_spec(preset, folder)) if preset.endswith((".yaml", ".yml")) else preset)
+    for key in trainer.overrides:
+        check_key(key, place(document, ("trainer", "overrides", key)))
+    try:
+        return apply_overrides(base, trainer.overrides) if trainer.overrides else base
+    except ConfigError as error:
+        key = next((key for key in trainer.overrides if error.where.endswith(f"key {key}")), "")
+        path = ("trainer", "overrides", key) if key else ("trainer", "overrides")
+        raise ConfigError(error.what, document.where(path), error.hint) from None

@@ -1,0 +1,137 @@
+"""The searched parameters of a search space: what values one may take and when it is active."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from trainer.config.schema import Section
+from trainer.config.yaml_document import read_scalars
+
+
+def same_value(left: Any, right: Any) -> bool:
+    """Equality that tells ``true`` from 1."""
+    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
+
+
+Scalars = Annotated[Any, BeforeValidator(read_scalars)]
+ValueMapping = Annotated[dict[str, Any], BeforeValidator(read_scalars)]
+FloatRange = tuple[float, float]
+SteppedRange = tuple[float, float, Annotated[float, Field(gt=0)]]
+IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
+
+KINDS = ("choice", "uniform", "loguniform", "quniform", "int", "logint", "value")
+
+
+class ParameterSpec(Section):
+    """One parameter: exactly one kind of range, and the condition under which it is searched."""
+
+    choice: Annotated[list[Any], BeforeValidator(read_scalars)] | None = Field(
+        None, description="one of these values", min_length=1
+    )
+    uniform: FloatRange | None = Field(None, description="[low, high]")
+    loguniform: FloatRange | None = Field(None, description="[low, high], uniform in the logarithm")
+    quniform: SteppedRange | None = Field(None, description="[low, high, step]")
+    integer: IntegerRange | None = Field(None, alias="int", description="[low, high] or [low, high, step]")
+    logint: tuple[int, int] | None = Field(None, description="[low, high], uniform in the logarithm")
+    value: Scalars = Field(None, description="always this value")
+    when: ValueMapping = Field(
+        default_factory=dict, description="active only where these parameters have these values (or one of a list)"
+    )
+    otherwise: Scalars = Field(
+        None, alias="else", description="the value while inactive; the trainer preset's if not written"
+    )
+
+    @property
+    def kind(self) -> str:
+        """Which of ``KINDS`` was written."""
+        return next(kind for kind in KINDS if _field(kind) in self.model_fields_set)
+
+    @property
+    def has_otherwise(self) -> bool:
+        """Whether ``else:`` was written (its value may be null)."""
+        return "otherwise" in self.model_fields_set
+
+    @property
+    def bounds(self) -> tuple[float, float, float | None]:
+        """Low, high and step (null where continuous) of a numeric range."""
+        numbers: Sequence[float] = getattr(self, _field(self.kind))
+        if self.kind == "int":
+            return numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else 1
+        if self.kind == "logint":
+            return numbers[0], numbers[1], 1
+        return numbers[0], numbers[1], numbers[2] if self.kind == "quniform" else None
+
+    @property
+    def options(self) -> list[Any] | None:
+        """All possible values, or None for a range that is not enumerated."""
+        if self.kind == "choice":
+            return list(self.choice or [])
+        if self.kind == "value":
+            return [self.value]
+        if self.kind == "int":
+            low, high, step = self.bounds
+            return list(range(int(low), int(high) + 1, int(step or 1)))
+        if self.kind == "quniform":
+            low, high, step = self.bounds
+            assert step is not None
+            # Rounded to 12 digits: 0.1 + 2 * 0.1 must read 0.3 in tables and file names.
+            return [round(low + step * index, 12) for index in range(int((high - low) / step + 1e-9) + 1)]
+        return None
+
+    @property
+    def extremes(self) -> list[Any]:
+        """The values to try against the configuration: every choice, or both ends."""
+        if self.kind in ("choice", "value"):
+            return self.options or []
+        low, high, _ = self.bounds
+        return [int(low), int(high)] if self.kind in ("int", "logint") else [low, high]
+
+    def contains(self, value: Any) -> bool:
+        """Whether a value lies in the range."""
+        options = self.options
+        if options is not None and self.kind in ("choice", "value"):
+            return any(same_value(value, option) for option in options)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if options is not None:
+            return any(math.isclose(value, option, rel_tol=1e-9, abs_tol=1e-12) for option in options)
+        low, high, _ = self.bounds
+        return low <= value <= high and (self.kind != "logint" or float(value).is_integer())
+
+    @model_validator(mode="after")
+    def _check(self) -> "ParameterSpec":
+        written = [kind for kind in KINDS if _field(kind) in self.model_fields_set]
+        if len(written) != 1:
+            found = f"found {' and '.join(written)}" if written else "found none"
+            raise ValueError(f"write exactly one of {', '.join(KINDS)}; {found}")
+        if self.has_otherwise and not self.when:
+            raise ValueError("`else` needs a `when`")
+        if self.kind == "choice":
+            _check_choice(self.choice or [])
+        elif self.kind != "value":
+            _check_bounds(self.kind, *self.bounds)
+        return self
+
+
+def _field(kind: str) -> str:
+    return "integer" if kind == "int" else kind
+
+
+def _check_choice(values: Sequence[Any]) -> None:
+    for index, value in enumerate(values):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"choice lists {value}")
+        # `1` and `true` are the same choice to Optuna as well, so plain equality is meant here.
+        if value in values[:index]:
+            raise ValueError(f"choice lists {value!r} twice")
+
+
+def _check_bounds(kind: str, low: float, high: float, step: float | None) -> None:
+    if not low < high:
+        raise ValueError(f"{kind}: low {low} must be below high {high}")
+    if kind.startswith("log") and low <= 0:
+        raise ValueError(f"{kind}: low {low} must be above 0 on a logarithmic scale")
+    if step is not None and not 0 < step <= high - low:
+        raise ValueError(f"{kind}: step {step} must be above 0 and at most high - low")

@@ -1,0 +1,194 @@
+"""The search space: what a sweep searches, how it scores, schedules and limits its trials.
+
+The YAML file is the one of ``search_spaces/``; `sweep.space.file` reads and `sweep.space.checks` checks it.
+"""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from sweep.space.parameters import ParameterSpec, ValueMapping
+from trainer.commands.run_folder import NAME_RULE, is_name
+from trainer.config.schema import Count, NonNegative, Positive, Section, TrainConfig
+
+# Keys of the results a trial reports to Tune after every evaluation.
+SCORE = "score"  # objective: mean of the last `window` evaluations
+STEP = "step"  # training step of the evaluation
+EVALUATION = "evaluation"  # evaluations after the first training step; the schedulers' time
+FINISHED_KEY = "finished"  # true when the trial trained to its end
+INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial keeps its place and goes on later
+REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
+
+
+class TrainerSpec(Section):
+    """What every trial starts from."""
+
+    preset: str | None = Field(None, description="preset name or YAML file (relative to the search space)")
+    overrides: ValueMapping = Field(default_factory=dict, description="dotted trainer keys -> values")
+    config: TrainConfig | None = Field(
+        None, description="resolved configuration, as space.lock.yaml keeps it; replaces the preset"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "TrainerSpec":
+        if self.preset is None and self.config is None:
+            raise ValueError("name a preset or a trainer file: trainer.preset")
+        return self
+
+
+class ObjectiveSpec(Section):
+    """The number a sweep optimises."""
+
+    metric: str = Field("eval/accuracy", description="evaluation metric")
+    mode: Literal["max", "min"] = Field("max", description="whether larger or smaller is better")
+    window: Count = Field(3, description="score = mean of the last N evaluations")
+
+
+class SearchSpec(Section):
+    """Which configurations are tried."""
+
+    sampler: Literal["tpe", "random", "grid", "gp", "nsga2"] = Field(
+        "tpe", description="how configurations are proposed"
+    )
+    configurations: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="configurations to propose besides the baselines; the whole grid if null"
+    )
+    seed: int = Field(0, description="seed of the sampler", ge=0)
+    startup: Count | None = Field(
+        None,
+        description="random configurations before the sampler learns (baselines count); nsga2: population size",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "SearchSpec":
+        if self.configurations is None and self.sampler != "grid":
+            raise ValueError(f"say how many configurations {self.sampler} may propose: search.configurations")
+        return self
+
+
+class AshaSpec(Section):
+    """Asynchronous successive halving."""
+
+    grace_period: Count = Field(1, description="evaluations before a trial may be stopped")
+    reduction_factor: Annotated[float, Field(gt=1)] = Field(3, description="one of N goes on at each rung")
+    brackets: Count = Field(1, description="brackets with later first rungs")
+
+
+class MedianSpec(Section):
+    """Stop a trial whose best score is below the median of the others' running means."""
+
+    grace_period: Count = Field(1, description="evaluations before a trial may be stopped")
+    min_samples: Count = Field(3, description="trials needed for a median")
+
+
+class SchedulerSpec(Section):
+    """Early stopping; none where neither is set."""
+
+    asha: AshaSpec | None = Field(None, description="asynchronous successive halving")
+    median: MedianSpec | None = Field(None, description="median stopping rule")
+
+    @model_validator(mode="after")
+    def _check(self) -> "SchedulerSpec":
+        if self.asha and self.median:
+            raise ValueError("choose one of asha and median")
+        return self
+
+
+def _read_scheduler(value: Any) -> Any:
+    if value is None or value == "none":
+        return {}
+    if isinstance(value, str):
+        return {value: {}}
+    if isinstance(value, dict):  # `asha:` with nothing behind it means its defaults
+        return {key: {} if item is None and len(value) == 1 else item for key, item in value.items()}
+    return value
+
+
+class ResourcesSpec(Section):
+    """What one trial occupies, besides one CPU for its own bookkeeping."""
+
+    gpus_per_trial: NonNegative = Field(0, description="GPUs; one worker drives one; below 1 is a share")
+    workers_per_trial: Count = Field(1, description="rank processes")
+    cpus_per_worker: Count = Field(1, description="CPU cores of a rank")
+    placement: Literal["PACK", "STRICT_PACK"] = Field(
+        "STRICT_PACK", description="STRICT_PACK: all workers on one node; PACK: if possible"
+    )
+
+    @property
+    def gpus_per_worker(self) -> float:
+        """GPUs of one rank."""
+        return self.gpus_per_trial / self.workers_per_trial
+
+    @model_validator(mode="after")
+    def _check(self) -> "ResourcesSpec":
+        shared = self.gpus_per_trial < 1 and self.workers_per_trial == 1
+        if self.gpus_per_trial and not shared and self.gpus_per_trial != self.workers_per_trial:
+            raise ValueError(
+                f"one worker drives one GPU: workers_per_trial is {self.workers_per_trial}, "
+                f"gpus_per_trial is {self.gpus_per_trial:g}"
+            )
+        return self
+
+
+class LimitsSpec(Section):
+    """What a sweep may spend."""
+
+    max_concurrent: Count | None = Field(None, description="trials at a time; what fits if null")
+    max_failures: Annotated[int, Field(ge=0)] = Field(2, description="retries of a trial that dies")
+    time_budget_s: Positive | None = Field(None, description="stop after this long [s]")
+    gpu_hours: Positive | None = Field(None, description="stop after this many GPU hours")
+    stall_timeout_s: Positive = Field(
+        1800, description="a trial that neither trains a step nor evaluates for this long counts as failed [s]"
+    )
+
+
+class SweepSpec(Section):
+    """A search space, read and checked."""
+
+    name: str = Field(description="name of the sweep: its folder and its MLflow experiment")
+    trainer: Annotated[
+        TrainerSpec, BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value)
+    ] = Field(description="what every trial starts from")
+    objective: ObjectiveSpec = Field(ObjectiveSpec(), description="the number to optimise")
+    parameters: dict[str, ParameterSpec] = Field(
+        default_factory=dict, description="trainer key or switch -> range"
+    )
+    baselines: list[ValueMapping] = Field(default_factory=list, description="configurations to run first")
+    search: SearchSpec = Field(description="which configurations are tried")
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+        [0], description="every configuration runs once per seed", min_length=1
+    )
+    scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler)] = Field(
+        SchedulerSpec(), description="none, asha or median"
+    )
+    resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")
+    limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")
+
+    @property
+    def base(self) -> TrainConfig:
+        """The trainer configuration that parameters are applied to."""
+        assert self.trainer.config is not None, "load_space resolves it"
+        return self.trainer.config
+
+    @property
+    def evaluations(self) -> int | None:
+        """Evaluations of a trial after its first step; None where the data or a parameter decides."""
+        steps, every = self.base.max_steps, self.base.evaluation.every_steps
+        if steps is None or {"max_steps", "evaluation.every_steps"} & set(self.parameters):
+            return None
+        return math.ceil(steps / every)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not is_name(name):
+            raise ValueError(f"a name has {NAME_RULE}")
+        return name
+
+    @field_validator("seeds")
+    @classmethod
+    def _check_seeds(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) != len(seeds):
+            raise ValueError(f"seeds must differ: {seeds}")
+        return seeds

@@ -1,0 +1,233 @@
+"""Starting Ray for a sweep: what the machine or cluster has, and whether a trial fits."""
+
+import contextlib
+import functools
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweep.space.spec import ResourcesSpec
+from trainer.errors import ConfigError, MissingError
+
+OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
+
+_ENVIRONMENT = {
+    "AIR_VERBOSITY": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # A relative path in a configuration means the folder the sweep was started in.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # What workers and the raylet print is in stderr.log and Ray's own logs; between our lines it would be noise.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # A diverged trial reports no score.
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """CPUs and GPUs of one machine."""
+
+    cpus: float
+    gpus: float
+
+
+def local_node(cpus: int | None = None) -> Node:
+    """The machine this runs on, without asking Ray (which takes seconds to import).
+
+    Args:
+        cpus: the number to use instead of the one found.
+    """
+    return Node(cpus or _usable_cpus(), _visible_gpus())
+
+
+def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
+    """Trials that fit on the nodes at one time; each stays on one node under STRICT_PACK."""
+    workers, by_node = resources.workers_per_trial, [_workers_on(resources, node) for node in nodes]
+    if resources.placement == "PACK":
+        return sum(by_node) // workers
+    return sum(fitting // workers for fitting in by_node)
+
+
+def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
+    """Refuse a trial that could never start.
+
+    Raises:
+        MissingError: what one trial needs against what is present.
+    """
+    if slots(resources, nodes) > 0:
+        return
+    cpus = resources.workers_per_trial * resources.cpus_per_worker
+    total = Node(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    spread = resources.model_copy(update={"placement": "PACK"})
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpus))
+    single = "" if len(nodes) == 1 else f" on {len(nodes)} nodes, at most {_size(largest)} on one"
+    raise MissingError(
+        f"a trial needs {resources.gpus_per_trial:g} GPUs and {cpus} CPUs; present: {_size(total)}{single}",
+        "resources.gpus_per_trial" if resources.gpus_per_trial > total.gpus else "resources.workers_per_trial",
+        "let a trial's workers spread over nodes: resources.placement=PACK"
+        if slots(spread, nodes)
+        else "lower resources, or name a cluster with --address",
+    )
+
+
+def prepare_environment(address: str | None) -> None:
+    """Set the variables that Ray reads, some of them already while it is imported: call it before that.
+
+    Args:
+        address: of a cluster, which has its own token; None for a Ray of this process.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if address is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+        # Ray would otherwise make up a token and write it into the user's home folder.
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def check_address(address: str | None) -> None:
+    """Refuse an address a sweep cannot be driven through.
+
+    Raises:
+        ConfigError: a Ray client's; Tune would then run the sweep out of sight on the head node.
+    """
+    if address is not None and address.startswith("ray://"):
+        raise ConfigError(
+            "a sweep is not driven through a Ray client",
+            f"--address {address}",
+            "type it on a node of the cluster with --address auto, or send it there with `ray job submit` "
+            "(sweep/docs/cluster.md)",
+        )
+
+
+def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
+    """Start Ray on this machine, or connect to a cluster, and return its nodes.
+
+    Ray's own messages go to ``log``: its warnings about itself would bury the sweep's lines.
+
+    Raises:
+        MissingError: no cluster at that address.
+    """
+    prepare_environment(address)
+    import ray
+
+    log.parent.mkdir(parents=True, exist_ok=True)
+    _send_logs_to(log)
+    if address is None:
+        node = local_node(cpus)
+        with _daemons_in_their_own_groups():
+            ray.init(
+                address="local",
+                num_cpus=int(node.cpus),
+                num_gpus=int(node.gpus),
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+            )
+        return [node]
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            configure_logging=False,
+            runtime_env={"env_vars": _forwarded_environment(), "py_modules": _packages()},
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise MissingError(
+            f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
+        ) from error
+    present = [found["Resources"] for found in ray.nodes() if found["Alive"]]
+    return [Node(node["CPU"], node.get("GPU", 0)) for node in present if node.get("CPU")] or [Node(0, 0)]
+
+
+def cluster_nodes(address: str) -> list[Node]:
+    """The nodes of a running cluster.
+
+    Raises:
+        MissingError: no cluster at that address.
+    """
+    with tempfile.TemporaryDirectory(prefix="loptune-") as folder:
+        nodes = start_ray(address, None, Path(folder) / "ray.log")
+    import ray
+
+    ray.shutdown()
+    return nodes
+
+
+@contextlib.contextmanager
+def _daemons_in_their_own_groups() -> Iterator[None]:
+    """Start what Ray starts outside of this process's group.
+
+    A SIGTERM for the whole group (`timeout`, a job's end) asks this process to stop orderly. Ray shields its
+    processes from a SIGINT alone: the signal would end it, and without it no trial can save a checkpoint.
+    """
+    from ray._private import services
+
+    popen = services.ConsolePopen
+    services.ConsolePopen = functools.partial(popen, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
+
+
+def _workers_on(resources: ResourcesSpec, node: Node) -> int:
+    by_cpu = node.cpus // resources.cpus_per_worker
+    return int(min(by_cpu, node.gpus // resources.gpus_per_worker if resources.gpus_per_worker else by_cpu))
+
+
+def _size(node: Node) -> str:
+    return f"{node.gpus:g} GPUs and {node.cpus:g} CPUs"
+
+
+def _usable_cpus() -> int:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:  # a container's share
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cpus = min(cpus, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return cpus
+
+
+def _visible_gpus() -> int:
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+
+
+def _forwarded_environment() -> dict[str, str]:
+    prefixes = ("MLFLOW_", "LOPTUNE_", "HF_HOME", "HF_HUB_OFFLINE")
+    return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+
+
+def _packages() -> list[str]:
+    root = Path(__file__).resolve().parents[2]
+    return [str(root / name) for name in ("sweep", "trainer", "rewards", "dashboards", "search_spaces")]
+
+
+def _send_logs_to(path: Path) -> None:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("ray", "ray.tune", "ray.train", "ray.data", "ray.serve", "ray.rllib", "sweep"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(logging.INFO)

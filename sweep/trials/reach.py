@@ -1,0 +1,94 @@
+"""What the nodes of a cluster must be able to reach before a trial can run on them."""
+
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from sweep.record.folder import SweepFolder
+from sweep.space.spec import SweepSpec
+from trainer.config.schema import DatasetConfig
+from trainer.errors import ConfigError, MissingError
+from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
+
+ANSWER_TIMEOUT_S = 60.0
+VISIBLE_WITHIN_S = 5.0  # a new file on a network file system
+
+
+def check_reach(spec: SweepSpec, folder: SweepFolder) -> None:
+    """Have every node look for the sweep's folder, the model and the data.
+
+    Raises:
+        ConfigError: nodes on other machines cannot write into an MLflow store that is a file here.
+        MissingError: a node does not see a path; names both.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    distant = [
+        node["NodeManagerHostname"] for node in nodes if node["NodeManagerHostname"] != socket.gethostname()
+    ]
+    uri = tracking_uri(spec.base.tracking, folder.runs_dir)
+    if distant and not spec.base.tracking.offline and sqlite_path(uri) is not None:
+        raise ConfigError(
+            f"{distant[0]} cannot write into an MLflow store that is a file: {uri}",
+            "tracking.uri",
+            "start `mlflow server` and set MLFLOW_TRACKING_URI=http://HOST:5000, or add --offline",
+        )
+    mark = folder.root / f"reach-{uuid.uuid4().hex}"
+    mark.touch()
+    try:
+        for node, path in _unseen(nodes, [mark, *_inputs(spec)]):
+            place = folder.runs_dir if path == mark else path
+            raise MissingError(
+                f"node {node} does not see {place}",
+                "--runs-dir" if path == mark else str(path),
+                "put it on a folder that all nodes mount at the same place",
+            )
+    finally:
+        mark.unlink()
+
+
+def _inputs(spec: SweepSpec) -> Iterator[Path]:
+    """Files and folders of the configuration that exist here; other names are those of the hub."""
+    model = spec.parameters.get("model.name_or_path")
+    sources: list[DatasetConfig] = [*spec.base.data.train, *spec.base.evaluation.sets.values()]
+    names = (model.options or []) if model else [spec.base.model.name_or_path]
+    for name in [*names, *(source.source for source in sources)]:
+        path = Path(name).expanduser().absolute()
+        if path.exists():
+            yield path
+
+
+def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    look = ray.remote(num_cpus=0, max_retries=0)(_missing)
+    answers = {
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            [str(path) for path in paths]
+        ): node["NodeManagerHostname"]
+        for node in nodes
+    }
+    for answer, node in answers.items():
+        try:
+            missing = ray.get(answer, timeout=ANSWER_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            raise MissingError(
+                f"node {node} cannot run loptune: {' '.join(str(error).split())[:300]}",
+                "--address",
+                "install the same Python, Ray and loptune on every node",
+            ) from error
+        for path in missing:
+            yield node, Path(path)
+
+
+def _missing(paths: list[str]) -> list[str]:
+    import trainer.config.schema  # noqa: F401  a node that cannot import it cannot train
+
+    deadline = time.monotonic() + VISIBLE_WITHIN_S
+    while True:
+        missing = [path for path in paths if not Path(path).exists()]
+        if not missing or time.monotonic() > deadline:
+            return missing
+        time.sleep(0.2)

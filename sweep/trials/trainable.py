@@ -1,0 +1,279 @@
+"""One trial of a sweep as Ray Tune sees it: a worker group inside the trial's own placement group.
+
+Ray Train's own trainers keep their workers outside the resources that Tune counts; started here, the group
+is reserved as one unit, limits how many trials run at a time, and is gone as soon as the trial ends.
+"""
+
+import contextlib
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ray import tune
+from ray.util import get_current_placement_group
+
+from sweep.record.summary import FAILURE_FILE, trial_tags
+from sweep.space.spec import (
+    EVALUATION,
+    FINISHED_KEY,
+    INTERRUPTED_KEY,
+    REASON_KEY,
+    SCORE,
+    STEP,
+    ObjectiveSpec,
+    ResourcesSpec,
+)
+from sweep.trials.worker import (
+    Assignment,
+    Period,
+    TrainerFactory,
+    WorkerGroup,
+    WorkerLostError,
+    build_trainer,
+    evaluation_history,
+)
+from trainer.config.schema import TrainConfig, apply_overrides, save_config
+from trainer.config.variants import variant_name
+from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 20.0
+FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """What all trials of a sweep have in common."""
+
+    sweep: str
+    experiment: str  # in MLflow
+    sweep_dir: Path
+    runs_dir: Path
+    base: TrainConfig
+    objective: ObjectiveSpec
+    resources: ResourcesSpec
+    stop_file: Path
+    working_dir: Path = Path()  # where the sweep was started
+    parent_run: str | None = None
+    stall_timeout_s: float = 1800.0  # without a training step or an answer a rank counts as hung
+    factory: TrainerFactory = build_trainer
+
+    def run_dir(self, trial: str) -> Path:
+        """The folder of one trial."""
+        return self.sweep_dir / "trials" / trial
+
+    def placement(self) -> tune.PlacementGroupFactory:
+        """The resources of one trial, reserved together.
+
+        The trial's own process only waits for its ranks, so its bundle is empty: a share of a core for it
+        would leave a core of a small machine without a trial.
+        """
+        resources = self.resources
+        bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
+        if resources.gpus_per_worker:
+            bundle["GPU"] = resources.gpus_per_worker
+        return tune.PlacementGroupFactory(
+            [{}, *[dict(bundle) for _ in range(resources.workers_per_trial)]], strategy=resources.placement
+        )
+
+
+class SweepTrial(tune.Trainable):  # type: ignore[misc]
+    """Trains one configuration with one seed; ``step`` is one evaluation period of the trainer.
+
+    Between two trials the ranks stay alive (``reset_config``), because importing torch takes longer than
+    the first training steps of a small model. Every start continues from the newest intact checkpoint in
+    the trial's folder, so that a retry needs nothing but that folder.
+    """
+
+    plan: ClassVar[TrialPlan]
+    _last_step: int
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Take note of the trial; its ranks start with the first step."""
+        self._group: WorkerGroup | None = None
+        self._assign(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take over another trial with warm ranks."""
+        self._close("KILLED")  # the scheduler stopped the trial before; one that finished is closed already
+        self._assign(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Train to the next evaluation and report it.
+
+        Returns:
+            ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with ``finished`` after the
+            last step, with ``interrupted`` when the sweep is to stop, with ``reason`` when the trial failed in
+            a way that a retry would repeat (divergence, bad configuration).
+        """
+        if self._assignment.stop_file.exists():
+            return self._interrupted(self._last_step)
+        try:
+            period = self._run_period()
+        except (DivergedError, ConfigError, MissingError, RewardError) as error:
+            return self._failed(error)
+        except Exception as error:
+            self._note_failure(error)
+            self._close("KILLED", FAILED_CLOSE_TIMEOUT_S)
+            self._end_group()
+            raise
+        if period.interrupted:
+            return self._interrupted(period.step)
+        self._last_step = period.step
+        return self._report(period)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        """Checkpoint all ranks into the trial's folder and return where."""
+        path = self._ready_group().call("save_checkpoint")[0]
+        return {"path": path, "step": self._last_step}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
+        """Continue from the newest intact checkpoint of the trial's folder: this one or a later one."""
+        self._built = False
+
+    def cleanup(self) -> None:
+        """End the ranks."""
+        self._close("KILLED")
+        self._end_group()
+
+    def _close(self, status: str, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """End the run of the trial on all ranks; ranks that cannot answer any more are ended instead."""
+        if self._group is None or not self._built:
+            return
+        self._built = False
+        try:
+            self._group.call("close", status, timeout=timeout)
+        except Exception:
+            logger.warning("the ranks of %s could not close their run", self._assignment.trial, exc_info=True)
+            self._end_group()
+
+    def _end_group(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.kill()
+
+    def _assign(self, config: dict[str, Any]) -> None:
+        plan, trial = self.plan, str(config["trial"])
+        run_dir = plan.run_dir(trial)
+        tags = trial_tags(plan.sweep, int(config["configuration"]), int(config["seed"]))
+        if plan.parent_run:
+            tags["mlflow.parentRunId"] = plan.parent_run
+        trial_config = apply_overrides(plan.base, config["overrides"], f"trial {trial}")
+        rule = trial_config.algorithm
+        tags["loptune.variant"] = variant_name(
+            rule.name, rule.ar_alpha, rule.lopti_eta, rule.token_filter, rule.lopti_split, rule.lopti_order
+        )
+        self._assignment = Assignment(
+            trial=trial,
+            config=trial_config,
+            run_dir=run_dir,
+            runs_dir=plan.runs_dir,
+            experiment=plan.experiment,
+            working_dir=plan.working_dir,
+            stop_file=plan.stop_file,
+            tags=tags,
+        )
+        self._built = False
+        self._last_step = 0
+
+    def _run_period(self) -> Period:
+        group = self._ready_group()
+        metrics_file = self._assignment.run_dir / "metrics.jsonl"
+        periods: list[Period] = group.call(
+            "run_period",
+            timeout=self.plan.stall_timeout_s,
+            last_progress=lambda: metrics_file.stat().st_mtime if metrics_file.exists() else 0.0,
+        )
+        steps = {period.step for period in periods}
+        if len(steps) > 1:
+            raise WorkerLostError(f"the ranks disagree on the training step: {sorted(steps)}")
+        return periods[0]
+
+    def _ready_group(self) -> WorkerGroup:
+        resources = self.plan.resources
+        if self._group is None:
+            placement = get_current_placement_group()
+            assert placement is not None, "a trial runs inside its placement group"
+            self._group = WorkerGroup(
+                placement,
+                resources.workers_per_trial,
+                resources.cpus_per_worker,
+                resources.gpus_per_worker,
+            )
+        if not self._built:
+            if not self.plan.sweep_dir.exists():
+                raise StorageError("the sweep's folder has disappeared", str(self.plan.sweep_dir), "put it back")
+            self._assignment.run_dir.mkdir(parents=True, exist_ok=True)
+            (self._assignment.run_dir / FAILURE_FILE).unlink(missing_ok=True)
+            save_config(self._assignment.config, self._assignment.run_dir / "config.yaml")
+            built = self._group.call(
+                "build", self.plan.factory, self._assignment, timeout=self.plan.stall_timeout_s
+            )
+            self._last_step = built[0]
+            self._built = True
+        return self._group
+
+    def _report(self, period: Period) -> dict[str, Any]:
+        objective = self.plan.objective
+        history = evaluation_history(self._assignment.run_dir / "metrics.jsonl", objective.metric)
+        if objective.metric in period.metrics:
+            history[period.step] = float(period.metrics[objective.metric])
+        latest = history[max(history)] if history else math.nan
+        if not math.isfinite(latest):
+            return self._failed(DivergedError(period.step, objective.metric, latest))
+        pids = self._ready_group().pids
+        if period.done:
+            self._close("FINISHED")
+        return {
+            **_evaluation(period.metrics),
+            STEP: period.step,
+            SCORE: windowed(history, objective.window),
+            EVALUATION: sum(1 for step in history if step > 0),
+            FINISHED_KEY: period.done,
+            "total_steps": period.total_steps,
+            "ranks": pids,
+            "done": period.done,
+        }
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        step = error.step if isinstance(error, DivergedError) else self._last_step
+        self._note_failure(error)
+        self._close(
+            "FAILED", FAILED_CLOSE_TIMEOUT_S if self.plan.resources.workers_per_trial > 1 else CLOSE_TIMEOUT_S
+        )
+        return {
+            STEP: step,
+            FINISHED_KEY: False,
+            REASON_KEY: str(error) if isinstance(error, DivergedError) else getattr(error, "what", str(error)),
+            "done": True,
+        }
+
+    def _note_failure(self, error: Exception) -> None:
+        """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        with contextlib.suppress(OSError):
+            (self._assignment.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
+
+    def _interrupted(self, step: int) -> dict[str, Any]:
+        self._close("KILLED")
+        return {STEP: step, FINISHED_KEY: False, INTERRUPTED_KEY: True, "done": True}
+
+
+def windowed(history: Mapping[int, float], window: int) -> float:
+    """The objective of a trial: the mean of its last ``window`` evaluations."""
+    values = [history[step] for step in sorted(history)][-window:]
+    return sum(values) / len(values)
+
+
+def bind(plan: TrialPlan) -> type[SweepTrial]:
+    """The class Tune registers for one sweep: ``SweepTrial`` with its plan."""
+    return type("SweepTrial", (SweepTrial,), {"plan": plan, "__module__": __name__})
+
+
+def _evaluation(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items() if name.startswith("eval/")}

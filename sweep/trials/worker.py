@@ -1,0 +1,369 @@
+"""The processes that train one trial: a rank actor per worker, and the group that holds them together.
+
+Nothing here imports torch before the environment of the rank is set: OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES
+and the rendezvous variables are read while torch and its libraries are imported.
+"""
+
+import logging
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from trainer.config.schema import TrainConfig
+from trainer.tracking.records import read_records
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 300.0
+POLL_S = 2.0
+DEATH_NOTICE_S = 3.0  # until Ray has told of a death that another rank noticed; well below a second when idle
+
+
+class TrainerLike(Protocol):
+    """What a rank needs of a trainer; ``trainer.loop.Trainer`` is the real one."""
+
+    step: int
+    stop_requested: bool  # set by anyone: run_period then ends at the next training step, with a checkpoint
+
+    @property
+    def total_steps(self) -> int:
+        """Training steps of the whole run."""
+
+    @property
+    def done(self) -> bool:
+        """Whether training has reached its end."""
+
+    def run_period(self) -> Mapping[str, float]:
+        """Train up to and including the next evaluation and return its metrics and ``step``.
+
+        Only ``step`` when a stop was requested before the evaluation.
+        """
+
+    def save_checkpoint(self) -> Path:
+        """Write a checkpoint of the current step."""
+
+    def resume(self) -> int:
+        """Load the newest intact checkpoint and return its step (0 without one)."""
+
+    def close(self, status: str = "FINISHED") -> object:
+        """Flush and end the run."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a rank is told about the trial it shall run."""
+
+    trial: str  # c003-s0
+    config: TrainConfig
+    run_dir: Path
+    runs_dir: Path
+    experiment: str
+    stop_file: Path  # its existence asks every rank to stop at the next training step
+    working_dir: Path = Path()  # relative paths and reward modules of the configuration are looked up here
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Period:
+    """What a rank reports after one evaluation period; no metrics where the period trained nothing."""
+
+    step: int
+    total_steps: int
+    done: bool
+    metrics: Mapping[str, float]
+    interrupted: bool = False
+
+
+class StopWatcher:
+    """Told of every training step; asks the trainer to stop once the stop file exists."""
+
+    def __init__(self, stop_file: Path) -> None:
+        self._stop_file = stop_file
+        self.trainer: TrainerLike | None = None
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A training step is done."""
+        if self.trainer is not None and self._stop_file.exists():
+            self.trainer.stop_requested = True
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """An evaluation is done."""
+
+
+TrainerFactory = Callable[[Assignment, StopWatcher], TrainerLike]
+
+
+class WorkerLostError(RuntimeError):
+    """A rank died, hung or could not be placed."""
+
+
+def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
+    """The trainer of ``trainer run``, for one trial."""
+    from trainer.loop import Trainer
+    from trainer.parallel.start import make_parallel
+    from trainer.tracking.tracker import NullTracker, Tracker
+    from trainer.types import RunContext
+
+    context = RunContext(
+        run_dir=assignment.run_dir,
+        runs_dir=assignment.runs_dir,
+        experiment=assignment.experiment,
+        run_name=assignment.trial,
+        tags=assignment.tags,
+    )
+    parallel = make_parallel(assignment.config)
+    tracker = Tracker(assignment.config, context) if parallel.is_main else NullTracker()
+    try:
+        return Trainer(assignment.config, context, tracker, progress, parallel)
+    except BaseException:
+        tracker.close("FAILED")
+        raise
+
+
+class RankWorker:
+    """One rank of a trial. Lives on when the next trial takes over its placement group."""
+
+    def __init__(self) -> None:
+        self._trainer: TrainerLike | None = None
+        self._port = reserve_port()
+
+    def describe(self) -> dict[str, Any]:
+        """Where this rank runs: node, address, a port that is its own, process id and GPUs."""
+        context = ray.get_runtime_context()
+        return {
+            "node": context.get_node_id(),
+            "address": ray.util.get_node_ip_address(),
+            "port": self._port.getsockname()[1],
+            "pid": os.getpid(),
+            "gpus": context.get_accelerator_ids().get("GPU", []),
+        }
+
+    def set_environment(self, environment: Mapping[str, str]) -> None:
+        """Set the variables that torch and its libraries read while they are imported."""
+        assert "torch" not in sys.modules, "the environment must be set before torch is imported"
+        os.environ.update(environment)
+
+    def build(self, factory: TrainerFactory, assignment: Assignment) -> int:
+        """Build the trial's trainer, continue from its newest intact checkpoint and return the step."""
+        _send_stderr_to(assignment.run_dir / "stderr.log")
+        self.close("KILLED")
+        if assignment.working_dir.is_dir():  # a node of a cluster may lack it
+            os.chdir(assignment.working_dir)
+        started = time.monotonic()
+        progress = StopWatcher(assignment.stop_file)
+        self._trainer = progress.trainer = factory(assignment, progress)
+        step = self._trainer.resume()
+        rank, seconds = os.environ.get("RANK", "0"), time.monotonic() - started
+        print(f"rank {rank}: process {os.getpid()}, ready at step {step} after {seconds:.1f} s", file=sys.stderr)
+        return step
+
+    def run_period(self) -> Period:
+        """Train to the next evaluation, or to the next training step when the sweep is to stop."""
+        trainer = self._require()
+        if trainer.done:  # stopped after its last step, before it could be reported
+            return Period(trainer.step, trainer.total_steps, True, {})
+        metrics = {name: value for name, value in trainer.run_period().items() if name != "step"}
+        interrupted = trainer.stop_requested and not metrics
+        return Period(trainer.step, trainer.total_steps, trainer.done, metrics, interrupted)
+
+    def save_checkpoint(self) -> str:
+        """Write a checkpoint and return its path."""
+        return str(self._require().save_checkpoint())
+
+    def close(self, status: str) -> None:
+        """End the trial's run; the process stays."""
+        trainer, self._trainer = self._trainer, None
+        if trainer is not None:
+            trainer.close(status)
+
+    def ping(self) -> int:
+        """The process id; raises in the caller once the process is gone."""
+        return os.getpid()
+
+    def _require(self) -> TrainerLike:
+        assert self._trainer is not None, "build() comes first"
+        return self._trainer
+
+
+class WorkerGroup:
+    """The ranks of a trial: started, called and ended together."""
+
+    def __init__(self, group: PlacementGroup, workers: int, cpus: float, gpus: float) -> None:
+        bundles = group.bundle_count
+        assert bundles >= workers, f"{bundles} bundles for {workers} workers"
+        actor = ray.remote(RankWorker)
+        self._ranks = [
+            actor.options(
+                num_cpus=cpus,
+                num_gpus=gpus,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    group, placement_group_bundle_index=bundles - workers + rank
+                ),
+            ).remote()
+            for rank in range(workers)
+        ]
+        places = self.call("describe", timeout=START_TIMEOUT_S)
+        self.pids = [place["pid"] for place in places]
+        environments = rank_environments(places, threads=max(1, math.floor(cpus)))
+        self._gather(
+            [rank.set_environment.remote(env) for rank, env in zip(self._ranks, environments, strict=True)]
+        )
+
+    def call(
+        self,
+        method: str,
+        *arguments: Any,
+        timeout: float = START_TIMEOUT_S,
+        last_progress: Callable[[], float] = lambda: 0.0,
+    ) -> list[Any]:
+        """Call a method on every rank and return the answers in rank order.
+
+        Args:
+            method: name of a method of ``RankWorker``.
+            arguments: passed to every rank.
+            timeout: seconds without an answer and without progress after which the group counts as hung.
+            last_progress: time (``time.time()``) at which the trial was last seen to move.
+
+        Raises:
+            WorkerLostError: a rank died or hung; the other ranks may still be waiting for it.
+            Exception: what the method raised on a rank, as it was raised.
+        """
+        return self._gather(
+            [getattr(rank, method).remote(*arguments) for rank in self._ranks], timeout, last_progress
+        )
+
+    def _gather(
+        self,
+        futures: Sequence[ray.ObjectRef],
+        timeout: float = START_TIMEOUT_S,
+        last_progress: Callable[[], float] = lambda: 0.0,
+    ) -> list[Any]:
+        started = time.time()
+        pending = list(futures)
+        while pending:
+            # One at a time: a dead rank must surface although the others wait for it in a collective.
+            ready, pending = ray.wait(pending, num_returns=1, timeout=POLL_S)
+            for future in ready:
+                try:
+                    _result(future, futures.index(future))
+                except WorkerLostError:
+                    raise
+                except Exception:
+                    self._blame_a_dead_rank(futures, pending)
+                    raise
+            idle = time.time() - max(started, last_progress())
+            if not ready and idle > timeout:
+                hung = [futures.index(future) for future in pending]
+                raise WorkerLostError(f"rank {_join(hung)} did not answer for {idle:.0f} s")
+        return [_result(future, rank) for rank, future in enumerate(futures)]
+
+    def _blame_a_dead_rank(self, futures: Sequence[ray.ObjectRef], pending: Sequence[ray.ObjectRef]) -> None:
+        """Raise ``WorkerLostError`` if one of the other ranks turns out to be dead.
+
+        Of a rank that dies amid a collective the others often hear first, as a closed connection, and theirs
+        is not the failure to report.
+        """
+        deadline = time.monotonic() + DEATH_NOTICE_S
+        waiting = list(pending)
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            ready, waiting = ray.wait(waiting, num_returns=1, timeout=left)
+            for future in ready:
+                try:
+                    _result(future, futures.index(future))
+                except WorkerLostError:
+                    raise
+                except Exception:  # another consequence, or the same error as the first rank's
+                    logger.debug("rank %d failed too", futures.index(future), exc_info=True)
+
+    def kill(self, timeout: float = 10.0) -> None:
+        """End every rank and wait until Ray has seen them end."""
+        for rank in self._ranks:
+            ray.kill(rank, no_restart=True)
+        ray.wait([rank.ping.remote() for rank in self._ranks], num_returns=len(self._ranks), timeout=timeout)
+        self._ranks = []
+
+
+def rank_environments(places: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, str]]:
+    """Rendezvous and device variables of each rank, from what ``RankWorker.describe`` told.
+
+    Ranks on one node see all GPUs of the trial on that node, so that LOCAL_RANK picks one and peer-to-peer
+    transfers work.
+    """
+    environments: list[dict[str, str]] = []
+    for rank, place in enumerate(places):
+        neighbours = [other for other, there in enumerate(places) if there["node"] == place["node"]]
+        environment = {
+            "MASTER_ADDR": str(places[0]["address"]),
+            "MASTER_PORT": str(places[0]["port"]),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(places)),
+            "LOCAL_RANK": str(neighbours.index(rank)),
+            "LOCAL_WORLD_SIZE": str(len(neighbours)),
+            "OMP_NUM_THREADS": str(threads),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        gpus = [str(gpu) for other in neighbours for gpu in places[other]["gpus"]]
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        environments.append(environment)
+    return environments
+
+
+def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
+    """Values of an evaluation metric by training step, from a trial's ``metrics.jsonl``; NaN where not finite."""
+    if not metrics_file.exists():
+        return {}
+    return {
+        int(record["step"]): math.nan if record[metric] is None else float(record[metric])
+        for record, _ in read_records(metrics_file)
+        if metric in record
+    }
+
+
+def _result(future: ray.ObjectRef, rank: int) -> Any:
+    try:
+        return ray.get(future)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.OutOfMemoryError as error:
+        raise WorkerLostError(f"rank {rank} ran out of memory: {_first_lines(error)}") from error
+    except ray.exceptions.RayError as error:
+        raise WorkerLostError(f"rank {rank} died: {_first_lines(error)}") from error
+
+
+def reserve_port() -> socket.socket:
+    """A bound socket: until it is closed the system gives its port to nobody who asks for any free one.
+
+    Neither side of the reservation listens yet and both allow the address to be reused, so that torch can
+    listen on the port although it is bound here; seconds pass until it does.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    return reserved
+
+
+def _first_lines(error: Exception, limit: int = 300) -> str:
+    return " ".join(str(error).split())[:limit]
+
+
+def _join(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _send_stderr_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)

@@ -1,0 +1,249 @@
+"""What a sweep would do, before anything starts."""
+
+import itertools
+import json
+import math
+import re
+import shutil
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sweep.record.folder import SweepFolder, all_sweeps, read_spec
+from sweep.record.summary import planned_trials, step_seconds
+from sweep.record.table import duration, parameter_text, print_table
+from sweep.space.parameters import ParameterSpec
+from sweep.space.spec import SweepSpec
+from sweep.trials.cluster import Node, slots
+from trainer.config.schema import value_of
+from trainer.errors import UserError
+
+TINY_PARAMETERS = 120_000
+MOMENTS_BYTES = 8  # of a parameter: Adam's two, float32
+DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
+MASTER_BYTES = 4  # of a parameter: the float32 weights that ZeRO keeps beside those of the model
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The size and the price of a sweep."""
+
+    name: str
+    configurations: int
+    trials: int
+    gpus_per_trial: float
+    cpus_per_trial: int
+    nodes: list[Node]
+    slots: int  # trials at one time
+    waiting: int  # trials that wait for the first to end
+    steps: int | None  # training steps of a trial; of the longest where the sweep searches them
+    evaluations: int | None
+    one_checkpoint_bytes: int | None
+    checkpoint_bytes: int | None  # of the whole sweep
+    free_bytes: int
+    step_seconds: float | None
+    step_source: str
+    seconds: float | None  # of the whole sweep, evaluations not counted
+    gpu_hours: float | None
+
+
+def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_step_seconds: float | None) -> Plan:
+    """Work out a plan; starts nothing and imports neither Ray nor torch.
+
+    Args:
+        spec: the search space.
+        folder: where the sweep would live.
+        nodes: machines to run on.
+        given_step_seconds: seconds of a training step; measured from earlier sweeps if None.
+    """
+    resources, trials = spec.resources, planned_trials(spec)
+    fitting = slots(resources, nodes)
+    parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
+    seconds_per_step, source = _step_seconds(spec, folder, given_step_seconds)
+    steps = _steps(spec)
+    seconds = gpu_hours = None
+    if seconds_per_step is not None and steps is not None and parallel:
+        trial_seconds = steps * seconds_per_step
+        seconds = math.ceil(trials / parallel) * trial_seconds
+        gpu_hours = trials * trial_seconds * resources.gpus_per_trial / 3600
+    size = _checkpoint_bytes(spec)
+    kept = spec.base.checkpoint.keep_last + spec.base.checkpoint.keep_best
+    # A new checkpoint is whole before the oldest is removed.
+    total = None if size is None else size * (kept * trials + parallel)
+    return Plan(
+        name=spec.name,
+        configurations=trials // len(spec.seeds),
+        trials=trials,
+        gpus_per_trial=resources.gpus_per_trial,
+        cpus_per_trial=resources.workers_per_trial * resources.cpus_per_worker,
+        nodes=nodes,
+        slots=parallel,
+        waiting=trials - parallel,
+        steps=steps,
+        evaluations=spec.evaluations,
+        one_checkpoint_bytes=size,
+        checkpoint_bytes=total,
+        free_bytes=shutil.disk_usage(_existing(folder.runs_dir)).free,
+        step_seconds=seconds_per_step,
+        step_source=source,
+        seconds=seconds,
+        gpu_hours=gpu_hours,
+    )
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON values."""
+    return asdict(plan)
+
+
+def print_plan(plan: Plan, spec: SweepSpec) -> None:
+    """Print the resolved space and the plan."""
+    rows = [[key, _range(parameter), parameter_text(parameter.when)] for key, parameter in spec.parameters.items()]
+    if rows:
+        print_table(["parameter", "range", "when"], rows)
+    for index, baseline in enumerate(spec.baselines):
+        print(f"baseline {index}: {parameter_text(baseline)}")
+    print()
+    for heading, text in _lines(plan, spec):
+        print(f"{heading:<12} {text}")
+
+
+def _range(parameter: ParameterSpec) -> str:
+    kind = parameter.kind
+    return f"{kind} {getattr(parameter, 'integer' if kind == 'int' else kind)}"
+
+
+def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
+    lines = [
+        ("trials", f"{plan.trials}: {plan.configurations} configurations x {len(spec.seeds)} seeds"),
+        ("each", f"{plan.gpus_per_trial:g} GPUs, {plan.cpus_per_trial} CPUs; {_steps_text(plan, spec)}"),
+        ("machines", ", ".join(_machines(plan.nodes))),
+    ]
+    if plan.slots:
+        idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
+        unused = f"; {idle:g} GPUs stay idle" if plan.gpus_per_trial and idle else ""
+        lines.append(("at a time", f"{plan.slots} trials; {plan.waiting} wait{unused}"))
+    else:
+        lines.append(("at a time", "none: a trial needs more than this machine has; see --address and --nodes"))
+    if plan.checkpoint_bytes is None:
+        lines.append(("disk", "unknown size of the model; give a folder instead of a hub name"))
+    else:
+        assert plan.one_checkpoint_bytes is not None
+        short = "  TOO LITTLE" if plan.checkpoint_bytes > plan.free_bytes else ""
+        each = f"checkpoints of {_size(plan.one_checkpoint_bytes)}"
+        lines.append(("disk", f"{_size(plan.checkpoint_bytes)} of {_size(plan.free_bytes)} free, {each}{short}"))
+    if plan.steps is None:
+        lines.append(("forecast", "unknown; say how many steps a trial has with trainer.max_steps=N"))
+    elif plan.seconds is not None:
+        shorter = spec.scheduler.asha or spec.scheduler.median or _searches_steps(spec)
+        limit = "at most " if shorter else ""
+        hours = f", {plan.gpu_hours:.1f} GPU hours" if plan.gpu_hours else ""
+        lines.append(
+            (
+                "forecast",
+                f"{limit}{duration(plan.seconds)}{hours} at {plan.step_seconds:.3g} s a step ({plan.step_source})",
+            )
+        )
+    else:
+        lines.append(("forecast", "unknown; say how long a training step takes with --step-seconds"))
+    return lines
+
+
+def _machines(nodes: list[Node]) -> Iterator[str]:
+    for node in dict.fromkeys(nodes):
+        count = nodes.count(node)
+        yield f"{f'{count} x ' if count > 1 else ''}{node.gpus:g} GPUs and {node.cpus:g} CPUs"
+
+
+def _steps(spec: SweepSpec) -> int | None:
+    """Training steps of the longest trial, where configuration and search space alone decide them."""
+    train = spec.base.data.train
+    problems = None
+    if len(train) == 1 and train[0].source == "generated":
+        problems = min(train[0].size, train[0].limit or train[0].size)
+    longest = 0
+    for max_steps, epochs, prompts in itertools.product(*(_possible(spec, key) for key in DECIDE_STEPS)):
+        if max_steps is not None:
+            longest = max(longest, max_steps)
+        elif problems is not None:
+            longest = max(longest, math.ceil(epochs * problems / prompts))
+        else:
+            return None
+    return longest
+
+
+def _possible(spec: SweepSpec, key: str) -> list[Any]:
+    """The values a trial may have at a trainer key; of a numeric range its ends."""
+    parameter = spec.parameters.get(key)
+    if parameter is None:
+        return [value_of(spec.base, key)]
+    inactive = [parameter.otherwise if parameter.has_otherwise else value_of(spec.base, key)]
+    return [*parameter.extremes, *(inactive if parameter.when else [])]
+
+
+def _searches_steps(spec: SweepSpec) -> bool:
+    return any(len(_possible(spec, key)) > 1 for key in DECIDE_STEPS)
+
+
+def _steps_text(plan: Plan, spec: SweepSpec) -> str:
+    if plan.steps is None:
+        return "steps from the size of the data"
+    most = "at most " if _searches_steps(spec) else ""
+    return f"{most}{plan.steps} steps" + (f", {plan.evaluations} evaluations" if plan.evaluations else "")
+
+
+def _step_seconds(spec: SweepSpec, folder: SweepFolder, given: float | None) -> tuple[float | None, str]:
+    if given is not None:
+        return given, "given"
+    for other in sorted(all_sweeps(folder.runs_dir), key=lambda sweep: sweep.space.stat().st_mtime, reverse=True):
+        try:
+            before = read_spec(other).base
+        except UserError:
+            continue
+        if (before.model, before.rollout, before.optim) == (spec.base.model, spec.base.rollout, spec.base.optim):
+            measured = step_seconds(other)
+            if measured:
+                return statistics.median(measured), f"measured in {other.name}"
+    return None, ""
+
+
+def _checkpoint_bytes(spec: SweepSpec) -> int | None:
+    """Bytes of one checkpoint, weights and the optimizer state of all ranks; None for a model of unknown size."""
+    parameters = _parameter_count(spec.base.model.name_or_path)
+    if parameters is None:
+        return None
+    parallel = spec.base.parallel
+    in_optimizer = parallel.strategy == "deepspeed" and parallel.zero_stage > 0
+    weights = 2 if in_optimizer and spec.base.model.dtype == "bfloat16" else 4
+    return parameters * (weights + MOMENTS_BYTES + (MASTER_BYTES if in_optimizer else 0))
+
+
+def _parameter_count(name: str) -> int | None:
+    """Parameters of a model: counted in its files, or as its name says them (7B)."""
+    if name == "tiny":
+        return TINY_PARAMETERS
+    folder = Path(name).expanduser()
+    counted = sum(_tensor_elements(path) for path in folder.glob("*.safetensors"))
+    if counted or folder.is_dir():
+        return counted or None
+    billions = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])", name)
+    return round(float(billions[1]) * 1e9) if billions else None
+
+
+def _tensor_elements(path: Path) -> int:
+    """Elements of all tensors of a safetensors file, from its header: eight bytes of length, then JSON."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

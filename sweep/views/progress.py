@@ -1,0 +1,224 @@
+"""Following a sweep while it runs: what Tune reports becomes lines or a live table."""
+
+import functools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.experiment import Trial
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from sweep.record.folder import SweepFolder
+from sweep.record.summary import failure_note, last_step
+from sweep.record.table import TrialRow, duration, number, parameter_text, trial_table
+from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S = 0.5
+WAITING_S = 15.0  # a trial that has its resources starts within seconds
+HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
+
+
+class Reporter:
+    """Prints what happens to trials: a live table in a terminal, plain lines elsewhere."""
+
+    def __init__(self, folder: SweepFolder, planned: int, rows: Sequence[TrialRow] = ()) -> None:
+        self.rows = {row.trial: row for row in rows}
+        self.folder = folder
+        self._planned = planned
+        self._console = Console(highlight=False)
+        self._live: Live | None = None
+        self._started = time.monotonic()
+        self._refreshed = 0.0
+
+    def __enter__(self) -> "Reporter":
+        if self._console.is_terminal:
+            self._live = Live(self._table(), console=self._console, auto_refresh=False, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.update(self._table(), refresh=True)
+            self._live.stop()
+
+    def line(self, text: str) -> None:
+        """Print a line (above the live table)."""
+        self._console.print(Text(text), soft_wrap=True)
+
+    def event(self, trial: str, text: str, *, lasting: bool = False) -> None:
+        """Something happened to a trial; the live table shows it already unless it must not pass by unseen."""
+        if self._live is None or lasting:
+            self.line(f"{trial}  {text}")
+
+    def refresh(self) -> None:
+        """Bring the live table up to date."""
+        now = time.monotonic()
+        if self._live is None or now - self._refreshed < REFRESH_S:
+            return
+        self._refreshed = now
+        for row in self.rows.values():
+            if row.state == "RUNNING":
+                row.step = max(row.step, last_step(self.folder.trial(row.trial)))
+        self._live.update(self._table(), refresh=True)
+
+    def _table(self) -> Any:
+        ended = sum(row.ended for row in self.rows.values())
+        title = (
+            f"{self.folder.name}: {ended} of {self._planned} trials, {duration(time.monotonic() - self._started)}"
+        )
+        room = max(5, self._console.height - 4)
+        return trial_table(sorted(self.rows.values(), key=_attention)[-room:], title)
+
+
+class SweepCallback(tune.Callback):  # type: ignore[misc]
+    """Tells the reporter what Tune does. An exception in a callback would end the sweep, so none gets out."""
+
+    def __init__(
+        self, reporter: Reporter, resources: ResourcesSpec, max_failures: int, changed: threading.Event
+    ) -> None:
+        self._reporter: Reporter | None = reporter
+        self._resources = resources
+        self._max_failures = max_failures
+        self._waiting_since: dict[str, float] = {}
+        self._changed: threading.Event | None = changed  # set when a trial has ended
+        self._trials: Sequence[Trial] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune pickles its callbacks; a terminal cannot be, and a resumed sweep makes its own.
+        return {**self.__dict__, "_reporter": None, "_changed": None, "_trials": ()}
+
+    def running(self) -> int:
+        """Trials that hold resources now."""
+        return sum(trial.status == Trial.RUNNING for trial in self._trials)
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        return _guarded(value) if name.startswith("on_") else value
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A trial has its resources."""
+        row = self._row(trial)
+        row.state = "RUNNING"
+        self._event(row, f"started    {parameter_text(row.parameters)}")
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """A trial has evaluated, or ended early."""
+        row = self._row(trial)
+        row.step = int(result[STEP])
+        row.total_steps = result.get("total_steps", row.total_steps)
+        if SCORE in result:
+            row.score = result[SCORE]
+            shown = " ".join(f"{name} {number(result[name])}" for name in HEADLINES if name in result)
+            self._event(row, f"step {row.step}/{row.total_steps}  score {number(row.score)}  {shown}")
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A trial has ended, in whatever way it said in its last result."""
+        row, result = self._row(trial), trial.last_result or {}
+        if result.get(INTERRUPTED_KEY):
+            row.state = "WAITING"
+            self._event(row, f"interrupted at step {row.step}; goes on from there after resume")
+        elif result.get(REASON_KEY):
+            row.state, row.reason = "FAIL", result[REASON_KEY]
+            self._event(row, f"failed     {row.reason}", lasting=True)
+        elif result.get(FINISHED_KEY):
+            row.state = "COMPLETE"
+            self._event(row, f"finished   score {number(row.score)}")
+        else:
+            row.state = "PRUNED"
+            self._event(row, f"stopped    by the scheduler at step {row.step}, score {number(row.score)}")
+        self._ended()
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A trial failed and is not tried again."""
+        row = self._row(trial)
+        row.state, row.reason = "FAIL", self._reason(trial)
+        self._event(row, f"failed     {row.reason}", lasting=True)
+        self._ended()
+
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A trial failed and is tried again from its newest checkpoint."""
+        row = self._row(trial)
+        row.state = "WAITING"
+        self._event(
+            row, f"retry {trial.num_failures} of {self._max_failures}: {self._reason(trial)}", lasting=True
+        )
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Called ten times a second."""
+        self._trials = trials
+        if self._reporter is not None:
+            self._reporter.refresh()
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Say which trials find no free resources, once each time they wait for long."""
+        pending = {trial.trial_id: trial for trial in self._trials if trial.status == Trial.PENDING}
+        now = time.monotonic()
+        since = {name: self._waiting_since.get(name, now) for name in pending}
+        for name, trial in pending.items():
+            if now - since[name] > WAITING_S:
+                since[name] = math.inf
+                self._event(self._row(trial), f"waits for {_free(self._resources)}", lasting=True)
+        self._waiting_since = since
+
+    def _row(self, trial: Trial) -> TrialRow:
+        assert self._reporter is not None
+        config = trial.config
+        searched = {key: value for key, value in config["overrides"].items() if key != "seed"}
+        fresh = TrialRow(config["trial"], config["configuration"], config["seed"], parameters=searched)
+        return self._reporter.rows.setdefault(fresh.trial, fresh)
+
+    def _reason(self, trial: Trial) -> str:
+        """What the trial wrote down; nothing where its own process died, and then what Ray says."""
+        assert self._reporter is not None
+        noted = failure_note(self._reporter.folder.trial(trial.config["trial"]))
+        error = trial.get_pickled_error()
+        return noted or (" ".join(str(error).split())[:300] if error else "its process or its node was lost")
+
+    def _ended(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+
+    def _event(self, row: TrialRow, text: str, *, lasting: bool = False) -> None:
+        assert self._reporter is not None
+        self._reporter.event(row.trial, text, lasting=lasting)
+
+
+def _free(resources: ResourcesSpec) -> str:
+    needed = {
+        "GPU": resources.gpus_per_trial,
+        "CPU": float(resources.workers_per_trial * resources.cpus_per_worker),
+    }
+    free, present = ray.available_resources(), ray.cluster_resources()
+    return " and ".join(
+        f"{number:g} {kind}s ({free.get(kind, 0):g} of {present.get(kind, 0):g} free)"
+        for kind, number in needed.items()
+        if number
+    )
+
+
+def _attention(row: TrialRow) -> tuple[int, str]:
+    return {"RUNNING": 2, "WAITING": 1}.get(row.state, 0), row.trial
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return method(*arguments, **options)
+        except Exception:
+            logger.exception("progress report failed")
+            return None
+
+    return call

@@ -1,0 +1,101 @@
+"""Running a sweep's finalists again: fresh seeds, no early stopping, and the sealed test split.
+
+The best of many configurations looks better than it is, because it was chosen for its luck too. Its score on
+seeds that played no part in the choice is free of that. The runs form a sweep of their own, NAME-confirm, in the
+same MLflow experiment, so that they are stopped, resumed and looked at like any other.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweep.record.folder import SweepFolder, command
+from sweep.record.summary import configurations
+from sweep.search.history import Configuration, outcome
+from sweep.space.file import dump_space, resolve_space
+from sweep.space.points import trial_config
+from sweep.space.spec import SweepSpec
+from trainer.config.schema import TrainConfig
+from trainer.config.yaml_document import YamlDocument
+from trainer.errors import ConfigError, MissingError
+
+SUFFIX = "-confirm"
+TEST_SET = "test"
+_FILES = (".parquet", ".jsonl", ".json", ".csv")
+
+
+def confirmation_space(
+    spec: SweepSpec, folder: SweepFolder, finalists: int, seeds: int, test: str | None = None
+) -> SweepSpec:
+    """The space NAME-confirm: the plain baseline and the best configurations, each on fresh seeds.
+
+    Args:
+        spec: the sweep to confirm.
+        folder: its folder.
+        finalists: how many configurations besides the baseline.
+        seeds: how many, from the first that the sweep did not use.
+        test: file of the sealed problems; None takes the split ``test`` of the first evaluation set's source.
+
+    Raises:
+        MissingError: no configuration has run to its end.
+        ConfigError: the evaluation set is a file, which has no splits, and ``test`` is None.
+    """
+    chosen = choose(spec, configurations(folder), finalists)
+    if not chosen:
+        raise MissingError(
+            f"no configuration of {folder.name} is complete yet", str(folder.root), command("status", folder)
+        )
+    data = yaml.safe_load(dump_space(spec))
+    trainer = _with_test_set(spec.base, test)
+    trainer["tracking"]["experiment"] = spec.base.tracking.experiment or spec.name
+    trainer["tracking"]["tags"] = {
+        **spec.base.tracking.tags,
+        "loptune.phase": "confirm",
+        "loptune.confirms": folder.name,
+        "loptune.finalists": ",".join(str(one.number) for one in chosen),
+    }
+    data["name"] = folder.name + SUFFIX
+    data["trainer"]["config"] = trainer
+    data["baselines"] = [dict(one.parameters) for one in chosen]
+    data["search"] = {"sampler": "random", "configurations": 0}
+    data["scheduler"] = "none"
+    first = max(spec.seeds) + 1
+    data["seeds"] = list(range(first, first + seeds))
+    return resolve_space(YamlDocument(data, {}, f"{folder.name}{SUFFIX}"), Path.cwd())
+
+
+def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
+    """The plain baseline, if one has run, and the best others of those complete on all seeds."""
+    complete = [one for one in proposed if outcome(one, spec.seeds).state == "COMPLETE"]
+    plain = [one for one in complete if _is_plain(spec, one)][:1]
+    sign = 1 if spec.objective.mode == "max" else -1
+
+    def score(one: Configuration) -> float:
+        value = outcome(one, spec.seeds).score
+        assert value is not None, "a complete configuration has a score"
+        return sign * value
+
+    others = sorted((one for one in complete if one not in plain), key=score, reverse=True)
+    return plain + others[:finalists]
+
+
+def _is_plain(spec: SweepSpec, configuration: Configuration) -> bool:
+    algorithm = trial_config(spec.base, configuration.resolved, spec.seeds[0]).algorithm
+    return algorithm.ar_alpha == 0 and algorithm.lopti_eta == 0
+
+
+def _with_test_set(base: TrainConfig, test: str | None) -> dict[str, Any]:
+    data = base.model_dump(mode="json")
+    sets = data["evaluation"]["sets"]
+    if TEST_SET in sets:
+        return data
+    first = next(iter(sets.values()))
+    if test is None and first["source"].endswith(_FILES):
+        raise ConfigError(
+            "the evaluation set is a file, which has no test split",
+            first["source"],
+            "name another with --test FILE",
+        )
+    sets[TEST_SET] = {**first, "source": test} if test is not None else {**first, "split": "test"}
+    return data

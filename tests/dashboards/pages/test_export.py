@@ -1,0 +1,62 @@
+import csv
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from dashboards.pages.export import HEADINGS, picture_csv, write_csvs, write_pngs
+from dashboards.pages.report import draw
+from dashboards.pictures.cost import timeline
+from dashboards.pictures.figures import score_against_alpha, variants_compared
+from tests.dashboards.table import sweep_of
+from trainer.errors import MissingError
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_holds_every_point() -> None:
+    rows = read(picture_csv(score_against_alpha(sweep_of())))
+    assert tuple(rows[0]) == HEADINGS
+    assert [(row["series"], row["x"], row["y"]) for row in rows[:3]] == [
+        ("grpo", "0.0", "0.5"),
+        ("grpo", "0.0", "0.6"),
+        ("grpo", "0.3", "0.7"),
+    ]
+    assert rows[2]["panel"] == "AR strength alpha / eval/accuracy"
+    assert rows[2]["note"].startswith("trial 1-s0; grpo + AR, alpha 0.3, eta 0, seed 0; score 0.700")
+    assert len(rows) == 9  # the failed trial has no score
+
+
+def test_csv_holds_intervals_and_bars() -> None:
+    means = [row for row in read(picture_csv(variants_compared(sweep_of()))) if row["low"]]
+    assert all(float(row["low"]) <= float(row["x"]) <= float(row["high"]) for row in means) and means
+    bar = read(picture_csv(timeline(sweep_of())))[1]
+    # the second trial starts after one second and takes 90
+    assert (float(bar["low"]), float(bar["high"]), bar["y"]) == (1 / 60, 1 / 60 + 1.5, "0-s1")
+
+
+def test_pictures_without_a_drawing_have_no_file(tmp_path: Path) -> None:
+    pictures = draw(sweep_of())
+    names = {path.stem for path in write_csvs(pictures, tmp_path)}
+    assert names == {picture.key for picture in pictures if picture.figures}
+    assert "finalists" not in names and "timeline" in names
+
+
+def test_png_without_a_browser_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingError, match="need Chromium or Chrome"):
+        write_pngs([timeline(sweep_of())], tmp_path)
+
+
+@pytest.mark.slow
+def test_png_of_every_figure(tmp_path: Path, chromium: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(chromium).parent}:{os.environ['PATH']}")
+    paths = write_pngs([timeline(sweep_of())], tmp_path)
+    assert [path.name for path in paths] == ["timeline.png", "timeline-2.png"]
+    for path in paths:
+        content = path.read_bytes()
+        assert content.startswith(b"\x89PNG") and int.from_bytes(content[16:20], "big") == 1800  # width in pixels
+        assert len(content) > 5000  # an empty white picture is smaller

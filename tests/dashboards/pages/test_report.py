@@ -1,0 +1,121 @@
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards.pages.report import write_report
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def report(demo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report("demo", demo_uri, tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page with everything it asked for and complained about."""
+
+    def __init__(self, browser: Any, path: Path, width: int, scheme: str = "light") -> None:
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_function(
+            "document.querySelectorAll('.figure').length === document.querySelectorAll('.js-plotly-plot').length"
+        )
+
+
+def test_files_name_every_trial(report: Path) -> None:
+    with (report.parent / "trials.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    assert {row["state"] for row in rows} == {"COMPLETE", "FAIL"}
+    assert next(row for row in rows if row["state"] == "FAIL")["reason"].startswith("diverged at step 25")
+    page = report.read_text(encoding="utf-8")
+    assert all(row["trial"] in page for row in rows)
+
+
+def test_page_refers_to_nothing_outside(report: Path) -> None:
+    page = report.read_text(encoding="utf-8")
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", page)
+    figures = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
+    assert figures is not None and len(json.loads(figures[1])) >= 10
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (390, "light"), (390, "dark")])
+def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) -> None:
+    visit = Visit(browser, report, width, scheme)
+    page = visit.page
+    assert visit.complaints == []
+    assert visit.requests == [report.as_uri()]
+    drawn = page.eval_on_selector_all(
+        ".figure", "all => all.map(one => one.querySelectorAll('.main-svg .trace, .main-svg .bars').length)"
+    )
+    assert len(drawn) >= 10 and all(drawn)
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    ink = page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
+    assert ink == {"light": "rgb(29, 36, 48)", "dark": "rgb(228, 232, 238)"}[scheme]
+    page.close()
+
+
+def test_untrusted_text_stays_text(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report, 1200)
+    assert visit.page.locator("td.reason b").count() == 0
+    assert "loss is nan </script><b>&" in visit.page.locator("td.reason").all_inner_texts()[-1]
+    visit.page.close()
+
+
+def test_table_sorts_by_a_click(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report, 1200)
+
+    def column(index: int) -> list[str]:
+        return [str(text) for text in visit.page.locator(f"tbody td:nth-child({index})").all_inner_texts()]
+
+    heading = visit.page.get_by_role("button", name="score")
+    heading.click()
+    scores = column(5)
+    assert [float(text) for text in scores[:-1]] == sorted(float(text) for text in scores[:-1])
+    assert scores[-1] == ""  # a trial without score is last in either direction
+    heading.click()
+    scores = column(5)
+    assert [float(text) for text in scores[:-1]] == sorted((float(text) for text in scores[:-1]), reverse=True)
+    assert scores[-1] == ""
+    visit.page.get_by_role("button", name="trial").click()
+    assert column(1) == sorted(column(1))
+    visit.page.close()
+
+
+def test_print_is_black_on_white_and_fits_the_paper(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report, 720, "dark")
+    visit.page.emulate_media(media="print")
+    visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    ink = visit.page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
+    assert ink == "rgb(0, 0, 0)"
+    widths = visit.page.eval_on_selector_all(".main-svg", "all => all.map(one => one.clientWidth)")
+    assert max(widths) <= 680
+    visit.page.close()
+
+
+def test_report_is_replaced_whole(report: Path, demo_uri: str) -> None:
+    report.write_text("old")
+    assert write_report("demo", demo_uri, report.parent) == report
+    assert report.read_text(encoding="utf-8").endswith("</html>")
+    assert {path.name for path in report.parent.iterdir()} == {"report.html", "trials.csv", "data"}

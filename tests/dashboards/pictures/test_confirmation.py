@@ -1,0 +1,33 @@
+from dataclasses import replace
+
+from dashboards.pictures.confirmation import finalist_scores, finalists
+from dashboards.pictures.verdict import comparable
+from tests.dashboards.table import sweep_of
+
+
+def test_nothing_is_drawn_before_a_sweep_is_confirmed() -> None:
+    picture = finalists(sweep_of())
+    assert picture.figures == () and picture.sentence == "Not run yet: `sweep confirm demo` runs them."
+
+
+def test_finalists_show_search_fresh_seeds_and_test() -> None:
+    sweep = sweep_of()
+    chosen = sweep.trials[sweep.trials.configuration.isin(["0", "1"])]
+    fresh = chosen.assign(seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6])
+    confirmed = replace(sweep, confirmation=replace(sweep, trials=fresh))
+    table = finalist_scores(confirmed, comparable(confirmed.confirmation or sweep))
+    means = table.groupby(["label", "kind"]).value.mean().round(6).to_dict()
+    assert means == {
+        ("#0 grpo", "searched"): 0.55,
+        ("#0 grpo", "fresh"): 0.5,
+        ("#0 grpo", "test"): 0.45,
+        ("#1 grpo α 0.3", "searched"): 0.75,
+        ("#1 grpo α 0.3", "fresh"): 0.65,
+        ("#1 grpo α 0.3", "test"): 0.55,
+    }
+    picture = finalists(confirmed)
+    assert len(picture.figures) == 1
+    assert picture.sentence == (
+        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the sealed test; #0 grpo: 0.500 "
+        "on fresh seeds, -0.050 against the search, 0.450 on the sealed test (2 to 2 fresh seeds)."
+    )

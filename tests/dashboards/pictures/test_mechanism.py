@@ -1,0 +1,61 @@
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from dashboards.pictures.mechanism import band_means, probability_bands, reward_audit
+from dashboards.queries import Sweep
+from tests.dashboards.table import sweep_of
+
+
+def sweep_with_bands() -> Sweep:
+    """Trials of plain GRPO (0-s0, 0-s1) and of GRPO + AR (1-s0) with two bands and a quartile."""
+    values = {
+        "0-s0": {"token_share": (0.02, 0.98), "gradient_share": (0.6, 0.4), "advantage_share": (0.02, 0.98)},
+        "0-s1": {"token_share": (0.04, 0.96), "gradient_share": (0.4, 0.6), "advantage_share": (0.04, 0.96)},
+        "1-s0": {"token_share": (0.03, 0.97), "gradient_share": (0.2, 0.8), "advantage_share": (0.01, 0.99)},
+    }
+    latest = [
+        (trial, f"tokens/{quantity}/{band}", value)
+        for trial, quantities in values.items()
+        for quantity, both in quantities.items()
+        for band, value in zip(("0.00-0.25", "0.99-1.00"), both, strict=True)
+    ]
+    latest += [("0-s0", "tokens/gradient_share/q1", 0.9), ("0-s0", "tokens/positive_rose", 0.7)]
+    return replace(sweep_of(), latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]))
+
+
+def test_bands_are_averaged_over_the_trials_of_an_update_rule() -> None:
+    means = band_means(sweep_with_bands()).set_index(["variant", "quantity", "band"]).value
+    assert means["grpo", "gradient_share", "0.00-0.25"] == pytest.approx(0.5)
+    assert means["grpo + AR", "gradient_share", "0.99-1.00"] == pytest.approx(0.8)
+    assert len(means) == 12  # quartiles and other tokens/* are none of it
+
+
+def test_bands_say_what_tokens_of_low_probability_send() -> None:
+    picture = probability_bands(sweep_with_bands())
+    assert len(picture.figures) == 2
+    # token share: grpo 0.03, grpo + AR 0.03
+    assert "below 0.5 are 3.0% of all tokens" in picture.sentence
+    assert "50% in grpo, 20% in grpo + AR" in picture.sentence
+    assert "advantage mass they hold 1.0% to 3.0%" in picture.sentence
+
+
+def test_without_bands_the_page_says_how_to_get_them() -> None:
+    picture = probability_bands(sweep_of())
+    assert picture.figures == () and "diagnostics.bands" in picture.sentence
+
+
+def test_audit_draws_what_happened_and_names_the_worst() -> None:
+    points = [
+        *(("0-s0", "reward/format_failures", step, value) for step, value in ((1, 0.2), (2, 0.1))),
+        *(("0-s1", "reward/format_failures", step, value) for step, value in ((1, 0.4), (2, 0.0))),
+        ("0-s0", "reward/timeouts", 1, 0.0),
+    ]
+    histories = pd.DataFrame(points, columns=["trial", "metric", "step", "value"])
+    picture = reward_audit(replace(sweep_of(), histories=histories))
+    assert len(picture.figures) == 1  # nothing to see where every value is 0
+    assert picture.sentence == (
+        "Answers that could not be parsed: 30.0% at the first step, 5.0% at the last (medians), at most 40 % "
+        "(trial 0-s1, step 1); scorings cut off by a limit: none."
+    )

@@ -1,0 +1,107 @@
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from dashboards.pictures.verdict import comparable, plain_baseline, verdict
+from dashboards.queries import Sweep
+from tests.dashboards.table import sweep_of
+
+
+def sweep_with(scores: dict[tuple[float, float], list[float]], **states: str) -> Sweep:
+    """Configurations 0, 1, ... of GRPO with (alpha, eta) -> the scores of seeds 0, 1, ...; c1s0="PRUNED" etc."""
+    template = sweep_of().trials.iloc[0].to_dict()
+    rows = [
+        {
+            **template,
+            **{"trial": f"c{number}s{seed}", "configuration": str(number), "seed": str(seed), "score": score},
+            **{"alpha": alpha, "eta": eta, "state": states.get(f"c{number}s{seed}", "COMPLETE")},
+            **{"start": pd.Timestamp(10 * number + seed, unit="s", tz="UTC"), "duration_s": 1800.0},
+        }
+        for number, ((alpha, eta), seeds) in enumerate(scores.items())
+        for seed, score in enumerate(seeds)
+    ]
+    return replace(sweep_of(), trials=pd.DataFrame(rows), gpus_per_trial=4, planned=len(rows))
+
+
+def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
+    scores = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641], (0.0, 0.5): [0.501, 0.52, 0.54]}
+    lines = verdict(sweep_with(scores))
+    # differences 0.1, 0.1, 0.101
+    assert lines[0].startswith(
+        "Best: #1 grpo α 0.3 with eval/accuracy 0.620, +0.100 against the plain baseline #0 grpo (0.520) on 3 "
+        "matched seeds, 95 % interval +0."
+    )
+    assert lines[0].endswith(": more than seed noise.")
+    assert "corrected for having picked the best of 2" in lines[1]
+    # 9 trials of 4 GPUs for half an hour
+    assert lines[2] == "Cost so far: 18 GPU-hours in 9 trials, 2 GPU-hours a trial in the median."
+    assert lines[3].startswith("Next: Confirm it on fresh seeds")
+    assert lines[3].endswith("`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours.")
+    assert lines[4] == "9 trials: 9 complete; only those that ran to their end are compared."
+
+
+def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
+    scores = {(0.0, 0.0): [0.50, 0.52, 0.60], (0.3, 0.0): [0.60, 0.55, 0.60], (0.0, 0.5): [0.45, 0.62, 0.5]}
+    first, noise, _, step, _ = verdict(sweep_with(scores))
+    assert first.endswith("not shown to be more than seed noise.")
+    assert "3 seeds find a true difference of 0." in noise and noise.endswith("8 times in 10.")
+    assert "sweep confirm demo" in step
+
+
+def test_one_seed_is_never_evidence() -> None:
+    lines = verdict(sweep_with({(0.0, 0.0): [0.1], (0.3, 0.0): [0.9]}))
+    assert lines[0].startswith("Best: #1 grpo α 0.3 with eval/accuracy 0.900, +0.800 against")
+    assert "on 1 matched seed: not shown" in lines[0]
+    assert lines[1].startswith("They share 1 seed, so nothing tells the difference from chance.")
+    assert "--seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[3]
+
+
+def test_the_baseline_may_win() -> None:
+    lines = verdict(sweep_with({(0.0, 0.0): [0.9, 0.8, 0.91], (0.3, 0.0): [0.1, 0.2, 0.15]}))
+    assert lines[0].startswith(
+        "Best: the plain baseline #0 grpo itself, with eval/accuracy 0.870; the nearest is #1"
+    )
+    assert "Keep the baseline" in lines[3]
+
+
+def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
+    scores = {(0.0, 0.0): [0.5, 0.6], (0.3, 0.0): [0.55, 0.65], (0.5, 0.0): [0.99, 0.2]}
+    sweep = sweep_with(scores, c2s1="PRUNED")
+    assert set(comparable(sweep).configuration) == {"0", "1"}
+    lines = verdict(sweep)
+    assert lines[0].startswith("Best: #1 grpo α 0.3")
+    assert lines[-1].endswith("1 configurations are left out because the scheduler stopped some of their seeds.")
+
+
+def test_the_baseline_is_the_plain_configuration_started_first() -> None:
+    assert plain_baseline(comparable(sweep_of())) == "#0 grpo"
+    trials = sweep_of().trials
+    assert "no plain baseline" in verdict(replace(sweep_of(), trials=trials[trials.alpha + trials.eta > 0]))[0]
+
+
+def test_less_may_be_better() -> None:
+    assert verdict(sweep_of("min"))[0].startswith("Best: #3 rpp with eval/accuracy 0.450, -0.100 against")
+
+
+@pytest.mark.parametrize("score", [math.nan, 0.5])
+def test_before_anything_ended(score: float) -> None:
+    sweep = sweep_with({(0.0, 0.0): [score]}, c0s0="RUNNING")
+    assert verdict(sweep)[0] == "No configuration has run to its end with a score yet."
+    assert verdict(replace(sweep, trials=sweep.trials.iloc[:0]))[-1] == "The sweep has no trials yet."
+
+
+def test_progress_is_told_by_trials_and_not_by_the_parent_alone() -> None:
+    sweep = sweep_with({(0.0, 0.0): [0.5, 0.6]})
+    assert replace(sweep, status="RUNNING").progress == "finished: all 2 planned trials have ended"
+    assert replace(sweep, status="RUNNING", planned=4).progress == "running: 2 of 4 planned trials have ended"
+    assert replace(sweep, status="KILLED", planned=4).progress == "stopped: 2 of 4 planned trials have ended"
+
+
+def test_fresh_seeds_speak_for_themselves() -> None:
+    scores = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.64]}
+    fresh = sweep_with({(0.0, 0.0): [0.52, 0.5, 0.54], (0.3, 0.0): [0.5, 0.52, 0.53]})
+    lines = verdict(replace(sweep_with(scores), confirmation=fresh))
+    assert lines[2].startswith("On fresh seeds: No configuration scored better than the baseline #0 grpo")
+    assert not any("sweep confirm" in line for line in lines)

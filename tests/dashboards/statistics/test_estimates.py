@@ -1,0 +1,92 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from dashboards.statistics.estimates import (
+    bootstrap,
+    importances,
+    interquartile_mean,
+    local_mean,
+    probability_of_improvement,
+    rank_correlation,
+)
+
+
+def test_interquartile_mean_drops_a_quarter_at_each_end() -> None:
+    assert interquartile_mean(np.array([100.0, 2.0, 4.0, -100.0])) == 3.0
+    assert interquartile_mean(np.array([8.0, 1, 2, 7, 3, 6, 4, 5])) == 4.5
+    assert interquartile_mean(np.array([100.0, 1, 2, 3, 4])) == 3
+
+
+def test_probability_of_improvement_counts_ties_half() -> None:
+    assert probability_of_improvement([1, 3], [1, 2]) == (0.5 + 0 + 1 + 1) / 4
+    generator = np.random.default_rng(3)
+    ours, theirs = generator.integers(0, 6, 7), generator.integers(0, 6, 5)
+    u = stats.mannwhitneyu(ours, theirs).statistic
+    assert probability_of_improvement(list(ours), list(theirs)) == pytest.approx(u / 35)
+
+
+def test_bootstrap_draws_whole_groups() -> None:
+    interval = bootstrap([[0.0, 0.0], [1.0, 1.0]], lambda values: float(values.mean()))
+    assert (interval.value, interval.low, interval.high) == (0.5, 0.0, 1.0)
+    spread = bootstrap([[0.0, 1.0]] * 8, lambda values: float(values.mean()))
+    assert (spread.low, spread.high) == (0.5, 0.5)  # all groups equal: nothing varies between them
+
+
+def test_bootstrap_of_one_value_has_no_width() -> None:
+    interval = bootstrap([[0.25]], lambda values: float(values.mean()))
+    assert (interval.value, interval.low, interval.high) == (0.25, 0.25, 0.25)
+
+
+def test_local_mean_of_a_constant_is_that_constant() -> None:
+    grid, middle, low, high = local_mean([0, 0.25, 0.5, 0.75, 1], [2, 2, 2, 2, 2])
+    assert grid[0] == 0 and grid[-1] == 1
+    for curve in (middle, low, high):
+        assert curve == pytest.approx(np.full(25, 2.0))
+
+
+def test_local_mean_follows_its_neighbours() -> None:
+    _, middle, low, high = local_mean([0, 0.1, 0.9, 1], [0, 0, 1, 1])
+    assert middle[0] < 0.02 and middle[-1] > 0.98 and middle[12] == pytest.approx(0.5)
+    assert (low <= high + 1e-12).all()
+
+
+def settings(count: int = 40) -> pd.DataFrame:
+    generator = np.random.default_rng(1)
+    alpha = generator.uniform(0, 1, count)
+    return pd.DataFrame(
+        {
+            "alpha": alpha,
+            "noise": generator.uniform(0, 1, count),
+            "algorithm": generator.choice(["grpo", "rpp"], count),
+            "constant": 1.0,
+            "mean": -((alpha - 0.5) ** 2),
+        }
+    )
+
+
+def test_importance_sees_an_optimum_in_the_middle_and_no_influence_where_there_is_none() -> None:
+    found = importances(settings(), ["noise", "alpha", "algorithm", "constant"])
+    assert found[0].parameter == "alpha" and found[0].share.value > 0.8 > found[0].chance
+    assert {one.parameter for one in found} == {"alpha", "noise", "algorithm"}
+    for one in found[1:]:
+        assert one.share.value < 0.15
+        assert one.share.low <= one.share.value <= one.share.high
+
+
+def test_importance_of_a_word() -> None:
+    table = settings()
+    table["mean"] = (table.algorithm == "rpp") * 1.0 + table.noise / 100
+    assert importances(table, ["alpha", "algorithm"])[0].parameter == "algorithm"
+
+
+def test_no_importance_from_a_handful_of_configurations() -> None:
+    assert importances(settings(7), ["alpha"]) == []
+
+
+def test_rank_correlation() -> None:
+    assert rank_correlation([1, 2, 3], [10, 20, 25]) == pytest.approx(1)
+    assert math.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))

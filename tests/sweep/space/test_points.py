@@ -1,0 +1,159 @@
+"""Conditions, resolution and fingerprints of points of a search space."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.space.points import Space, fingerprint, is_switch, trial_config
+from tests.sweep.spaces import make_spec, parameters
+from trainer.config.schema import TrainConfig
+
+ETA = "algorithm.lopti_eta"
+
+
+def space_of(tmp_path: Path, **changes: Any) -> Space:
+    return Space(make_spec(tmp_path, **changes).parameters)
+
+
+def low(key: str, parameter: Any) -> Any:
+    return parameter.extremes[0]
+
+
+def high(key: str, parameter: Any) -> Any:
+    return parameter.extremes[-1]
+
+
+def test_a_condition_decides_whether_a_parameter_is_asked_for(tmp_path: Path) -> None:
+    space = space_of(tmp_path)
+    assert space.walk(low) == {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.0, "lopti": False}
+    assert space.walk(high) == {
+        "algorithm.name": "reinforce_plus_plus",
+        "algorithm.ar_alpha": 0.5,
+        "lopti": True,
+        ETA: 0.9,
+    }
+
+
+def test_parents_come_first_however_the_file_is_ordered(tmp_path: Path) -> None:
+    reordered = dict(reversed(parameters().items()))
+    space = space_of(tmp_path, parameters=reordered)
+    assert list(space.parameters).index("lopti") < list(space.parameters).index(ETA)
+    assert ETA in space.walk(high)
+
+
+def test_chain_of_conditions_is_off_as_a_whole(tmp_path: Path) -> None:
+    space = space_of(
+        tmp_path,
+        parameters=parameters(
+            order={"choice": [1, 2], "when": {"lopti": True}},
+            algorithm__lopti_order={"value": "high_first", "when": {"order": [1, 2]}},
+        ),
+        baselines=[],
+    )
+    assert "algorithm.lopti_order" not in space.walk(low)
+    assert space.walk(high)["algorithm.lopti_order"] == "high_first"
+
+
+def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path: Path) -> None:
+    base = TrainConfig.model_validate({"algorithm": {"lopti_eta": 0.7}})
+    off = {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.25, "lopti": False}
+    with_else = space_of(tmp_path)
+    assert with_else.resolve(off, base) == {
+        "algorithm.name": "grpo",
+        "algorithm.ar_alpha": 0.25,
+        ETA: 0.0,
+    }
+    without = space_of(
+        tmp_path, parameters=parameters(algorithm__lopti_eta={"uniform": [0.2, 0.9], "when": {"lopti": True}})
+    )
+    assert without.resolve(off, base)[ETA] == 0.7
+    on = {**off, "lopti": True, ETA: 0.3}
+    assert without.resolve(on, base)[ETA] == with_else.resolve(on, base)[ETA] == 0.3
+
+
+def test_every_point_resolves_to_the_same_keys(tmp_path: Path) -> None:
+    space = space_of(tmp_path)
+    base = TrainConfig()
+    assert list(space.resolve(space.walk(low), base)) == list(space.resolve(space.walk(high), base))
+
+
+def test_trial_config_is_the_base_with_the_point_and_the_seed(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    space = Space(spec.parameters)
+    point = {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.25, "lopti": True, ETA: 0.5}
+    config = trial_config(spec.base, space.resolve(point, spec.base), seed=3)
+    assert (config.algorithm.ar_alpha, config.algorithm.lopti_eta, config.seed) == (0.25, 0.5, 3)
+    assert config.max_steps == 60
+    unchanged = trial_config(spec.base, {}, seed=spec.base.seed)
+    assert unchanged == spec.base
+
+
+def test_fingerprint_is_of_what_is_trained() -> None:
+    assert fingerprint({"a": 1, "b": "x"}) == fingerprint({"b": "x", "a": 1.0})
+    assert fingerprint({"a": 1}) != fingerprint({"a": True})
+    assert fingerprint({"a": 0.1}) != fingerprint({"a": 0.1000001})
+    assert fingerprint({"a": [1, {"b": 2}]}) == fingerprint({"a": [1.0, {"b": 2.0}]})
+    # Written down: a folder of an older version must still recognise its configurations.
+    assert fingerprint({"algorithm.ar_alpha": 0.3}) == "0016e81bb83a3d28"
+
+
+def test_baseline_is_completed_from_the_preset(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    space = Space(spec.parameters)
+    assert space.complete({"lopti": False}, spec.base) == {
+        "algorithm.name": "grpo",
+        "algorithm.ar_alpha": 0.0,
+        "lopti": False,
+    }
+    with pytest.raises(KeyError, match="lopti"):
+        space.complete({}, spec.base)
+
+
+def test_grid_respects_conditions_and_lists_every_point_once(tmp_path: Path) -> None:
+    space = space_of(
+        tmp_path,
+        parameters={
+            "algorithm.ar_alpha": {"quniform": [0.0, 0.3, 0.1]},
+            "lopti": {"choice": [False, True]},
+            ETA: {"choice": [0.3, 0.5, 0.7], "when": {"lopti": True}},
+        },
+        baselines=[],
+    )
+    assert space.is_finite
+    points = list(space.grid(lambda parameter: parameter.options or []))
+    # 4 values of alpha, each with Lopti off (1) or on (3 thresholds).
+    assert len(points) == 4 * (1 + 3) == space.grid_size(100)
+    assert {"algorithm.ar_alpha": 0.3, "lopti": False} in points
+    assert {"algorithm.ar_alpha": 0.0, "lopti": True, ETA: 0.7} in points
+    assert len({fingerprint(point) for point in points}) == 16
+    assert space.grid_size(5) == 5
+
+
+def test_options_and_membership(tmp_path: Path) -> None:
+    space = space_of(
+        tmp_path,
+        parameters=parameters(
+            rollout__group_size={"int": [2, 9, 3]},
+            optim__lr={"quniform": [1e-4, 1e-3, 3e-4]},
+            data__max_prompt_tokens={"logint": [8, 64]},
+            rollout__temperature={"loguniform": [0.5, 2.0]},
+        ),
+    )
+    group_size, lr = space.parameters["rollout.group_size"], space.parameters["optim.lr"]
+    assert group_size.options == [2, 5, 8]
+    assert lr.options == [1e-4, 4e-4, 7e-4, 1e-3]
+    assert group_size.contains(5) and not group_size.contains(4) and not group_size.contains(True)
+    tokens = space.parameters["data.max_prompt_tokens"]
+    assert tokens.contains(9) and not tokens.contains(9.5) and not tokens.contains(65)
+    temperature = space.parameters["rollout.temperature"]
+    assert temperature.contains(0.5) and not temperature.contains(0.49) and not temperature.contains("1")
+    lopti = space.parameters["lopti"]
+    assert lopti.contains(True) and not lopti.contains(1)
+    assert not space.is_finite
+
+
+def test_what_is_a_switch() -> None:
+    assert is_switch("lopti")
+    assert not is_switch("max_steps")
+    assert not is_switch("optim.lr")

@@ -1,0 +1,186 @@
+"""What fits on which nodes; a simulated cluster of two nodes with four logical GPUs each."""
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.record.folder import leftovers, sweep_folder
+from sweep.space.spec import ResourcesSpec
+from sweep.trials.cluster import Node, check_address, check_fit, slots
+from tests.sweep.harness import ROOT, finish, history, kill, results, running, wait_until, write_space
+from trainer.errors import ConfigError, MissingError
+
+FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
+NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "expected"),
+    [
+        ({}, [Node(16, 8), Node(16, 8)], 4),
+        ({}, [Node(16, 6), Node(16, 6)], 2),
+        ({"placement": "PACK"}, [Node(16, 6), Node(16, 6)], 3),
+        ({"cpus_per_worker": 4}, [Node(16, 8), Node(40, 8)], 3),
+        ({"cpus_per_worker": 4}, [Node(15, 8)], 0),
+        ({"gpus_per_trial": 0.5, "workers_per_trial": 1}, [Node(16, 2)], 4),
+        ({"gpus_per_trial": 0, "workers_per_trial": 1}, [Node(3, 0), Node(2, 0)], 5),
+    ],
+)
+def test_trials_at_one_time(changes: dict[str, Any], nodes: list[Node], expected: int) -> None:
+    assert slots(ResourcesSpec(**{**FOUR_GPUS, **changes}), nodes) == expected
+
+
+def test_a_trial_that_only_fits_on_several_nodes_is_told_how() -> None:
+    with pytest.raises(MissingError) as refused:
+        check_fit(ResourcesSpec(**FOUR_GPUS), [Node(16, 2), Node(8, 2)])
+    assert refused.value.what == (
+        "a trial needs 4 GPUs and 4 CPUs; "
+        "present: 4 GPUs and 24 CPUs on 2 nodes, at most 2 GPUs and 16 CPUs on one"
+    )
+    assert refused.value.hint.endswith("resources.placement=PACK")
+    check_fit(ResourcesSpec(**FOUR_GPUS, placement="PACK"), [Node(16, 2), Node(8, 2)])
+
+
+def test_a_ray_client_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not driven through a Ray client"):
+        check_address("ray://head:10001")
+    check_address("auto")
+    check_address(None)
+
+
+@dataclass
+class Simulated:
+    """A cluster whose driver may be anywhere: the head has no resources of its own."""
+
+    cluster: Any
+    nodes: list[Any]
+
+    def remove(self, node_id: str) -> None:
+        (node,) = [node for node in self.nodes if node.node_id == node_id]
+        self.cluster.remove_node(node)
+        self.nodes.remove(node)
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[Simulated]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False},
+        )
+        nodes = [cluster.add_node(**NODE) for _ in range(2)]
+        cluster.wait_for_nodes()
+        yield Simulated(cluster, nodes)
+        cluster.shutdown()
+
+
+def test_more_than_any_node_has_exits_3_and_leaves_the_name_free(simulated: Simulated, tmp_path: Path) -> None:
+    space = ranks_space(tmp_path / "space.yaml", {"gpus_per_trial": 5, "workers_per_trial": 5})
+    with running(*arguments("run", simulated, space)) as process:
+        code, _, err = finish(process)
+    assert code == 3
+    assert err.splitlines()[0] == (
+        "error: a trial needs 5 GPUs and 5 CPUs; "
+        "present: 8 GPUs and 8 CPUs on 2 nodes, at most 4 GPUs and 4 CPUs on one"
+    )
+    assert not (tmp_path / "fake" / "space.lock.yaml").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_driver_takes_its_trials_along(simulated: Simulated, tmp_path: Path) -> None:
+    folder = tmp_path / "fake"
+    space = ranks_space(tmp_path / "space.yaml", {"gpus_per_trial": 2, "workers_per_trial": 2})
+    with running(*arguments("run", simulated, space), step_s=20) as process:
+        wait_until(lambda: bool(history(folder, "c000-s0", "resume")), what="a trial to start")
+        kill(process)
+    wait_until(lambda: not leftovers(sweep_folder(tmp_path, "fake")), timeout=10, what="the ranks to end")
+    groups = simulated.cluster.global_state.placement_group_table
+    wait_until(lambda: {group["state"] for group in groups().values()} == {"REMOVED"}, timeout=10)
+
+
+@pytest.mark.slow
+def test_trials_fill_the_nodes_and_outlive_one(simulated: Simulated, tmp_path: Path) -> None:
+    folder = tmp_path / "fake"
+    # The first two would not end before the node is removed.
+    (tmp_path / "faults.json").write_text(json.dumps({f"c00{number}-s0": {"step_s": 1.0} for number in (0, 1)}))
+    space = ranks_space(tmp_path / "space.yaml", FOUR_GPUS)
+    with running(*arguments("run", simulated, space)) as process:
+        first = ("c000-s0", "c001-s0")
+        wait_until(lambda: all(len(history(folder, trial, "step")) >= 2 for trial in first), what="two trials")
+        assert [path.name for path in (folder / "trials").iterdir() if path.name not in first] == []
+        places = {trial: history(folder, trial, "build")[0]["node"] for trial in first}
+        assert set(places.values()) == {node.node_id for node in simulated.nodes}
+
+        removed = places["c001-s0"]
+        simulated.remove(removed)
+        code, out, err = finish(process)
+    assert code == 0, out + err
+    assert {trial: result["state"] for trial, result in results(folder).items()} == {
+        f"c00{number}-s0": "COMPLETE" for number in range(5)
+    }
+    again = history(folder, "c001-s0", "build")
+    assert [event["node"] == removed for event in again] == [True, False]
+    assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
+    # Processes of a lost node end one after the other: the trial may be seen to go, or have seen its ranks go.
+    assert out.count("retry") == len(re.findall(r"c001-s0 +retry 1 of 1: .*(?:was lost|died|dead)", out)) == 1, out
+    assert len(history(folder, "c000-s0", "build")) == 1
+    never_two_at_once_on_a_node(folder)
+    nothing_is_left(simulated, folder)
+
+
+def ranks_space(path: Path, resources: dict[str, Any]) -> Path:
+    overrides = {"max_steps": 6, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
+    batch = {"rollout.prompts_per_step": 20, "optim.update_batch_size": 20, "parallel.strategy": "ddp"}
+    return write_space(
+        path,
+        trainer={"preset": "tiny_kk", "overrides": overrides | batch},
+        baselines=[{"algorithm.ar_alpha": 0.1 * number} for number in range(5)],
+        search={"sampler": "random", "configurations": 0},
+        resources=resources,
+        limits={"max_failures": 1},
+    )
+
+
+def arguments(verb: str, simulated: Simulated, space: Path) -> list[object]:
+    return [verb, space, "--runs-dir", space.parent, "--offline", "--address", simulated.cluster.address]
+
+
+def never_two_at_once_on_a_node(folder: Path) -> None:
+    spans = []
+    for trial in results(folder):
+        for node in {event["node"] for event in history(folder, trial)}:
+            times = [event["time"] for event in history(folder, trial) if event["node"] == node]
+            spans.append((node, min(times), max(times)))
+    for index, (node, start, end) in enumerate(spans):
+        for other, begin, stop in spans[index + 1 :]:
+            assert node != other or end <= begin or stop <= start
+
+
+def nothing_is_left(simulated: Simulated, folder: Path) -> None:
+    """No process, actor, placement group or port."""
+    wait_until(lambda: not leftovers(sweep_folder(folder.parent, "fake")), timeout=10, what="the ranks to end")
+    tables = simulated.cluster.global_state
+    actors = [actor["State"] for actor in tables.actor_table(None).values()]
+    assert len(actors) >= 2 * (1 + 4)  # ranks stay warm for the next trial of their node
+    assert set(actors) == {"DEAD"}
+    groups = [group["state"] for group in tables.placement_group_table().values()]
+    assert len(groups) >= 2
+    assert set(groups) == {"REMOVED"}
+    ports = {event["port"] for trial in results(folder) for event in history(folder, trial)}
+    assert len(ports) >= 2
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", int(port)))
+            probe.listen()

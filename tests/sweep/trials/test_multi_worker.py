@@ -1,0 +1,117 @@
+"""Trials of two ranks on real Ray: with the real trainer, and stopped by the scheduler."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweep.record.folder import leftovers, sweep_folder
+from tests.sweep.harness import (
+    ROOT,
+    SEVERAL_RANKS,
+    SHORT,
+    finish,
+    history,
+    metrics,
+    results,
+    running,
+    wait_until,
+    write_space,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "fake"
+    alphas = (0.5, 0.05, 0.02)
+    space = write_space(
+        tmp_path / "space.yaml",
+        trainer=SEVERAL_RANKS,
+        parameters={"algorithm.ar_alpha": {"choice": list(alphas)}},
+        baselines=[{"algorithm.ar_alpha": alpha} for alpha in alphas],
+        search={"sampler": "random", "configurations": 0},
+        scheduler={"asha": {"grace_period": 1, "reduction_factor": 2}},
+        resources={"workers_per_trial": 2},
+    )
+    with running("run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2) as process:
+        wait_until(lambda: len(results(folder)) == 3, what="three trials to end")
+        ranks = {event["pid"] for trial in results(folder) for event in history(folder, trial)}
+        ranks |= {rank["pid"] for trial in results(folder) for rank in second_rank(folder, trial)}
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in ranks), timeout=10, what="the ranks to end")
+        code, _, err = finish(process)
+    assert code == 0, err
+    states = {trial: result["state"] for trial, result in results(folder).items()}
+    assert states == {"c000-s0": "COMPLETE", "c001-s0": "PRUNED", "c002-s0": "PRUNED"}
+    for stopped, following in (("c000-s0", "c001-s0"), ("c001-s0", "c002-s0")):
+        started = history(folder, following, "build")[0]["time"]
+        assert 0 <= started - history(folder, stopped)[-1]["time"] < 10
+    assert leftovers(sweep_folder(tmp_path, "fake")) == []
+
+
+def second_rank(folder: Path, trial: str) -> list[dict[str, int]]:
+    return [json.loads(line) for line in (folder / "trials" / trial / "fake-1.jsonl").read_text().splitlines()]
+
+
+def test_two_ranks_train_one_model_with_ddp_and_zero(tiny_policy: Path, tmp_path: Path) -> None:
+    """Both strategies in the same warm ranks, from the same seed: the same scores."""
+    folder = tmp_path / "fake"
+    small = {
+        "model.name_or_path": str(tiny_policy),
+        "rollout.prompts_per_step": 4,
+        "rollout.group_size": 4,
+        "rollout.max_new_tokens": 40,
+        "optim.update_batch_size": 8,
+        "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "size": 10}},
+    }
+    strategies = [
+        {"parallel.strategy": "ddp", "parallel.zero_stage": 2},
+        {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2},
+        {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3},
+    ]
+    space = write_space(
+        tmp_path / "space.yaml",
+        trainer={"preset": "tiny_kk", "overrides": {**SHORT, **small}},
+        parameters={
+            "parallel.strategy": {"choice": ["ddp", "deepspeed"]},
+            "parallel.zero_stage": {"choice": [2, 3]},
+        },
+        baselines=strategies,
+        search={"sampler": "random", "configurations": 0},
+        resources={"workers_per_trial": 2},
+    )
+    out = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sweep",
+            "run",
+            str(space),
+            "--runs-dir",
+            str(tmp_path),
+            "--offline",
+            "--cpus",
+            "2",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert out.returncode == 0, out.stdout + out.stderr
+    rewards = []
+    for trial in ("c000-s0", "c001-s0", "c002-s0"):
+        rows = [line for line in metrics(folder, trial) if "rollout/reward" in line]
+        assert [row["step"] for row in rows] == [1, 2, 3, 4]
+        rewards.append([row["rollout/reward"] for row in rows])
+        assert (folder / "trials" / trial / "checkpoints" / "step-4" / "model.safetensors").is_file()
+    assert rewards[1] == pytest.approx(rewards[0])
+    assert rewards[2] == pytest.approx(rewards[0])
+    halves = sorted(path.name for path in (folder / "trials/c002-s0/checkpoints/step-4").glob("training_state-*"))
+    assert halves == ["training_state-0-of-2.safetensors", "training_state-1-of-2.safetensors"]

@@ -1,0 +1,86 @@
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.record.folder import SweepFolder, sweep_folder
+from sweep.space.file import load_space
+from sweep.space.spec import SweepSpec
+from sweep.trials import reach
+from tests.sweep.harness import SHORT, write_space
+from trainer.errors import ConfigError, MissingError
+
+HTTP = {"tracking.uri": "http://mlflow.test:5000"}
+
+
+def node(name: str, cpus: int = 4) -> dict[str, Any]:
+    return {"Alive": True, "NodeID": name, "NodeManagerHostname": name, "Resources": {"CPU": cpus} if cpus else {}}
+
+
+def sweep_in(tmp_path: Path, **overrides: Any) -> tuple[SweepSpec, SweepFolder]:
+    trainer = {"preset": "tiny_kk", "overrides": {**SHORT, **overrides}}
+    folder = sweep_folder(tmp_path, "fake")
+    folder.root.mkdir()
+    return load_space(write_space(tmp_path / "space.yaml", trainer=trainer)), folder
+
+
+@pytest.fixture
+def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What a cluster is asked to find: a head without CPUs and a node that sees no folder called far."""
+    paths: list[Path] = []
+
+    def unseen(nodes: Sequence[dict[str, Any]], wanted: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+        assert [one["NodeID"] for one in nodes] == ["gpu-1"]
+        for path in wanted:
+            assert path.exists()
+            paths.append(path)
+            if "far" in path.parts:
+                yield "gpu-1", path
+
+    monkeypatch.setattr(reach.ray, "nodes", lambda: [node("head", 0), node("gpu-1")])
+    monkeypatch.setattr(reach, "_unseen", unseen)
+    return paths
+
+
+def test_nodes_look_for_folder_model_and_data_but_not_for_hub_names(
+    tmp_path: Path, looked_for: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.parquet").touch()
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    sets = {"dev": "K-and-K/knights-and-knaves"}
+    data = {"data.train": "train.parquet", "model.name_or_path": "model", "evaluation.sets": sets}
+    spec, folder = sweep_in(tmp_path, **HTTP, **data)
+    reach.check_reach(spec, folder)
+    mark, *inputs = looked_for
+    assert mark.parent == folder.root
+    assert sorted(inputs) == [tmp_path / "model", tmp_path / "train.parquet"]
+    assert list(folder.root.iterdir()) == []
+
+
+def test_a_runs_folder_of_one_machine_is_refused(tmp_path: Path, looked_for: list[Path]) -> None:
+    (tmp_path / "far").mkdir()
+    spec, folder = sweep_in(tmp_path / "far", **HTTP)
+    with pytest.raises(MissingError) as refused:
+        reach.check_reach(spec, folder)
+    assert refused.value.what == f"node gpu-1 does not see {tmp_path / 'far'}"
+    assert refused.value.where == "--runs-dir"
+    assert list(folder.root.iterdir()) == []
+
+
+def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path: Path, looked_for: list[Path]) -> None:
+    spec, folder = sweep_in(tmp_path, **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
+    with pytest.raises(ConfigError, match="gpu-1 cannot write into an MLflow store that is a file"):
+        reach.check_reach(spec, folder)
+    offline = spec.base.model_copy(update={"tracking": spec.base.tracking.model_copy(update={"offline": True})})
+    reach.check_reach(
+        spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": offline})}), folder
+    )
+
+
+def test_a_node_answers_what_it_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "VISIBLE_WITHIN_S", 0.0)
+    (tmp_path / "here").touch()
+    assert reach._missing([str(tmp_path / "here"), str(tmp_path / "gone")]) == [str(tmp_path / "gone")]
+    assert reach._missing([str(tmp_path / "here")]) == []

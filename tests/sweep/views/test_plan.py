@@ -1,0 +1,116 @@
+"""Slots, disk and forecast of a sweep, by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from sweep.cli import main
+from sweep.record.folder import sweep_folder
+from sweep.space.file import load_space
+from sweep.trials.cluster import Node
+from sweep.views.plan import Plan, make_plan
+from tests.sweep.harness import SHORT, write_space
+
+FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
+ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
+
+
+def plan_of(folder: Path, overrides: dict[str, Any], nodes: list[Node], **changes: Any) -> Plan:
+    space = write_space(
+        folder / "space.yaml", trainer={"preset": "tiny_kk", "overrides": {**SHORT, **overrides}}, **changes
+    )
+    return make_plan(load_space(space), sweep_folder(folder / "runs", "fake"), nodes, 90.0)
+
+
+def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, ZERO_2, [Node(64, 8)] * 2, resources=FOUR_GPUS, seeds=[0, 1, 2], limits={})
+    assert (plan.trials, plan.slots, plan.waiting) == (9, 4, 5)
+    assert plan.seconds == 3 * 4 * 90  # three waves of four steps
+    assert plan.gpu_hours == pytest.approx(9 * 4 * 90 * 4 / 3600)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bytes_a_parameter"),
+    [
+        ({}, 4 + 8),  # float32 weights, two moments
+        ({"model.dtype": "bfloat16"}, 4 + 8),  # the module holds float32 weights and computes in bfloat16
+        ({"model.dtype": "bfloat16", **ZERO_2}, 2 + 8 + 4),
+        (ZERO_2, 4 + 8 + 4),
+        ({"parallel.strategy": "deepspeed", "parallel.zero_stage": 0}, 4 + 8),
+    ],
+)
+def test_a_checkpoint_holds_weights_and_optimizer_state(
+    tmp_path: Path, overrides: dict[str, Any], bytes_a_parameter: int
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    save_file({"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(7)}, model / "model.safetensors")
+    plan = plan_of(tmp_path, {"model.name_or_path": str(model), **overrides}, [Node(2, 0)])
+    assert plan.one_checkpoint_bytes == 22 * bytes_a_parameter
+    # Three trials keep the last two and the best; the two that run write one more.
+    assert plan.checkpoint_bytes == 22 * bytes_a_parameter * (3 * 3 + 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("Qwen/Qwen2.5-3B-Instruct", 3),
+        ("Qwen/Qwen2.5-0.5B", 0.5),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", 7),
+        ("gpt2", None),
+    ],
+)
+def test_a_hub_models_size_is_read_from_its_name(tmp_path: Path, name: str, billions: float | None) -> None:
+    plan = plan_of(tmp_path, {"model.name_or_path": name}, [Node(2, 0)])
+    assert plan.one_checkpoint_bytes == (None if billions is None else billions * 1e9 * 12)
+
+
+def test_epochs_over_generated_problems_decide_the_steps(tmp_path: Path) -> None:
+    data = {"source": "generated", "size": 100, "limit": 50}
+    overrides = {"max_steps": None, "epochs": 3, "data.train": data, "rollout.prompts_per_step": 20}
+    assert plan_of(tmp_path, overrides, [Node(2, 0)]).steps == 8  # 150 problems, 20 a step
+
+
+def test_searched_steps_are_forecast_for_the_longest_trial(tmp_path: Path) -> None:
+    space = write_space(
+        tmp_path / "space.yaml",
+        trainer={"preset": "tiny_kk", "overrides": {"evaluation.every_steps": 5}},
+        parameters={"max_steps": {"int": [10, 30]}, "algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
+        baselines=[{"algorithm.ar_alpha": 0.1}],
+        limits={},
+    )
+    plan = make_plan(load_space(space), sweep_folder(tmp_path / "runs", "fake"), [Node(2, 0)], 90.0)
+    assert plan.steps == 30
+    assert plan.seconds == 30 * 90  # two trials at a time
+
+
+def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path: Path) -> None:
+    data = {"source": "generated", "size": 100}
+    prompts = {"choice": [40, 50], "when": {"algorithm.lopti_eta": 0.5}, "else": 20}
+    plan = plan_of(
+        tmp_path,
+        {"max_steps": None, "epochs": 2, "data.train": data},
+        [Node(2, 0)],
+        parameters={"algorithm.lopti_eta": {"choice": [0.0, 0.5]}, "rollout.prompts_per_step": prompts},
+        baselines=[],
+    )
+    assert plan.steps == 10  # 200 problems, 20 a step
+
+
+def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = {"preset": "tiny_kk", "overrides": {**SHORT, **ZERO_2}}
+    space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, scheduler="asha", limits={})
+    machines = ["--nodes", "2", "--gpus", "6", "--cpus", "64"]
+    arguments = ["plan", str(space), "--runs-dir", str(tmp_path), *machines, "--step-seconds", "90"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "2 x 6 GPUs and 64 CPUs" in out
+    assert "2 trials; 1 wait; 4 GPUs stay idle" in out
+    assert "at most 12m 00s, 1.2 GPU hours at 90 s a step (given)" in out
+    assert "4 GPUs, 4 CPUs; 4 steps, 2 evaluations" in out
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"] == [{"cpus": 64, "gpus": 6}] * 2

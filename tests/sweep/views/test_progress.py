@@ -1,0 +1,113 @@
+import io
+import itertools
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import pytest
+from rich.console import Console
+
+from sweep.record.folder import SweepFolder
+from sweep.record.table import TrialRow, duration, number, parameter_text, trial_table
+from sweep.space.spec import ResourcesSpec
+from sweep.views import progress
+from sweep.views.progress import Reporter, SweepCallback
+
+CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algorithm.ar_alpha": 0.3, "seed": 1}}
+
+
+def trial(**result: Any) -> Any:
+    return SimpleNamespace(config=CONFIG, last_result=result, num_failures=1, get_pickled_error=lambda: None)
+
+
+@pytest.fixture
+def callback(tmp_path: Path) -> SweepCallback:
+    return SweepCallback(Reporter(SweepFolder(tmp_path, "demo"), planned=2), ResourcesSpec(), 2, threading.Event())
+
+
+def test_a_trial_is_told_in_lines(callback: SweepCallback, capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"step": 20, "total_steps": 60, "score": 0.612345, "eval/accuracy": 0.7, "eval/accuracy/2": 0.9}
+    callback.on_trial_start(0, [], trial())
+    callback.on_trial_result(0, [], trial(), result)
+    callback.on_trial_complete(0, [], trial(**result, finished=True))
+    assert capsys.readouterr().out.splitlines() == [
+        "c000-s1  started    ar_alpha=0.3",
+        "c000-s1  step 20/60  score 0.6123  eval/accuracy 0.7",
+        "c000-s1  finished   score 0.6123",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "words"),
+    [
+        ({"finished": True}, "COMPLETE", "finished"),
+        ({"finished": False}, "PRUNED", "stopped    by the scheduler"),
+        ({"reason": "diverged at step 3: policy/loss is nan"}, "FAIL", "diverged at step 3"),
+        ({"interrupted": True}, "WAITING", "interrupted at step 0"),
+    ],
+)
+def test_an_end_is_told_as_what_it_is(
+    callback: SweepCallback, capsys: pytest.CaptureFixture[str], result: dict[str, Any], state: str, words: str
+) -> None:
+    callback.on_trial_complete(0, [], trial(**result))
+    assert words in capsys.readouterr().out
+    assert callback._reporter is not None
+    assert callback._reporter.rows["c000-s1"].state == state
+
+
+def test_a_trial_that_finds_no_free_resources_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    four = ResourcesSpec(gpus_per_trial=4, workers_per_trial=4, cpus_per_worker=2)
+    callback = SweepCallback(Reporter(SweepFolder(tmp_path, "demo"), planned=2), four, 2, threading.Event())
+    monkeypatch.setattr(progress.ray, "available_resources", lambda: {"GPU": 2.0, "CPU": 30.0})
+    monkeypatch.setattr(progress.ray, "cluster_resources", lambda: {"GPU": 8.0, "CPU": 32.0})
+    clock = itertools.count(0.0, 4.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    pending = SimpleNamespace(**vars(trial()), trial_id="t", status="PENDING")
+    for _ in range(10):
+        callback.on_step_end(0, [pending])
+    assert capsys.readouterr().out == "c000-s1  waits for 4 GPUs (2 of 8 free) and 8 CPUs (30 of 32 free)\n"
+
+
+def test_a_retry_says_why(callback: SweepCallback, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "demo" / "trials" / "c000-s1"
+    folder.mkdir(parents=True)
+    (folder / "failure.txt").write_text("rank 0 died: out of memory\n")
+    callback.on_trial_recover(0, [], trial())
+    assert capsys.readouterr().out == "c000-s1  retry 1 of 2: rank 0 died: out of memory\n"
+
+
+def test_an_exception_in_a_callback_does_not_end_the_sweep(callback: SweepCallback) -> None:
+    callback.on_trial_result(0, [], trial(), {"no": "step"})  # would raise KeyError
+    callback.on_trial_start(0, [], None)
+
+
+def test_a_callback_can_be_pickled_and_is_then_silent(callback: SweepCallback) -> None:
+    copy = cloudpickle.loads(cloudpickle.dumps(callback))
+    copy.on_trial_start(0, [], trial())
+    copy.on_step_end(0, [])
+    assert copy.running() == 0
+
+
+def test_the_table_shows_state_step_score_and_reason() -> None:
+    rows = [
+        TrialRow("c000-s0", 0, 0, "COMPLETE", 60, 60, 0.81, parameters={"algorithm.ar_alpha": 0.3}),
+        TrialRow("c001-s0", 1, 0, "FAIL", 3, 60, None, "[red]diverged[/]", parameters={"x": "[1, 2]"}),
+    ]
+    out = io.StringIO()
+    Console(file=out, width=100).print(trial_table(rows, "demo: 2 of 2 trials"))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert lines[0] == ["demo:", "2", "of", "2", "trials"]
+    assert lines[2] == ["c000-s0", "COMPLETE", "60/60", "0.81", "ar_alpha=0.3"]
+    assert lines[3] == ["c001-s0", "FAIL", "3/60", "x=[1,", "2]", "[red]diverged[/]"]
+
+
+def test_numbers_durations_and_parameters_are_short() -> None:
+    assert number(0.123456) == "0.1235"
+    assert number(None) == ""
+    assert number(True) == "True"
+    assert [duration(s) for s in (12.4, 80, 3599.6, 7500)] == ["12s", "1m 20s", "1h 00m", "2h 05m"]
+    assert parameter_text({"algorithm.name": "grpo", "optim.lr": 1e-6}) == "name=grpo lr=1e-06"

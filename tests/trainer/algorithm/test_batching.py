@@ -1,0 +1,63 @@
+import torch
+
+from tests.trainer.algorithm.batches import make_batch, make_groups
+from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows
+
+
+def test_rows_are_prompt_completion_padding():
+    groups = make_groups([[2, 3]], [4])
+    batch = build_batch(groups, pad_token_id=0, device=torch.device("cpu"))
+    first, second = groups[0].rollouts
+    assert batch.input_ids.tolist() == [
+        [*first.prompt_ids, *first.completion.token_ids, 0],
+        [*second.prompt_ids, *second.completion.token_ids],
+    ]
+    assert batch.prompt_lengths.tolist() == [4, 4]
+    assert batch.completion_mask.tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert batch.rollout_logprobs.tolist() == [[-1, -1, 0], [-1, -1, -1]]
+    assert batch.rewards.tolist() == [3, -1]
+    assert batch.group_ids.tolist() == [0, 0]
+
+
+def test_selected_rows_lose_padding_they_do_not_need():
+    batch = make_batch()
+    part = select_rows(batch, torch.tensor([0, 5]))
+    assert part.completion_mask.tolist() == [[1] * 5, [1] + [0] * 4]
+    assert part.input_ids.shape == (2, 12)  # prompt 11 + 1 is longer than 6 + 5
+    assert torch.equal(part.input_ids[1], batch.input_ids[5, :12])
+
+
+def test_plan_covers_every_row_once_in_length_sorted_microbatches():
+    batch = make_batch()  # lengths 11 15 9 18 | 18 12 15 19
+    plan = plan_update_batches(batch, update_batch_size=4, tokens_per_microbatch=36)
+    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [
+        [[3, 1], [0, 2]],
+        [[7], [4, 6], [5]],
+    ]
+
+
+def test_a_row_longer_than_the_budget_stands_alone():
+    plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1)
+    assert sorted(int(rows) for rows in plan[0].microbatches) == list(range(8))
+
+
+def test_packed_rows_stay_with_their_group_and_a_prompt_counts_once():
+    batch = make_batch()  # groups of 4: prompts 6 and 11, completions 5 9 3 12 | 7 1 4 8
+    plan = plan_update_batches(batch, update_batch_size=8, tokens_per_microbatch=35, packed=True)
+    # 6 + 5 + 9 + 3 + 12 = 35; 11 + 7 + 1 + 4 + 8 = 31
+    assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    plan = plan_update_batches(batch, update_batch_size=8, tokens_per_microbatch=34, packed=True)
+    # 6 + 5 + 9 + 3 = 23; 6 + 12 = 18 as the group goes on; 11 + 7 + 1 + 4 + 8 = 31
+    assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2], [3], [4, 5, 6, 7]]
+    plan = plan_update_batches(batch, update_batch_size=2, tokens_per_microbatch=1000, packed=True)
+    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [
+        [[0, 1]],
+        [[2, 3]],
+        [[4, 5]],
+        [[6, 7]],
+    ]
+
+
+def test_a_packed_row_longer_than_the_budget_stands_alone():
+    plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1, packed=True)
+    assert [rows.tolist() for rows in plan[0].microbatches] == [[row] for row in range(8)]

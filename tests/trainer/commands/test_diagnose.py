@@ -1,0 +1,198 @@
+import csv
+import math
+import re
+
+import pytest
+import torch
+
+from tests.trainer.test_loop import build, parameters, small_config
+from trainer.cli import main
+from trainer.commands.diagnose import Diagnosis, Update, _after_passes, _parameter_norms, diagnose
+from trainer.commands.diagnose_page import summary, write_diagnosis
+from trainer.config.schema import dump_config
+from trainer.errors import ConfigError
+from trainer.metrics.bands import BANDS
+from trainer.metrics.declared import declaration
+from trainer.metrics.stopwatch import Stopwatch
+from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> Diagnosis:
+    # Trained long enough to be sure of most tokens: a policy that is sure of none has no probable quarter.
+    policy = ensure_tiny_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=300, puzzles=2000))
+    # The published presets train several ranks; a diagnosis is made by one process whatever they say.
+    changes = {"rollout.prompts_per_step": 6, "algorithm.ar_alpha": 0.0, "parallel.strategy": "deepspeed"}
+    config = small_config(policy, **changes)
+    return diagnose(config, tmp_path_factory.mktemp("diagnose"), after_steps=2, sample=20)
+
+
+def by_hand() -> Diagnosis:
+    """Four tokens of probability .5 .5 .8 .8, one in each quartile."""
+    before = torch.tensor([0.5, 0.5, 0.8, 0.8]).log()
+    return Diagnosis(
+        vocabulary=2,
+        after_steps=1,
+        logprobs=before,
+        quartiles=torch.tensor([0, 1, 2, 3]),
+        advantages=torch.tensor([1.0, -2.0, 1.0, -1.0]),
+        gradient_norms=(1 - before.exp()) * math.sqrt(2),
+        parameter_norms=torch.tensor([5.0, math.nan, 4.0, 3.0]),
+        updates=[Update("all tokens", torch.tensor([0.6, 0.7, 0.7, 0.8]).log())],
+    )
+
+
+def test_rows_by_hand():
+    (row,) = by_hand().share_rows()
+    assert row["tokens"] == 4
+    assert row["moved"] == 0.75
+    assert row["change_abs"] == pytest.approx((0.1 + 0.2 + 0.1 + 0) / 4)
+    assert row["change_positive"] == pytest.approx((0.1 - 0.1) / 2, abs=1e-6)
+    assert row["change_negative"] == pytest.approx(0.1, abs=1e-6)
+    # Of the tokens that moved: one of two with positive advantage rose, the one with a negative did not fall.
+    assert (row["positive_rose"], row["negative_fell"]) == (0.5, 0.0)
+    quartile = by_hand().quartile_rows()[1]
+    assert (quartile["quartile"], quartile["advantage_abs"]) == ("q2", 2)
+    assert quartile["gradient_mass"] == pytest.approx(2 * 0.5 * math.sqrt(2))
+
+
+def test_correlations_by_hand():
+    assert by_hand().correlation() == pytest.approx(1)
+    # Norms 5, 4, 3 against 1 - probability .5, .2, .2 (in float32 the last two differ by nothing).
+    assert by_hand().parameter_correlation() == pytest.approx(math.sqrt(3) / 2, abs=1e-6)
+    assert by_hand().bound_ratios() == pytest.approx((math.sqrt(2), math.sqrt(2)), abs=1e-6)
+
+
+def test_gradient_norms_follow_one_minus_probability_within_the_bounds(found):
+    assert found.correlation() > 0.95
+    low, high = found.bound_ratios()
+    assert math.sqrt(found.vocabulary / (found.vocabulary - 1)) - 1e-3 <= low < high <= math.sqrt(2) + 1e-3
+
+
+def test_the_least_probable_quarter_moves_the_policy(found):
+    rows = {(row["update"], row["quartile"]): row for row in found.quartile_rows()}
+    masses = [rows["all tokens", quartile]["gradient_mass"] for quartile in ("q1", "q2", "q3", "q4")]
+    assert masses == sorted(masses, reverse=True)
+    # Updating the most probable quarter changes it less than updating only the least probable one does.
+    highest = rows["highest quartile", "q4"]["change_abs"]
+    assert highest < rows["lowest quartile", "q4"]["change_abs"]
+
+
+def test_every_update_is_measured_and_the_published_strength_stands_in(found):
+    assert [update.name for update in found.updates] == [
+        *("all tokens", "lowest quartile", "highest quartile", "AR 0.3"),
+        *("Lopti 0.5, low pass", "Lopti 0.5, then high"),
+    ]
+    everything, lowest, highest, reweighted, low, both = (found.change(update) for update in found.updates)
+    assert all(change.abs().max() > 0 for change in (everything, lowest, highest, reweighted, low, both))
+    assert not torch.equal(low, both) and not torch.equal(everything, reweighted)
+
+
+def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path):
+    trainer = build(small_config(tiny_policy), tmp_path / "run")
+    try:
+        trainer.training_step()
+        batch, _, plan, _ = trainer.collect_batch(Stopwatch())
+        kept = parameters(trainer)
+        ones = torch.ones_like(batch.advantages) * batch.completion_mask
+        rewarded = type(batch)(**{**vars(batch), "advantages": ones})
+        (first,) = _after_passes(trainer, rewarded, plan, [batch.completion_mask])
+        (again,) = _after_passes(trainer, rewarded, plan, [batch.completion_mask])
+        assert torch.equal(first, again)
+        # All advantages positive: the mean log-probability of the batch rises.
+        assert first.sum() > batch.old_logprobs.sum()
+        assert all(torch.equal(a, b) for a, b in zip(kept, parameters(trainer), strict=True))
+        # Without momentum, no gradient is no step: what training did before does not carry on.
+        still = type(batch)(**{**vars(batch), "advantages": torch.zeros_like(ones), "ref_logprobs": None})
+        (unmoved,) = _after_passes(trainer, still, plan, [batch.completion_mask])
+        assert torch.equal(unmoved, batch.old_logprobs)
+    finally:
+        trainer.close()
+
+
+def test_parameter_norms_are_those_of_the_whole_models_gradient(tiny_policy, tmp_path):
+    trainer = build(small_config(tiny_policy), tmp_path / "run")
+    try:
+        batch, *_ = trainer.collect_batch(Stopwatch())
+        norms = _parameter_norms(trainer, batch, sample=10)
+        measured = (~norms.isnan()).nonzero().flatten()
+        assert 2 <= len(measured) <= 10
+        rows, columns = batch.completion_mask.nonzero(as_tuple=True)
+        for index in measured.tolist():
+            row, position = rows[index], int(batch.prompt_lengths[rows[index]] + columns[index])
+            trainer.causal_lm.zero_grad()
+            logits = trainer.causal_lm(batch.input_ids[row : row + 1]).logits[0, position - 1]
+            (logits / trainer.config.rollout.temperature).log_softmax(-1)[
+                batch.input_ids[row, position]
+            ].backward()
+            norm = sum(float(p.grad.square().sum()) for p in trainer.causal_lm.parameters()) ** 0.5
+            assert float(norms[index]) == pytest.approx(norm, rel=1e-2, abs=1e-5)
+    finally:
+        trainer.close()
+
+
+def test_page_and_tables_need_nothing_else(found, tmp_path):
+    page = write_diagnosis(found, "Which <tokens> move", tmp_path / "new" / "folder")
+    text = page.read_text(encoding="utf-8")
+    assert text.count("Plotly.newPlot(") - text.count('"Plotly.newPlot(') >= 6
+    assert not re.search(r'<(script|link|img)[^>]+(src|href)="http', text)
+    assert "Which &lt;tokens&gt; move" in text
+    tables = {path.name: list(csv.DictReader(path.open())) for path in page.parent.glob("*.csv")}
+    assert len(tables["quartiles.csv"]) == 4 * len(found.updates)
+    assert len(tables["updates.csv"]) == len(found.updates)
+    assert len(tables["tokens.csv"]) == len(found.logprobs)
+    assert float(tables["tokens.csv"][0]["probability"]) == pytest.approx(float(found.logprobs.exp().min()))
+
+
+def test_summary_says_the_correlation(found):
+    assert f"{found.correlation():.4f}" in "\n".join(summary(found))
+
+
+def test_command_writes_the_page(tiny_policy, tmp_path, capsys):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(dump_config(small_config(tiny_policy)))
+    output = tmp_path / "out"
+    assert main(["diagnose", str(spec), "--output", str(output), "--after-steps", "1", "--sample", "5"]) == 0
+    printed = capsys.readouterr().out
+    assert "correlation: 0.9" in printed and str(output / "diagnose.html") in printed
+    assert (output / "diagnose.html").stat().st_size > 1_000_000
+
+
+def test_a_batch_without_advantages_is_refused(tiny_policy, tmp_path):
+    # One token is never an answer: all rewards are equal.
+    config = small_config(tiny_policy, **{"rollout.max_new_tokens": 1})
+    with pytest.raises(ConfigError, match="no token of the batch has an advantage"):
+        diagnose(config, tmp_path, after_steps=1, sample=5)
+
+
+def test_an_unwritable_output_is_refused_before_training(tiny_policy, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["diagnose", "tiny_kk", "--output", str(tmp_path / "file")]) == 4
+    assert "cannot write there" in capsys.readouterr().err
+
+
+def test_training_measures_bands_every_step_and_changes_every_second(tiny_policy, tmp_path):
+    trainer = build(small_config(tiny_policy, **{"diagnostics.every_steps": 2}), tmp_path / "run")
+    try:
+        trainer.run_period()
+        trainer.run_period()
+        steps = trainer.tracker.steps
+        for step in (1, 2):
+            shares = [steps[step][f"tokens/token_share/{band}"] for band in BANDS]
+            assert sum(shares) == pytest.approx(1)
+            assert any(name.startswith("tokens/clip_fraction/") for name in steps[step])
+            assert steps[step]["time/diagnostics"] < steps[step]["time/step"]
+        assert not any(name.startswith("tokens/probability_change") for name in steps[1])
+        assert any(name.startswith("tokens/probability_change") for name in steps[2])
+        for name in steps[2]:
+            assert declaration(name).formula
+    finally:
+        trainer.close()
+
+
+def test_bands_can_be_switched_off(tiny_policy, tmp_path):
+    trainer = build(small_config(tiny_policy, **{"diagnostics.bands": False}), tmp_path / "run")
+    try:
+        assert not [name for name in trainer.training_step() if name.startswith("tokens/")]
+    finally:
+        trainer.close()

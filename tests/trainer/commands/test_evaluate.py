@@ -1,0 +1,174 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.test_loop import small_config
+from trainer.cli import main
+from trainer.commands.evaluate import evaluation_config, find_model, parse_set, record_name
+from trainer.config.schema import load_config, save_config
+from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.loop import Trainer
+from trainer.tracking.tracker import Tracker
+from trainer.types import RunContext
+
+
+@pytest.fixture(scope="module")
+def run(tiny_policy, tmp_path_factory) -> Path:
+    """A run of two steps with sampled evaluations, as `trainer run` leaves it."""
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    config = small_config(
+        tiny_policy,
+        **{"max_steps": 2, "tracking.offline": True, "evaluation.completions_per_problem": 3},
+    )
+    context = RunContext(folder, folder.parent, "test", "trained")
+    trainer = Trainer(config, context, Tracker(config, context))
+    trainer.train()
+    trainer.close()
+    save_config(config, folder / "config.yaml")
+    return folder
+
+
+def last_evaluation(folder: Path) -> dict:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if "eval/accuracy" in record][-1]
+
+
+def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, capsys):
+    out = tmp_path / "deep" / "result.json"
+    arguments = ["evaluate", str(run), "--offline", "--runs-dir", str(tmp_path), "--name", "again", "--json"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert json.loads(out.read_text()) == printed
+    assert json.loads((tmp_path / "again" / "evaluation.json").read_text()) == printed
+    trained, again = last_evaluation(run), last_evaluation(tmp_path / "again")
+    assert again["step"] == trained["step"] == printed["step"] == 2
+    for name in trained:
+        if name.startswith("eval/"):
+            assert again[name] == pytest.approx(trained[name]), name
+    whole = printed["rows"][0]
+    assert (whole["set"], whole["problems"], whole["completions"], whole["k"]) == ("dev", 8, 24, 3)
+    assert whole["accuracy"] == again["eval/accuracy"]
+    assert whole["low"] == again["eval/accuracy_low"] <= whole["accuracy"] <= again["eval/accuracy_high"]
+    assert len((tmp_path / "again" / "completions.jsonl").read_text().splitlines()) == 24
+
+
+def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, capsys):
+    problems = tmp_path / "own.jsonl"
+    arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "--offline", "--runs-dir", str(tmp_path)]
+    assert main([*arguments, "--sets", f"own={problems}"]) == 3
+    assert "no such data file" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
+    assert main([*arguments, "reward.functions={nonsense: 1}", "--name", "two"]) == 2
+    assert "no reward named nonsense" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
+    sets = ["a={source: generated, people: [2], size: 9}", "b=generated"]
+    options = ["--limit", "3", "-k", "2", "--pass-at", "1", "--name", "two"]
+    assert main([*arguments, "rollout.max_new_tokens=20", "--sets", *sets, *options]) == 0
+    shown = capsys.readouterr().out
+    assert "avg@2" in shown
+    assert "pass@1" in shown
+    found = json.loads((tmp_path / "two" / "evaluation.json").read_text())
+    assert [(r["set"], r["problems"], r["completions"]) for r in found["rows"] if r["by"] == "all"] == [
+        ("a", 3, 6),
+        ("b", 3, 6),
+    ]
+    assert load_config(str(tmp_path / "two" / "config.yaml")).evaluation.sets["b"].split == "test"
+    assert main([*arguments, "--name", "two"]) == 2
+    assert "two exists" in capsys.readouterr().err
+
+
+def test_scoring_that_fails_is_recorded_and_then_refused(tiny_policy, tmp_path, capsys):
+    arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "--offline", "--runs-dir", str(tmp_path)]
+    failing = "reward.functions={'tests.trainer.failing_rewards:raising': 1.0}"
+    options = ["rollout.max_new_tokens=10", failing, "--limit", "3", "-k", "1", "--name", "f"]
+    assert main([*arguments, *options]) == 2
+    assert "scoring failed for 100%" in capsys.readouterr().err
+    row = json.loads((tmp_path / "f" / "evaluation.json").read_text())["rows"][0]
+    assert (row["errors"], row["timeouts"]) == (1.0, 0.0)
+    assert last_evaluation(tmp_path / "f")["eval/scoring_failures"] == 1.0
+
+
+@pytest.mark.slow
+def test_the_result_reaches_mlflow(tiny_policy, tmp_path):
+    from mlflow import MlflowClient
+
+    arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "rollout.max_new_tokens=10", "--limit", "2"]
+    assert main([*arguments, "--runs-dir", str(tmp_path), "--name", "seen"]) == 0
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = client.get_experiment_by_name("evaluate")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED"
+    assert found.data.tags["loptune.model"] == str(tiny_policy)
+    assert {"eval/accuracy", "eval/accuracy_low", "eval/pass_at_k"} <= set(found.data.metrics)
+    assert "evaluation.json" in {file.path for file in client.list_artifacts(found.info.run_id)}
+
+
+def test_a_model_is_found_as_run_checkpoint_folder_or_name(run, tiny_policy, tmp_path):
+    newest = str(run / "checkpoints" / "step-2")
+    for given in (str(run), newest):
+        found = find_model(given)
+        assert (found.name_or_path, found.run_config, found.step) == (newest, run / "config.yaml", 2)
+    assert find_model(str(tiny_policy)).run_config is None
+    assert find_model("Qwen/Qwen2.5-7B").name_or_path == "Qwen/Qwen2.5-7B"
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(MissingError, match="no intact checkpoint"):
+        find_model(str(tmp_path))
+
+
+def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    weights = copy / "checkpoints" / "step-2" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(StorageError, match=r"damaged: model\.safetensors"):
+        find_model(str(copy / "checkpoints" / "step-2"))
+    with pytest.raises(MissingError, match="no intact checkpoint"):
+        find_model(str(copy))
+
+
+def test_a_runs_configuration_is_changed_to_one_whole_model(run):
+    found = find_model(str(run))
+    config = evaluation_config(found, "kk_7b_rpp_ar", [])
+    assert config.model.name_or_path == found.name_or_path
+    assert (config.parallel.strategy, config.parallel.offload) == ("none", "none")
+    own = evaluation_config(found, None, ["evaluation.top_p=0.9"], completions=5, temperature=0.5, limit=4)
+    assert own.evaluation.sets["dev"].limit == 4
+    assert (own.evaluation.top_p, own.evaluation.completions_per_problem, own.evaluation.temperature) == (
+        0.9,
+        5,
+        0.5,
+    )
+
+
+def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
+    with pytest.raises(ConfigError) as caught:
+        evaluation_config(find_model("some/model"), None, [])
+    assert "--spec" in caught.value.hint
+    with pytest.raises(ConfigError, match="all the same"):
+        evaluation_config(find_model(str(run)), None, [], completions=4, temperature=0.0)
+    with pytest.raises(ConfigError, match="pass@9"):
+        evaluation_config(find_model(str(run)), None, [], completions=4, k=9)
+    with pytest.raises(ConfigError, match="unknown key"):
+        evaluation_config(find_model(str(run)), None, [], sets=["a={sorce: x}"])
+
+
+@pytest.mark.parametrize("text", ["dev", "=x", "a/b=x", "a={source: x", "a={}}"])
+def test_malformed_sets_are_refused(text):
+    with pytest.raises(ConfigError, match=r"not a (set|YAML mapping)"):
+        parse_set(text)
+
+
+def test_sets_take_the_test_split_unless_they_name_another():
+    assert parse_set("dev=some/data") == ("dev", {"split": "test", "source": "some/data"})
+    assert parse_set("dev={source: a, split: dev}") == ("dev", {"split": "dev", "source": "a"})
+    assert parse_set("d=a=b.jsonl")[1]["source"] == "a=b.jsonl"
+
+
+def test_records_are_named_after_the_model():
+    assert record_name("runs/x/checkpoints/step-40").startswith("evaluate-x-step-40-")
+    assert len(record_name("a" * 200)) <= 64

@@ -1,0 +1,56 @@
+import json
+
+import pytest
+
+from tests.conftest import random_model
+from trainer.commands import serve as module
+from trainer.commands.serve import server_command
+from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.errors import ConfigError
+
+
+@pytest.fixture
+def config(tmp_path) -> TrainConfig:
+    random_model().config.save_pretrained(tmp_path)  # 512 positions
+    changes = {"model.name_or_path": str(tmp_path), "data.max_prompt_tokens": 100, "rollout.max_new_tokens": 200}
+    return apply_overrides(TrainConfig(), changes)
+
+
+def option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+def test_a_server_has_the_runs_context_placeholder_weights_and_listens_on_loopback(config):
+    command = server_command(config, "127.0.0.1", 8123, None)
+    assert option(command, "--max-model-len") == "300"
+    assert option(command, "--load-format") == "dummy"
+    assert (option(command, "--host"), option(command, "--port")) == ("127.0.0.1", "8123")
+    assert json.loads(option(command, "--weight-transfer-config")) == {"backend": "loptune_http"}
+    assert option(command, "--logprobs-mode") == "processed_logprobs"
+    assert "--trust-remote-code" not in command
+
+
+def test_a_server_on_gpus(config):
+    spread = apply_overrides(config, {"rollout.vllm.tensor_parallel": 2})
+    command = server_command(spread, "127.0.0.1", 1, gpu_memory_utilization=0.9)
+    assert option(command, "--gpu-memory-utilization") == "0.9"
+    assert option(command, "--tensor-parallel-size") == "2"
+    assert "--enforce-eager" not in command and "--block-size" not in command
+
+
+def test_a_server_that_takes_weights_by_nccl(config):
+    by_nccl = apply_overrides(config, {"rollout.vllm.server_weight_transfer": "nccl"})
+    command = server_command(by_nccl, "127.0.0.1", 1, gpu_memory_utilization=0.9)
+    assert json.loads(option(command, "--weight-transfer-config")) == {"backend": "nccl"}
+
+
+def test_a_context_the_model_does_not_have_is_refused(config):
+    with pytest.raises(ConfigError, match="max_position_embeddings of the model is 512"):
+        server_command(apply_overrides(config, {"rollout.max_new_tokens": 500}), "127.0.0.1", 1, None)
+
+
+def test_without_vllm_it_says_what_to_install(config, monkeypatch):
+    monkeypatch.setattr(module, "vllm_installed", lambda: False)
+    with pytest.raises(ConfigError, match="not installed") as caught:
+        module.serve(config, "127.0.0.1", 8000, 0.9)
+    assert "loptune[vllm]" in caught.value.hint

@@ -1,0 +1,185 @@
+"""The presets against the settings of arXiv:2505.12929 (tables 2 and 3) and its published scripts."""
+
+import re
+import shlex
+
+import pytest
+
+from tests.paths import SEARCH_SPACES
+from trainer.cli import _parser
+from trainer.commands.arguments import parse_arguments
+from trainer.config.schema import find_spec, load_config, preset_names
+
+PAGE = SEARCH_SPACES / "PAPER.md"
+
+# The scripts train_kklogic_*_4x80GB.sh of the published repository, by our names.
+KNIGHTS_KNAVES = {
+    "data.max_prompt_tokens": 400,
+    "reward.functions": {"knights_knaves": 1.0},
+    "rollout.prompts_per_step": 64,
+    "rollout.group_size": 8,
+    "rollout.temperature": 0.7,
+    "rollout.top_p": 1.0,
+    "rollout.top_k": 0,
+    "rollout.max_new_tokens": 4096,
+    "algorithm.clip_ratio_low": 0.2,
+    "algorithm.clip_ratio_high": 0.24,
+    "algorithm.dual_clip": 10.0,
+    "algorithm.loss_aggregation": "token_mean",
+    "algorithm.kl_coef": 0.001,
+    "algorithm.kl_estimator": "k3",
+    "algorithm.gamma": 1.0,
+    "algorithm.update_epochs": 1,
+    "algorithm.lopti_order": "low_first",
+    "algorithm.token_filter": "none",
+    "algorithm.importance_sampling_cap": None,
+    "optim.lr": 1e-6,
+    "optim.lr_schedule": "constant",
+    "optim.warmup_steps": 0,
+    "optim.betas": (0.9, 0.999),
+    "optim.weight_decay": 0.01,
+    "optim.max_grad_norm": 1.0,
+    "optim.update_batch_size": 256,
+    "evaluation.every_steps": 20,
+    "evaluation.at_start": True,
+    "evaluation.temperature": 0.0,
+    "checkpoint.every_steps": 20,
+    "epochs": 5,
+    "max_steps": None,
+}
+MATH = KNIGHTS_KNAVES | {
+    "data.task": "math",
+    "data.max_prompt_tokens": 1024,
+    "data.prompt_format": "raw",
+    "reward.functions": {"math": 1.0},
+    "rollout.prompts_per_step": 128,
+    "rollout.temperature": 1.0,
+    "optim.update_batch_size": 512,
+}
+MODELS = {
+    "kk_3b": ("Qwen/Qwen2.5-3B-Instruct", KNIGHTS_KNAVES, 0.3),
+    "kk_7b": ("Qwen/Qwen2.5-7B-Instruct-1M", KNIGHTS_KNAVES, 0.3),
+    "math_7b": ("Qwen/Qwen2.5-7B", MATH, 0.1),
+}
+ESTIMATORS = {"grpo": "grpo", "rpp": "reinforce_plus_plus"}
+METHODS = {"": (False, False), "_ar": (True, False), "_lopti": (False, True), "_ar_lopti": (True, True)}
+PAPER = [
+    (model, estimator, method)
+    for model in MODELS
+    for estimator in ESTIMATORS
+    for method in METHODS
+    if (model, method) != ("math_7b", "_ar_lopti")  # the paper joins the two on Knights and Knaves only
+]
+
+
+def value(config, key):
+    for part in key.split("."):
+        config = getattr(config, part)
+    return config
+
+
+@pytest.mark.parametrize(("model", "estimator", "method"), PAPER)
+def test_every_experiment_has_a_preset_with_the_papers_values(model, estimator, method):
+    config = load_config(f"{model}_{estimator}{method}")
+    start, settings, alpha = MODELS[model]
+    reweighted, isolated = METHODS[method]
+    expected = settings | {
+        "model.name_or_path": start,
+        "algorithm.name": ESTIMATORS[estimator],
+        "algorithm.kl_in_loss": estimator == "grpo",
+        "algorithm.ar_alpha": alpha if reweighted else 0.0,
+        "algorithm.lopti_eta": 0.5 if isolated else 0.0,
+    }
+    assert {key: value(config, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "plain"),
+    [("kk_qwen2.5_3b", "kk_3b_grpo"), ("kk_qwen2.5_7b", "kk_7b_grpo"), ("math_qwen2.5_7b", "math_7b_grpo")],
+)
+def test_a_models_own_preset_is_plain_grpo(base, plain):
+    assert load_config(base) == load_config(plain)
+
+
+def test_two_optimizer_steps_per_rollout_batch_split_over_four_gpus():
+    for name in MODELS:
+        config = load_config(f"{name}_grpo")
+        rollouts = config.rollout.prompts_per_step * config.rollout.group_size
+        assert rollouts == 2 * config.optim.update_batch_size
+        assert config.rollout.prompts_per_step % 4 == config.optim.update_batch_size % 4 == 0
+        assert config.parallel.strategy == "deepspeed"
+        assert config.model.dtype == "bfloat16"
+        assert config.model.gradient_checkpointing
+
+
+def test_training_takes_900_puzzles_of_each_size_and_evaluation_the_test_split():
+    config = load_config("kk_3b_grpo")
+    (train,) = config.data.train
+    (test,) = config.evaluation.sets.values()
+    assert (train.source, train.name) == (test.source, "train") == ("K-and-K/knights-and-knaves", "train")
+    assert train.split == "+".join(f"{people}ppl[:900]" for people in range(3, 8))
+    assert (test.name, test.split) == ("test", "+".join(f"{people}ppl" for people in range(3, 8)))
+
+
+# Parameters [G], layers, width, KV heads, head size, GPU [GB], ranks.
+SHAPES = {
+    "kk_qwen2.5_3b": (3.09, 36, 2048, 2, 128, 80, 4),
+    "kk_qwen2.5_7b": (7.62, 28, 3584, 4, 128, 80, 4),
+    "math_qwen2.5_7b": (7.62, 28, 3584, 4, 128, 80, 4),
+    "kk_qwen2.5_0.5b": (0.494, 24, 896, 2, 64, 24, 1),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_training_holds_and_vllm_takes_fit_the_gpu_together(name):
+    parameters, layers, width, kv_heads, head_size, gpu, ranks = SHAPES[name]
+    config = load_config(name)
+    whole_parameters = config.parallel.strategy == "none" or config.parallel.zero_stage < 3
+    copies = 1 if whole_parameters else ranks
+    if config.parallel.strategy == "none":
+        held = parameters * (4 + 4 + 8 + 2)  # float32 weights, gradients and moments; the reference in bfloat16
+    else:
+        held = parameters * (2 + 2) / copies + parameters * (12 + 4) / ranks
+    assert held == pytest.approx(
+        {"kk_qwen2.5_3b": 24.8, "kk_qwen2.5_0.5b": 8.9}.get(name, 38.1), abs=0.1
+    )  # as the preset's comment says
+    checkpointed = layers * config.optim.tokens_per_microbatch * width * 2 / 1e9
+    assert held + checkpointed < 0.75 * gpu  # the rest is for one layer's activations and logits
+    vllm = config.rollout.vllm.gpu_memory_utilization * gpu
+    assert held + vllm < 0.95 * gpu
+    cache_bytes_per_token = layers * 2 * kv_heads * head_size * 2
+    cached_tokens = (vllm - 2 * parameters - 2.5) * 1e9 / cache_bytes_per_token
+    assert cached_tokens > 20 * (config.data.max_prompt_tokens + config.rollout.max_new_tokens)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_first_line_describes_the_preset(name):
+    first = find_spec(name).read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("# ")
+    assert first.endswith(".")
+    assert len(first) < 115
+
+
+def test_the_scaled_down_preset_needs_no_download_but_the_model():
+    config = load_config("kk_qwen2.5_0.5b")
+    assert {d.source for d in [*config.data.train, *config.evaluation.sets.values()]} == {"generated"}
+    assert config.parallel.strategy == "none"
+
+
+def test_the_commands_of_the_papers_page_exist():
+    text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
+    indented = re.findall(
+        r"^ {4}(?:torchrun --nproc_per_node 4 -m )?(trainer .*?)(?:  +#.*)?$", text, re.MULTILINE
+    )
+    quoted = re.findall(r"`(trainer (?:run|diagnose|presets) [a-z][^`]*)`", text)
+    assert len(indented) >= 7
+    assert len(quoted) >= 5
+    for command in [*indented, *quoted]:
+        arguments = parse_arguments(_parser(), shlex.split(command)[1:])
+        if hasattr(arguments, "spec") and arguments.spec:
+            load_config(arguments.spec, arguments.overrides)
+    presets = re.findall(r"`((?:kk|math)_[a-z0-9_.]+)`", text)
+    assert {load_config(name).algorithm.name for name in presets} == {"grpo"}
+    spaces = re.findall(r"search_spaces/\w+\.yaml", text)
+    assert len(spaces) >= 6
+    assert all((PAGE.parents[1] / space).is_file() for space in spaces)

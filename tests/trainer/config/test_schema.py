@@ -1,0 +1,159 @@
+import pickle
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainer.config.schema import (
+    TrainConfig,
+    apply_overrides,
+    check_key,
+    dotted_keys,
+    dump_config,
+    load_config,
+    parse_override,
+    preset_names,
+    save_config,
+)
+from trainer.errors import ConfigError, MissingError
+
+
+def write(folder: Path, text: str, name: str = "spec.yaml") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what", "hint"),
+    [
+        ("seed: 1\nalgorithm:\n  ar_alpa: 0.3\n", 3, "unknown key algorithm.ar_alpa", "did you mean ar_alpha?"),
+        ("algorithm:\n  name: gpo\n", 2, "algorithm.name", "did you mean grpo?"),
+        ("optim: {lr: fast}\n", 1, "optim.lr", "change the value"),
+        ("algorithm:\n  ar_alpha: 1.5\n", 2, "less than or equal to 1", ""),
+        ("algorithm:\n  ar_alpha: .nan\n", 2, "finite", ""),
+        ("evaluation:\n  sets:\n    dev: {sorce: x.parquet}\n", 3, "evaluation.sets.dev.sorce", "source"),
+        ("a: [1\n", 2, "not valid YAML", ""),
+        ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),
+        ("seed: !!python/object/apply:os.system [touch x]\n", 1, "not valid YAML", ""),
+    ],
+)
+def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, what, hint):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert what in caught.value.what
+    assert caught.value.where.startswith(f"{path}:{line}")
+    assert hint in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_a_list_at_the_top_and_a_missing_file_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="mapping"):
+        load_config(write(tmp_path, "- 1\n"))
+    with pytest.raises(MissingError, match="no such file"):
+        load_config(str(tmp_path / "absent.yaml"))
+    with pytest.raises(ConfigError, match="no preset or file named tiny_k"):
+        load_config("tiny_k")
+
+
+def test_extends_merges_sections_and_replaces_free_mappings(tmp_path):
+    write(tmp_path, "optim: {lr: 0.1, eps: 0.5}\nreward: {functions: {math: 1.0}}\nseed: 3\n", "base.yaml")
+    path = write(tmp_path, "extends: base.yaml\noptim: {lr: 0.2}\nreward: {functions: {format: 2.0}}\n")
+    config = load_config(path)
+    assert (config.optim.lr, config.optim.eps, config.seed) == (0.2, 0.5, 3)
+    assert config.reward.functions == {"format": 2.0}
+
+
+def test_extends_in_a_circle_is_refused(tmp_path):
+    write(tmp_path, "extends: b.yaml\n", "a.yaml")
+    write(tmp_path, "extends: a.yaml\n", "b.yaml")
+    with pytest.raises(ConfigError, match="back to itself"):
+        load_config(str(tmp_path / "a.yaml"))
+
+
+def test_overrides_are_yaml_values(tmp_path):
+    path = write(tmp_path, "{}")
+    config = load_config(
+        path, ["optim.lr=1e-6", "data.train=train.parquet", "rollout.stop_token_ids=[1, 2]", "max_steps=null"]
+    )
+    assert config.optim.lr == 1e-6
+    assert config.data.train[0].source == "train.parquet"
+    assert config.rollout.stop_token_ids == [1, 2]
+    assert config.max_steps is None
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [("ar_alpha=1", "algorithm.ar_alpha"), ("algorithm.ar_alpa=1", "algorithm.ar_alpha"), ("seed", "key=value")],
+)
+def test_bad_overrides_name_the_nearest_key(tmp_path, override, hint):
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "{}"), [override])
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("override", "whole"),
+    [
+        ("data.train.size=100", "data.train"),
+        ("data.train.0.size=100", "data.train"),
+        ("seed.first=1", "seed"),
+        ("tracking.uri.host=a", "tracking.uri"),
+        ("model.name_or_path.a.b=c", "model.name_or_path"),
+        ("evaluation.sets.dev.limit.most=3", "evaluation.sets.dev.limit"),
+    ],
+)
+def test_an_override_below_a_value_is_refused(tmp_path, override, whole):
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "{}"), [override])
+    assert caught.value.hint == f"set {whole} as a whole"
+
+
+def test_an_override_reaches_into_a_free_mapping(tmp_path):
+    config = load_config(write(tmp_path, "{}"), ["evaluation.sets.dev.limit=5", "reward.functions.format=0.5"])
+    assert config.evaluation.sets["dev"].limit == 5
+    assert config.reward.functions == {"knights_knaves": 1.0, "format": 0.5}
+
+
+def test_an_override_keeps_text_that_only_looks_like_a_number():
+    assert parse_override("optim.lr=nan") == ("optim.lr", "nan")
+    assert parse_override("model.revision=v1e") == ("model.revision", "v1e")
+    assert parse_override("tracking.experiment=infinity") == ("tracking.experiment", "infinity")
+    assert parse_override('model.revision="12e4567"') == ("model.revision", "12e4567")
+
+
+@pytest.mark.parametrize(("text", "number"), [("1e-6", 1e-6), ("2.5E3", 2500.0), ("1.e2", 100.0), (".5e1", 5.0)])
+def test_an_override_reads_every_form_of_exponent(text, number):
+    assert parse_override(f"optim.lr={text}") == ("optim.lr", number)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_resolve_and_survive_a_round_trip(tmp_path, name):
+    config = load_config(name)
+    save_config(config, tmp_path / "saved.yaml")
+    assert load_config(str(tmp_path / "saved.yaml")) == config
+    assert yaml.safe_load(dump_config(config))["seed"] == config.seed
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_every_field_is_documented_and_every_key_is_checkable():
+    keys = dotted_keys()
+    assert "algorithm.ar_alpha" in keys
+    for key in keys:
+        check_key(key)
+        *parents, last = key.split(".")
+        model = TrainConfig
+        for part in parents:
+            model = model.model_fields[part].annotation
+        assert model.model_fields[last].description, f"{key} has no description"
+
+
+def test_cross_field_rules():
+    config = TrainConfig()
+    with pytest.raises(ConfigError, match="multiple"):
+        apply_overrides(config, {"checkpoint.every_steps": 7})
+    with pytest.raises(ConfigError, match="lopti_eta"):
+        apply_overrides(config, {"algorithm.token_filter": "drop_low"})
+    with pytest.raises(ConfigError, match="no token rewards"):
+        apply_overrides(config, {"algorithm.kl_placement": "reward"})

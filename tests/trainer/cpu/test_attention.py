@@ -1,0 +1,274 @@
+import copy
+import json
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from trainer.cpu import attention
+from trainer.cpu.attention import (
+    BLOCK,
+    LONGEST_KEPT,
+    packed_attention,
+    packed_hidden_states,
+    takes_packed_rows,
+    use_packed_attention,
+)
+from trainer.cpu.packing import Packing, pack
+from trainer.policy.logprobs import LogprobModel
+
+
+def packing_of(prompts: list[int], completions: list[list[int]]) -> Packing:
+    """Rows of given prompt lengths, one list of completion lengths per prompt."""
+    rows = [
+        (p, length, c) for p, (length, group) in enumerate(zip(prompts, completions, strict=True)) for c in group
+    ]
+    prompt_lengths = torch.tensor([length for _, length, _ in rows])
+    lengths = torch.tensor([c for _, _, c in rows])
+    ids = torch.tensor([p for p, _, _ in rows])[:, None].repeat(1, int((prompt_lengths + lengths).max()))
+    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).float()
+    return pack(ids, prompt_lengths, mask)
+
+
+def reference(query, key, value, scale: float, packing: Packing) -> torch.Tensor:
+    """The definition, one token after the other."""
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    outputs: list[torch.Tensor] = [torch.empty(0)] * len(query)
+    for segment in packing.segments:
+        numbers = torch.arange(len(query))
+        for token in numbers[segment.tokens].tolist():
+            first = token - int(packing.position_ids[token]) + segment.prefix.stop - segment.prefix.start
+            past = torch.cat([numbers[segment.prefix], numbers[first : token + 1]])
+            scores = scale * (query[token] * key[past]).sum(dim=-1)
+            outputs[token] = (scores.softmax(dim=0)[..., None] * value[past]).sum(dim=0)
+    return torch.stack(outputs)
+
+
+def results(
+    inputs: list[torch.Tensor], grad_output: torch.Tensor, function, packing: Packing
+) -> list[torch.Tensor]:
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    output = function(*leaves, 0.3, packing)
+    output.backward(grad_output)
+    return [output.detach(), *(leaf.grad for leaf in leaves)]
+
+
+@pytest.mark.parametrize("heads, key_heads", [(6, 2), (4, 4), (3, 1)])
+@pytest.mark.parametrize(
+    "prompts, completions",
+    [
+        ([1], [[2]]),
+        ([5, 3], [[4, 9, 1], [7]]),
+        ([4, 4], [[6, 6], [6, 6]]),
+        ([BLOCK + 3, 2], [[2 * BLOCK + 7, 5], [BLOCK + 1, BLOCK]]),
+    ],
+)
+def test_output_and_gradients_are_those_of_float64(heads, key_heads, prompts, completions, monkeypatch) -> None:
+    packing = packing_of(prompts, completions)
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(heads, 8), (key_heads, 8), (key_heads, 8), (heads, 8)]
+    *inputs, grad_output = [torch.randn(len(packing.input_ids), *shape, generator=generator) for shape in shapes]
+    expected = results([tensor.double() for tensor in inputs], grad_output.double(), reference, packing)
+    ours = results(inputs, grad_output, packed_attention, packing)
+    for mine, theirs in zip(ours, expected, strict=True):
+        assert mine.shape == theirs.shape
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(attention, "LONGEST_KEPT", 1)  # weights that were not kept are the same
+    for mine, again in zip(ours, results(inputs, grad_output, packed_attention, packing), strict=True):
+        assert torch.equal(mine, again)
+
+
+SHAPE = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": LONGEST_KEPT + 8,
+}
+
+
+def model_of(kind: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**SHAPE))
+    if kind == "qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8))
+    return Qwen2ForCausalLM(Qwen2Config(**SHAPE))
+
+
+def rows_of(lengths: list[int], prompt: int = 7) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Two groups: completions of ``lengths``, the first half after one prompt, the rest after another."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, 50, (len(lengths), prompt + max(lengths)), generator=generator)
+    half = len(lengths) // 2
+    ids[:half, :prompt], ids[half:, :prompt] = ids[0, :prompt].clone(), ids[-1, :prompt].clone()
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).float()
+    return ids, torch.full((len(lengths),), prompt), mask
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind: str, checkpointing: bool) -> None:
+    plain = model_of(kind)
+    ours = copy.deepcopy(plain)
+    use_packed_attention(ours)
+    assert takes_packed_rows(ours)
+    if checkpointing:
+        ours.train()
+        ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    rows = rows_of([90, 4, 1, 33, 70, 2])
+    scores = [LogprobModel(model, 0.7, chunk_tokens=64)(*rows, with_entropy=True) for model in (plain, ours)]
+    for theirs, mine in zip(*scores, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    for score in scores:
+        score.logprobs.square().sum().backward()
+    for (name, mine), theirs in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3, msg=name)
+
+
+def test_a_prompt_is_computed_once() -> None:
+    ours = model_of("qwen2")
+    use_packed_attention(ours)
+    seen = []
+    embedding = ours.get_input_embeddings()
+    embedding.register_forward_hook(lambda module, inputs, output: seen.append(tuple(inputs[0].shape)))
+    LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of([9, 4, 1, 3]))
+    assert seen == [(1, 2 * 7 + 8 + 3 + 0 + 2)]
+
+
+def test_sliding_windows_and_other_attention_take_padded_rows() -> None:
+    sliding = Qwen2ForCausalLM(
+        Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+    )
+    window_everywhere = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8))
+    eager = model_of("llama")
+    eager.set_attn_implementation("eager")
+    for model in (sliding, window_everywhere, eager):
+        before = model.config._attn_implementation
+        use_packed_attention(model)
+        assert not takes_packed_rows(model)
+        assert model.config._attn_implementation == before
+
+
+def test_positions_that_a_model_ignores_are_noticed() -> None:
+    learned = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)).eval()
+    forward = learned.transformer.forward
+    use_packed_attention(learned)
+    assert takes_packed_rows(learned)  # learned positions are positions too
+    learned.set_attn_implementation("sdpa")
+    learned.transformer.forward = lambda *, position_ids=None, **options: forward(**options)
+    use_packed_attention(learned)
+    assert not takes_packed_rows(learned)
+
+
+def test_layers_that_do_not_hand_on_the_packing_are_noticed() -> None:
+    model = model_of("llama")
+    for layer in model.model.layers:
+        forward = layer.self_attn.forward
+        layer.self_attn.forward = lambda *args, packing=None, forward=forward, **options: forward(*args, **options)
+    use_packed_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_states_of_other_shapes_are_noticed() -> None:
+    model = model_of("llama")
+    for layer in model.model.layers:
+        forward = layer.self_attn.forward
+        layer.self_attn.forward = lambda hidden, *args, forward=forward, **options: forward(
+            hidden.expand(2, -1, -1), *args, **options
+        )
+    use_packed_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_models_that_take_no_packing_at_all_are_noticed() -> None:
+    model = model_of("llama")
+    forward = model.model.forward
+
+    def strict(input_ids, attention_mask=None, position_ids=None, use_cache=None):
+        return forward(input_ids=input_ids, use_cache=use_cache)
+
+    model.model.forward = strict
+    use_packed_attention(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_padded_rows_and_decoding_with_a_cache_are_those_of_torch() -> None:
+    plain = model_of("llama").eval()
+    ours = copy.deepcopy(plain)
+    use_packed_attention(ours)
+    ids = torch.randint(50, (2, 12), generator=torch.Generator().manual_seed(1))
+    padded = torch.ones_like(ids)
+    padded[0, :5] = 0
+    with torch.no_grad():
+        for mask in (None, padded):
+            assert torch.equal(
+                ours(input_ids=ids, attention_mask=mask).logits[padded.bool()],
+                plain(input_ids=ids, attention_mask=mask).logits[padded.bool()],
+            )
+    options = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "attention_mask": padded}
+    assert torch.equal(ours.generate(ids, **options), plain.generate(ids, **options))
+
+
+def test_bfloat16_takes_padded_rows() -> None:
+    ours = model_of("qwen2")
+    use_packed_attention(ours)
+    assert not LogprobModel(ours, 1.0, chunk_tokens=64, compute_dtype=torch.bfloat16).packs_rows
+
+
+def test_a_layer_without_packing_sees_all_tokens_rather_than_their_order() -> None:
+    """What makes the trial at loading time safe: without the packing no layer gives plain causal attention."""
+    ours = model_of("qwen2")
+    use_packed_attention(ours)
+    ids, prompt_lengths, mask = rows_of([3, 3])
+    packing = pack(ids[:1], prompt_lengths[:1], mask[:1])
+    with torch.no_grad():
+        right = packed_hidden_states(ours, packing)
+        ours.set_attn_implementation("sdpa")
+        wrong = packed_hidden_states(ours, packing)
+    assert float((right - wrong).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_checkpointed_layers_hold_no_attention_weights(checkpointing: bool, monkeypatch) -> None:
+    ours = model_of("qwen2")
+    use_packed_attention(ours)
+    ours.train()
+    if checkpointing:
+        ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    compute, made = attention._weights, []
+
+    def recorded(*inputs):
+        weights = compute(*inputs)
+        made.append(weakref.ref(weights))
+        return weights
+
+    monkeypatch.setattr(attention, "_weights", recorded)
+    scores = LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of([20, 18]))
+    assert len(made) == 6  # two layers, the prompts and two completions
+    assert sum(weights() is not None for weights in made) == (0 if checkpointing else 6)
+    scores.logprobs.sum().backward()
+
+
+def test_checkpoints_do_not_know(tmp_path: Path) -> None:
+    ours = model_of("qwen2")
+    use_packed_attention(ours)
+    ours.save_pretrained(tmp_path)
+    assert attention.NAME not in (tmp_path / "config.json").read_text()
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen2"

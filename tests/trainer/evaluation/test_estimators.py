@@ -1,0 +1,57 @@
+from math import comb
+
+import numpy as np
+import pytest
+
+from trainer.evaluation.estimators import bootstrap_interval, pass_at_k
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_correct_completion():
+    # Of 4 completions 0, 1, 2 and 4 are correct; of the 6 pairs 0, 3, 5 and 6 hold a correct one.
+    assert pass_at_k([0, 1, 2, 4], 4, 2) == pytest.approx([0, 3 / 6, 5 / 6, 1])
+    assert pass_at_k([0, 1, 2, 4], 4, 1) == pytest.approx([0, 1 / 4, 2 / 4, 1])
+    assert pass_at_k([0, 1, 2, 4], 4, 4) == pytest.approx([0, 1, 1, 1])
+    assert pass_at_k([1, 1], [2, 4], 2) == pytest.approx([1, 3 / 6])
+
+
+def test_pass_at_k_agrees_with_exact_binomials_where_floats_would_overflow():
+    n, k = 2000, 700
+    expected = [1 - comb(n - c, k) / comb(n, k) for c in (0, 1, 3, 1500)]
+    assert pass_at_k([0, 1, 3, 1500], n, k) == pytest.approx(expected, rel=1e-12)
+
+
+def test_pass_at_k_is_unbiased():
+    # Every outcome of 3 completions, weighted by its probability, gives 1 - (1 - p)^2.
+    p = 0.3
+    estimates = pass_at_k([0, 1, 2, 3], 3, 2)
+    weights = [comb(3, c) * p**c * (1 - p) ** (3 - c) for c in range(4)]
+    assert float(np.dot(estimates, weights)) == pytest.approx(1 - (1 - p) ** 2)
+
+
+@pytest.mark.parametrize(("correct", "k"), [([1], 0), ([1], 5), ([5], 1), ([-1], 1)])
+def test_impossible_counts_are_refused(correct, k):
+    with pytest.raises(ValueError, match=r"completions"):
+        pass_at_k(correct, 4, k)
+
+
+def test_the_interval_is_that_of_the_mean_and_repeats():
+    values = np.repeat([0.0, 1.0], [300, 100])
+    low, high = bootstrap_interval(values)
+    # Normal approximation: 0.25 -+ 1.96 * sqrt(0.25 * 0.75 / 400).
+    assert (low, high) == pytest.approx((0.2076, 0.2924), abs=0.004)
+    assert bootstrap_interval(values) == (low, high)
+    assert bootstrap_interval(values, seed=1) != (low, high)
+    narrow = bootstrap_interval(values, confidence=0.5)
+    assert low < narrow[0] < 0.25 < narrow[1] < high
+
+
+def test_equal_values_and_one_problem_have_no_width():
+    assert bootstrap_interval([1.0] * 50) == (1.0, 1.0)
+    assert bootstrap_interval([0.5]) == (0.5, 0.5)
+
+
+def test_more_problems_than_fit_a_block_are_resampled_in_blocks():
+    values = np.arange(400_000) % 2
+    low, high = bootstrap_interval(values, resamples=50)
+    assert low <= 0.5 <= high
+    assert high - low < 0.01

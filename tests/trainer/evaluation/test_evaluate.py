@@ -1,0 +1,182 @@
+import pytest
+
+from rewards import Score
+from rewards.sandbox import ScoredText
+from trainer.config.schema import EvaluationConfig, RolloutConfig
+from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics
+from trainer.evaluation.table import evaluation_rows, print_rows
+from trainer.metrics.declared import declaration
+from trainer.parallel.ranks import Parallel
+from trainer.rollouts.engine import Sample
+from trainer.types import Completion, Problem, Rollout
+
+
+def rollout(group: int, correct: bool, difficulty: str = "2", source: str = "a", tokens: int = 3) -> Rollout:
+    problem = Problem(f"p{group}", "question", "", "answer", source, difficulty)
+    finish = "length" if tokens > 5 else "stop"
+    completion = Completion((7,) * tokens, (0.0,) * tokens, "text", finish)
+    return Rollout(group, problem, (1,), completion, 3.0 if correct else -1.0, {}, correct)
+
+
+def said(status: str = "ok", parsed: bool = True) -> ScoredText:
+    return ScoredText(Score(0.0, False, {}, parsed), status)
+
+
+# Problem 0 (difficulty 2): 1 of 2 correct; problem 1 (difficulty 10): none; problem 2 (difficulty 10): both.
+FIRST = [
+    rollout(0, True),
+    rollout(0, False, tokens=9),
+    rollout(1, False, "10"),
+    rollout(1, False, "10"),
+    rollout(2, True, "10", "b"),
+    rollout(2, True, "10", "b"),
+]
+SECOND = [rollout(0, False), rollout(0, False)]
+SAID = [said(), said("timeout"), said("error"), said(parsed=False), said(), said()]
+SETS = {"dev": FIRST, "other": SECOND}
+SCORED = {"dev": SAID, "other": [said(), said()]}
+
+
+def test_metrics_of_several_sets_by_hand():
+    metrics = evaluation_metrics(SETS, SCORED, k=1)
+    assert metrics == pytest.approx(
+        {
+            "eval/accuracy": 3 / 6,
+            "eval/pass_at_k": (1 / 2 + 0 + 1) / 3,
+            "eval/reward": (3 * 3 - 3) / 6,
+            "eval/completion_length": (5 * 3 + 9) / 6,
+            "eval/truncated": 1 / 6,
+            "eval/scoring_failures": 2 / 8,
+            "eval/accuracy/2": 1 / 2,
+            "eval/accuracy/10": 2 / 4,
+            "eval/accuracy/other": 0.0,
+        }
+    )
+    for name in metrics:
+        declaration(name)
+    assert evaluation_metrics(SETS, SCORED)["eval/pass_at_k"] == pytest.approx(2 / 3)
+
+
+def test_one_completion_per_problem_has_no_pass_at_k():
+    single = {"dev": [FIRST[0], FIRST[2]]}
+    assert "eval/pass_at_k" not in evaluation_metrics(single, {"dev": SAID[:2]})
+
+
+def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():
+    from trainer.evaluation.evaluate import EvaluationResult
+
+    rows = evaluation_rows(EvaluationResult(SETS, {}, SCORED), k=2)
+    assert [(r.set, r.by, r.value, r.problems, r.completions) for r in rows] == [
+        ("dev", "all", "", 3, 6),
+        ("dev", "difficulty", "2", 1, 2),
+        ("dev", "difficulty", "10", 2, 4),  # by size, not by letter
+        ("dev", "source", "a", 2, 4),
+        ("dev", "source", "b", 1, 2),
+        ("other", "all", "", 1, 2),
+    ]
+    whole = rows[0]
+    assert (whole.accuracy, whole.pass_at_k) == pytest.approx((0.5, 2 / 3))
+    assert (whole.timeouts, whole.errors, whole.unparsed, whole.truncated) == pytest.approx((1 / 6,) * 4)
+    assert 0.0 <= whole.low < 0.5 < whole.high <= 1.0
+    assert (rows[2].accuracy, rows[2].pass_at_k, rows[2].errors) == (0.5, 0.5, 0.25)
+
+
+def test_the_printed_table_names_what_was_measured(capsys):
+    from trainer.evaluation.evaluate import EvaluationResult
+
+    rows = evaluation_rows(EvaluationResult(SETS, {}, SCORED), k=2)
+    print_rows(rows, completions_per_problem=2)
+    shown = capsys.readouterr().out
+    for text in ("avg@2", "pass@2", "95 % interval", "difficulty 10", "timeouts", "errors", "16.7%"):
+        assert text in shown
+    print_rows(rows, completions_per_problem=1)
+    shown = capsys.readouterr().out
+    assert "accuracy" in shown
+    assert "pass@" not in shown
+
+
+def test_problems_are_told_apart_by_their_group():
+    correct, completions = correct_by_problem(FIRST)
+    assert correct.tolist() == [1, 0, 2]
+    assert completions.tolist() == [2, 2, 2]
+    assert [row["problem"] for row in completion_rows(SETS, 3)] == ["p0", "p0", "p1"]
+
+
+class TwoRanks(Parallel):
+    """Rank 0 of two; what rank 1 found is given."""
+
+    world_size = 2
+
+    def __init__(self, rank, theirs=()):
+        super().__init__()
+        self.rank = rank
+        self.theirs = list(theirs)
+        self.mine = []
+
+    def gather(self, items):
+        self.mine += items
+        return [*items, *self.theirs]
+
+
+class Echo:
+    """An engine that answers every prompt with its first token, and rewards that call an even token right."""
+
+    def __init__(self):
+        self.seeds = {}
+
+    def generate(self, prompts, seeds, params):
+        self.seeds |= {tuple(prompt): tuple(of_prompt) for prompt, of_prompt in zip(prompts, seeds, strict=True)}
+        return [
+            [Sample((prompt[0],), (0.0,), "stop") for _ in of_prompt]
+            for prompt, of_prompt in zip(prompts, seeds, strict=True)
+        ]
+
+    def score(self, texts, answers):
+        return [
+            ScoredText(Score(1.0, True, {}) if int(t) % 2 == 0 else Score(0.0, False, {}), "ok") for t in texts
+        ]
+
+
+class Digits:
+    """A tokenizer of numbers."""
+
+    eos_token_id = 99
+    bos_token_id = None
+
+    def encode(self, text, add_special_tokens=True):
+        return [int(text)]
+
+    def decode(self, token_ids, **_):
+        return str(token_ids[0])
+
+
+def measure(parallel, engine, count=2):
+    problems = [Problem(f"p{i}", str(i), "", "", "s", "") for i in range(5)]
+    evaluation = EvaluationConfig(completions_per_problem=count, temperature=1.0)
+    return evaluate(
+        engine, Digits(), {"dev": problems}, evaluation, RolloutConfig(), engine, seed=3, parallel=parallel
+    )
+
+
+def test_two_ranks_find_what_one_finds():
+    alone_engine, zero_engine, one_engine = Echo(), Echo(), Echo()
+    alone = measure(Parallel(), alone_engine)
+    rank_one = TwoRanks(1)
+    measure(rank_one, one_engine)
+    together = measure(TwoRanks(0, rank_one.mine), zero_engine)
+    assert together == alone
+    assert alone.metrics["eval/accuracy"] == pytest.approx(3 / 5)
+    assert alone_engine.seeds == zero_engine.seeds | one_engine.seeds
+    assert len({seed for seeds in alone_engine.seeds.values() for seed in seeds}) == 10
+
+
+def test_more_completions_keep_the_seeds_of_the_first():
+    few, many = Echo(), Echo()
+    measure(Parallel(), few, count=1)
+    measure(Parallel(), many, count=3)
+    assert all(many.seeds[prompt][:1] == seeds for prompt, seeds in few.seeds.items())
+
+
+def test_pass_at_more_than_there_is_is_refused():
+    with pytest.raises(ValueError, match="at least 4 completions"):
+        EvaluationConfig(completions_per_problem=3, pass_at_k=4)

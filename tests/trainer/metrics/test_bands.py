@@ -1,0 +1,174 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.trainer.algorithm.batches import make_batch
+from trainer.algorithm.loss import policy_loss
+from trainer.config.schema import AlgorithmConfig
+from trainer.metrics.bands import BANDS, band_metrics, band_of, change_metrics, clipped_by_band, quartile_of
+from trainer.metrics.declared import declaration
+from trainer.parallel.ranks import Parallel
+from trainer.policy.logprobs import LogprobModel
+
+# One row of eight tokens, two in each of the bands but the third, which has none, and one outside the mask.
+PROBABILITIES = [0.1, 0.2, 0.25, 0.4, 0.8, 0.9, 0.99, 1.0]
+ADVANTAGES = [2.0, -2.0, 1.0, 1.0, -1.0, 1.0, 0.5, -0.5]
+NORMS = [1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.0, 0.0]
+
+
+def hand_batch():
+    batch = make_batch()
+    row = torch.tensor([[*PROBABILITIES, 0.3]])
+    mask = torch.ones(1, 9)
+    mask[0, 8] = 0
+    pad = torch.tensor([[100.0]])
+    return replace(
+        batch,
+        completion_mask=mask,
+        old_logprobs=row.log(),
+        ref_logprobs=None,
+        advantages=torch.cat([torch.tensor([ADVANTAGES]), pad], dim=1),
+    )
+
+
+def padded(values):
+    return torch.tensor([[*values, 77.0]])
+
+
+def metrics_of(batch, entropies=NORMS, clipped=None, parallel=None):
+    clipped = torch.zeros(2, len(BANDS), dtype=torch.float64) if clipped is None else clipped
+    return band_metrics(
+        batch,
+        padded(entropies),
+        padded(NORMS),
+        clipped,
+        AlgorithmConfig(kl_estimator="k1"),
+        parallel or Parallel(),
+    )
+
+
+class TwoEqualRanks(Parallel):
+    world_size = 2
+
+    def gather(self, items):
+        return items * 2
+
+
+def test_a_band_holds_its_lower_edge():
+    assert band_of(torch.tensor([0.0, 0.2499, 0.25, 0.5, 0.75, 0.9899, 0.99, 1.0]).log()).tolist() == [
+        *(0, 0, 1, 2, 3, 3, 4, 4)
+    ]
+
+
+def test_quartiles_hold_a_quarter_of_the_tokens_each_even_among_equals():
+    assert quartile_of(torch.tensor([0.9, 0.1, 0.8, 0.2]).log()).tolist() == [3, 0, 2, 1]
+    assert quartile_of(torch.zeros(8)).bincount().tolist() == [2, 2, 2, 2]
+    assert quartile_of(torch.zeros(0)).tolist() == []
+
+
+def test_shares_by_hand():
+    metrics = metrics_of(hand_batch())
+    assert [metrics[f"tokens/token_share/{band}"] for band in BANDS] == [0.25, 0.25, 0, 0.25, 0.25]
+    assert [metrics[f"tokens/advantage_share/{band}"] for band in BANDS] == pytest.approx(
+        [4 / 9, 2 / 9, 0, 2 / 9, 1 / 9]
+    )
+    # |A| * norm: 2, 1 | .5, .5 | | .25, .25 | 0, 0; they sum to 4.5. Quartiles are the same pairs here.
+    assert [metrics[f"tokens/gradient_share/{band}"] for band in BANDS] == pytest.approx(
+        [3 / 4.5, 1 / 4.5, 0, 0.5 / 4.5, 0]
+    )
+    assert [metrics[f"tokens/gradient_share/q{q}"] for q in (1, 2, 3, 4)] == pytest.approx(
+        [3 / 4.5, 1 / 4.5, 0.5 / 4.5, 0]
+    )
+
+
+def test_means_are_of_the_bands_own_tokens_and_absent_without_any():
+    batch = hand_batch()
+    batch = replace(batch, ref_logprobs=batch.old_logprobs - torch.arange(9.0))
+    metrics = metrics_of(batch, entropies=[1, 3, 0, 0, 2, 2, 0, 1])
+    assert metrics["tokens/entropy/0.00-0.25"] == 2
+    assert metrics["tokens/entropy/0.99-1.00"] == 0.5
+    assert metrics["tokens/kl/0.25-0.50"] == pytest.approx((2 + 3) / 2)
+    assert "tokens/entropy/0.50-0.75" not in metrics and "tokens/kl/0.50-0.75" not in metrics
+
+
+def test_no_advantage_leaves_out_the_shares_of_it():
+    metrics = metrics_of(replace(hand_batch(), advantages=torch.zeros(1, 9)))
+    assert metrics["tokens/token_share/0.00-0.25"] == 0.25
+    assert not [name for name in metrics if "advantage_share" in name or "gradient_share" in name]
+
+
+def test_two_equal_ranks_give_the_same_metrics_and_all_names_are_declared():
+    clipped = torch.tensor([[2, 2, 0, 2, 2], [1, 0, 0, 0, 2]], dtype=torch.float64)
+    alone = metrics_of(hand_batch(), clipped=clipped)
+    assert metrics_of(hand_batch(), clipped=clipped, parallel=TwoEqualRanks()) == pytest.approx(alone)
+    assert alone["tokens/clip_fraction/0.00-0.25"] == 0.5
+    assert alone["tokens/clip_fraction/0.99-1.00"] == 1
+    for name in alone:
+        assert declaration(name).formula
+
+
+def test_clipped_tokens_are_those_of_the_loss():
+    torch.manual_seed(0)
+    old = -torch.rand(6, 40) * 3
+    new = (old + 0.4 * torch.randn(6, 40)).requires_grad_()
+    advantages, mask = torch.randn(6, 40), (torch.rand(6, 40) < 0.7).float()
+    algorithm = AlgorithmConfig()
+    tokens, clipped = clipped_by_band(new, old, advantages, mask, algorithm)
+    loss = policy_loss(new, old, advantages, mask, mask, 0.2, 0.24, 10.0)
+    assert tokens.sum() == mask.sum()
+    assert clipped.sum() == loss.metrics["clipped"] > 20
+
+
+def test_changes_by_hand():
+    batch = hand_batch()
+    new = torch.tensor([[0.3, 0.1, 0.15, 0.5, 0.9, 0.9, 0.99, 0.9, 0.3]]).log()
+    metrics = change_metrics(batch, new, Parallel())
+    assert metrics["tokens/probability_change/0.00-0.25"] == pytest.approx((0.2 - 0.1) / 2)
+    assert metrics["tokens/probability_change/0.75-0.99"] == pytest.approx(0.05)
+    # Positive: up, down, up, same, same; negative: down, up, down.
+    assert metrics["tokens/positive_rose"] == 2 / 3
+    assert metrics["tokens/negative_fell"] == 2 / 3
+    for name in metrics:
+        assert declaration(name).formula
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_closed_form_of_the_gradient_norm_is_that_of_autograd(causal_lm, temperature):
+    """The norm at each token of d logprob / d (logits / temperature), taken one token at a time in float64."""
+    batch = make_batch()
+    with torch.no_grad():
+        scores = LogprobModel(causal_lm, temperature, 7)(
+            batch.input_ids, batch.prompt_lengths, batch.completion_mask, with_entropy=True
+        )
+        logits = causal_lm.double()(batch.input_ids).logits / temperature
+    compared = 0
+    for row, column in batch.completion_mask.nonzero().tolist():
+        position = int(batch.prompt_lengths[row]) + column
+        leaf = logits[row, position - 1].clone().requires_grad_()
+        logprob = leaf.log_softmax(dim=-1)[batch.input_ids[row, position]]
+        (gradient,) = torch.autograd.grad(logprob, leaf)
+        norm = float(gradient.norm())
+        assert float(scores.gradient_norms[row, column]) == pytest.approx(norm, abs=1e-6)
+        # Between sqrt(V / (V - 1)) and sqrt(2) times 1 - pi.
+        rest = 1 - math.exp(float(logprob.detach()))
+        vocabulary = logits.shape[-1]
+        assert math.sqrt(vocabulary / (vocabulary - 1)) * rest <= norm * (1 + 1e-9)
+        assert norm <= math.sqrt(2) * rest * (1 + 1e-9)
+        compared += 1
+    assert compared == int(batch.completion_mask.sum())
+    assert scores.gradient_norms[batch.completion_mask == 0].abs().max() == 0
+
+
+def test_closed_form_keeps_its_digits_near_certainty():
+    """1 - 2p + sum of squares would cancel here; the difference to the one-hot does not."""
+    from trainer.policy.logprobs import ScoringHead
+
+    head = ScoringHead(torch.nn.Linear(3, 3, bias=False), 1.0, 8)
+    head.output_embeddings.weight.data = torch.eye(3)
+    with torch.no_grad():
+        logprobs, _, norms = head(torch.tensor([[14.0, 0.0, 0.0]]), torch.tensor([0]), True)
+    rest = 2 / (math.exp(14) + 2)
+    assert float(norms) == pytest.approx(math.sqrt(1.5) * rest, abs=5e-7)
+    assert float(logprobs) == pytest.approx(-rest, abs=1e-6)

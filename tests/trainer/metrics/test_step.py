@@ -1,0 +1,42 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.trainer.algorithm.batches import make_batch
+from trainer.config.schema import AlgorithmConfig
+from trainer.metrics.step import batch_metrics
+from trainer.parallel.ranks import Parallel
+
+
+def mismatched_metrics(**settings) -> dict[str, float]:
+    """Metrics of a batch whose engine ratios are 1 except for 3 and 0.5 in the first completion (5 tokens)."""
+    batch = make_batch()
+    log_ratio = torch.zeros_like(batch.completion_mask)
+    log_ratio[0, :2] = torch.tensor([3.0, 0.5]).log()
+    old = -1.0 * batch.completion_mask
+    batch = replace(batch, old_logprobs=old, rollout_logprobs=old - log_ratio, ref_logprobs=None)
+    return batch_metrics(batch, torch.zeros_like(old), AlgorithmConfig(**settings), Parallel())
+
+
+TOKENS = 5 + 9 + 3 + 12 + 7 + 1 + 4 + 8
+
+
+def test_engine_mismatch_by_hand():
+    metrics = mismatched_metrics()
+    assert metrics["rollout/engine_logprob_diff"] == pytest.approx((math.log(3) + math.log(2)) / TOKENS)
+    assert metrics["rollout/engine_logprob_diff_max"] == pytest.approx(math.log(3))
+    assert metrics["rollout/engine_ratio"] == pytest.approx((TOKENS - 2 + 3 + 0.5) / TOKENS)
+    assert metrics["rollout/engine_ratio_above_2"] == pytest.approx(1 / TOKENS)
+    assert "rollout/importance_cut" not in metrics
+
+
+def test_share_cut_by_the_engine_correction():
+    token = mismatched_metrics(importance_sampling_cap=2.0)
+    assert token["rollout/importance_cut"] == pytest.approx(1 / TOKENS)
+    # The first completion's ratio is 3 * 0.5 = 1.5: kept below a cap of 2, dropped whole above one of 1.2.
+    kept = mismatched_metrics(importance_sampling_cap=2.0, importance_sampling_level="sequence")
+    assert kept["rollout/importance_cut"] == 0
+    dropped = mismatched_metrics(importance_sampling_cap=1.2, importance_sampling_level="sequence")
+    assert dropped["rollout/importance_cut"] == pytest.approx(5 / TOKENS)

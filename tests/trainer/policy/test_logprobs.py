@@ -1,0 +1,83 @@
+import pytest
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
+
+from tests.trainer.algorithm.batches import make_batch
+from trainer.errors import ConfigError
+from trainer.policy.logprobs import LogprobModel, check_logits
+
+
+def expected_scores(causal_lm, batch, temperature):
+    """Logprobs and entropies in float64 by a full forward per row, without padding."""
+    double = causal_lm.double()
+    logprobs = torch.zeros(batch.completion_mask.shape, dtype=torch.float64)
+    entropies = torch.zeros_like(logprobs)
+    for row in range(len(batch.rewards)):
+        prompt, count = int(batch.prompt_lengths[row]), int(batch.completion_lengths[row])
+        ids = batch.input_ids[row : row + 1, : prompt + count]
+        table = torch.log_softmax(double(ids).logits[0] / temperature, dim=-1)
+        for t in range(count):
+            distribution = table[prompt + t - 1]
+            logprobs[row, t] = distribution[ids[0, prompt + t]]
+            entropies[row, t] = -(distribution.exp() * distribution).sum()
+    return logprobs, entropies
+
+
+@pytest.mark.parametrize("chunk_tokens", [1000, 7])
+def test_agrees_with_a_float64_forward_without_padding(causal_lm, chunk_tokens):
+    batch = make_batch()
+    with torch.no_grad():
+        scores = LogprobModel(causal_lm, 0.7, chunk_tokens)(
+            batch.input_ids, batch.prompt_lengths, batch.completion_mask, with_entropy=True
+        )
+        logprobs, entropies = expected_scores(causal_lm, batch, 0.7)
+    assert (scores.logprobs - logprobs).abs().max() < 1e-5
+    assert (scores.entropies - entropies).abs().max() < 1e-5
+
+
+def test_gradient_through_recomputed_chunks_is_that_of_the_full_logits(causal_lm):
+    batch = make_batch()
+    model = LogprobModel(causal_lm, 1.3, chunk_tokens=5)
+    scores = model(batch.input_ids, batch.prompt_lengths, batch.completion_mask)
+    (scores.logprobs * torch.arange(scores.logprobs.numel()).view_as(scores.logprobs)).sum().backward()
+    ours = [p.grad.clone() for p in causal_lm.parameters()]
+    causal_lm.zero_grad()
+
+    logits = causal_lm(batch.input_ids).logits / 1.3
+    table = torch.log_softmax(logits, dim=-1)
+    rows, columns = batch.completion_mask.nonzero(as_tuple=True)
+    positions = batch.prompt_lengths[rows] + columns
+    picked = table[rows, positions - 1, batch.input_ids[rows, positions]]
+    (picked * (rows * batch.completion_mask.shape[1] + columns)).sum().backward()
+    for mine, parameter in zip(ours, causal_lm.parameters(), strict=True):
+        scale = parameter.grad.abs().max().clamp(min=1e-6)
+        assert ((mine - parameter.grad).abs().max() / scale) < 1e-4
+
+
+def test_logits_exist_for_one_chunk_at_a_time(causal_lm, monkeypatch):
+    seen = []
+    linear = torch.nn.functional.linear
+
+    def recording(hidden, weight, bias=None):
+        output = linear(hidden, weight, bias)
+        if output.shape[-1] == causal_lm.config.vocab_size:
+            seen.append(output.shape)
+        return output
+
+    monkeypatch.setattr(torch.nn.functional, "linear", recording)
+    batch = make_batch()
+    with torch.no_grad():
+        LogprobModel(causal_lm, 1.0, 10)(batch.input_ids, batch.prompt_lengths, batch.completion_mask)
+    assert sum(shape[0] for shape in seen) == int(batch.completion_mask.sum())
+    assert max(shape[0] for shape in seen) == 10
+
+
+def test_models_that_change_their_logits_later_are_refused(causal_lm):
+    check_logits(causal_lm)
+    shape = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    capped = Gemma2ForCausalLM(
+        Gemma2Config(**shape, **heads, final_logit_softcapping=0.1, initializer_range=0.5, pad_token_id=0)
+    )
+    with pytest.raises(ConfigError, match="Gemma2ForCausalLM"):
+        check_logits(capped)

@@ -1,0 +1,169 @@
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rewards.knights_knaves import score
+from trainer.policy import tiny
+from trainer.policy.tiny import TinyRecipe, demonstrations, ensure_tiny_policy, fingerprint, warm_start
+from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
+from trainer.problems.tasks.knights_knaves import PREFILL, Puzzle, generate
+
+SHORT = TinyRecipe(steps=30, puzzles=64)
+PARADOX = Puzzle(  # no assumption fits
+    names=("Ava", "Liam"),
+    statements=(("not", ("lying", 1)), ("->", ("telling-truth", 0), ("lying", 1))),
+    solution=(False, False),
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def folder(cache: Path) -> Path:
+    return ensure_tiny_policy(cache, SHORT)
+
+
+def test_a_careful_teacher_counts_assumptions_and_checks_statements() -> None:
+    # Both knights: Ava's "not Liam is a knave" is true and fits; Liam's "if" is false, so he would be no knight.
+    assert demonstration(PARADOX, random.Random(0), 0, 0) == (
+        " assume Ava knight Liam knight"
+        " Ava not Liam is a knave false so true Ava knight fits"
+        " Liam if Ava is a knight true then Liam is a knave false so false Liam knight contradiction"
+        " assume Ava knight Liam knave"
+        " Ava not Liam is a knave true so false Ava knight contradiction"
+        " assume Ava knave Liam knight"
+        " Ava not Liam is a knave false so true Ava knave contradiction"
+        " assume Ava knave Liam knave"
+        " Ava not Liam is a knave true so false Ava knave fits"
+        " Liam if Ava is a knight false then Liam is a knave true so true Liam knave contradiction"
+        "</think><answer>(1) Ava is a knave\n(2) Liam is a knave</answer>"
+    )
+
+
+@pytest.mark.parametrize("people", [2, 3, 4])
+def test_the_reward_accepts_what_a_careful_teacher_writes(people: int) -> None:
+    for puzzle in generate("dev", [people], 50, seed=0):
+        text = PREFILL + demonstration(puzzle, random.Random(0), value_error=0, verdict_error=0)
+        assert score(text, puzzle.solution_text).correct
+
+
+def test_a_sloppy_teacher_is_often_wrong_but_keeps_the_form() -> None:
+    rng = random.Random(0)
+    puzzles = generate("dev", [2, 3], 400, seed=0)
+    scores = [score(PREFILL + demonstration(p, rng, 0.12, 0.01), p.solution_text) for p in puzzles]
+    assert all(s.parsed for s in scores)
+    assert 0.5 < sum(s.correct for s in scores) / len(scores) < 0.8
+
+
+def test_tokens_are_words_and_decoding_gives_the_text_back() -> None:
+    tokenizer = build_tokenizer()
+    assert len(set(vocabulary())) == len(tokenizer) < 128
+    for prompt, completion in demonstrations(TinyRecipe(people=(2, 3, 8)), 30):
+        prompt_ids, ids = tokenizer(prompt)["input_ids"], tokenizer(prompt + completion)["input_ids"]
+        assert ids == prompt_ids + tokenizer(completion)["input_ids"]
+        assert tokenizer.decode(ids) == prompt + completion
+        assert tokenizer.decode(ids, skip_special_tokens=True) == (prompt + completion).removesuffix(END)
+        assert ids[-1] == tokenizer.eos_token_id and tokenizer.unk_token_id not in ids
+    assert tokenizer.tokenize(" Ava says Liam is a knave ;<think>") == [
+        " Ava",
+        " says",
+        " Liam is a knave",
+        " ;",
+        "<think>",
+    ]
+
+
+def test_the_folder_loads_as_any_other_model(folder: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.init_kwargs["loptune_compact_prompts"] is True
+    model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True)
+    assert model.config.model_type == "qwen2"
+    assert (
+        (model.config.eos_token_id, model.config.pad_token_id)
+        == (2, 0)
+        == (
+            tokenizer.eos_token_id,
+            tokenizer.pad_token_id,
+        )
+    )
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert 100_000 < sum(parameter.numel() for parameter in model.parameters()) < 110_000
+    prompt, completion = demonstrations(SHORT, 1)[0]
+    assert tokenizer(prompt)["input_ids"] == build_tokenizer()(prompt)["input_ids"]
+
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again(prompt + completion)["input_ids"] == tokenizer(prompt + completion)["input_ids"]
+    assert again.init_kwargs["loptune_compact_prompts"] is True
+
+
+def test_thirty_steps_already_teach_the_form(folder: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    losses = []
+    for prompt, completion in demonstrations(replace(SHORT, seed=1), 20):
+        ids = torch.tensor([tokenizer(prompt + completion)["input_ids"]])
+        labels = ids.clone()
+        labels[:, : len(tokenizer(prompt)["input_ids"])] = -100
+        with torch.no_grad():
+            losses.append(model(input_ids=ids, labels=labels).loss.item())
+    # a uniform guess costs log(76) = 4.3 nats a token
+    assert sum(losses) / len(losses) < 2.5
+
+
+def test_a_second_call_finds_the_folder(cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "warm_start", lambda recipe: pytest.fail("trained again"))
+    assert ensure_tiny_policy(cache, SHORT) == folder
+    monkeypatch.setenv("LOPTUNE_CACHE", str(cache))
+    assert ensure_tiny_policy(recipe=SHORT) == folder
+
+
+def test_every_field_of_the_recipe_is_part_of_the_name() -> None:
+    changes = {"seed": 1, "steps": 31, "lr": 1e-3, "people": (2,), "value_error": 0.5, "width": 32}
+    names = {fingerprint(replace(SHORT, **{key: value})) for key, value in changes.items()}
+    assert len(names | {fingerprint(SHORT)}) == len(changes) + 1
+    assert fingerprint(SHORT) == fingerprint(TinyRecipe(steps=30, puzzles=64))
+
+
+def test_training_repeats_exactly_and_leaves_global_state_alone() -> None:
+    recipe = replace(SHORT, steps=3)
+    random_state, threads = torch.get_rng_state(), torch.get_num_threads()
+    first, second = warm_start(recipe)[0].state_dict(), warm_start(recipe)[0].state_dict()
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert torch.get_num_threads() == threads
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_an_interrupted_training_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(recipe: TinyRecipe) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tiny, "warm_start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ensure_tiny_policy(tmp_path, SHORT)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_processes_that_ask_at_once_share_one_training(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from trainer.policy.tiny import *;"
+        "print(ensure_tiny_policy(Path(sys.argv[1]), TinyRecipe(steps=30, puzzles=64)))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    outputs = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[0][0].splitlines()[-1] == outputs[1][0].splitlines()[-1]
+    assert sum(stderr.count("making the tiny policy") for _, stderr in outputs) == 1
+    assert [path.suffix for path in tmp_path.iterdir() if path.is_dir()] == [""]

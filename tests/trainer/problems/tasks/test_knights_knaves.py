@@ -1,0 +1,212 @@
+import itertools
+import re
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+
+from rewards.knights_knaves import score_text
+from tests.paths import DATA
+from trainer.errors import ConfigError
+from trainer.problems.tasks.knights_knaves import (
+    NAMES,
+    OPERATORS,
+    Puzzle,
+    compact_prompt,
+    difficulty,
+    generate,
+    holds,
+    puzzle_from_row,
+    read_answer,
+    solve,
+    split_of,
+)
+
+PUBLISHED = pq.read_table(DATA / "knights_knaves.parquet").to_pylist()
+KNIGHT, KNAVE = ("telling-truth", 0), ("lying", 0)
+SPEAKING = re.compile(
+    r'"(?P<a>[^"]*)," (?P<an>\w+) (claimed|declared|mentioned)\.|"(?P<b>[^"]*)" - (?P<bn>\w+)\.|'
+    r'(?P<cn>\w+) (asserted:|commented,|noted,|remarked,|stated,|was heard saying,) "(?P<c>[^"]*)"\.|'
+    r'(?P<dn>\w+) (expressed that|said that|told you that) (?P<d>[^".]*)\.|(?P<en>\w+) said, "(?P<e>[^"]*)\."|'
+    r'(According to|As) (?P<fn>\w+)( put it)?, "(?P<f>[^"]*)"\.|In a statement by (?P<gn>\w+): "(?P<g>[^"]*)"\.|'
+    r'In (?P<hn>\w+)\'s words: "(?P<h>[^"]*)"\.'
+)
+
+
+def brute_force(statements):
+    return [
+        roles
+        for roles in itertools.product([False, True], repeat=len(statements))
+        if all(holds(statement, roles) == role for statement, role in zip(statements, roles, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "knight_knight", "knight_knave", "knave_knight", "knave_knave"),
+    [
+        (("telling-truth", 0), 1, 1, 0, 0),
+        (("lying", 1), 0, 1, 0, 1),
+        (("not", ("lying", 1)), 1, 0, 1, 0),
+        (("and", ("telling-truth", 0), ("telling-truth", 1)), 1, 0, 0, 0),
+        (("or", ("telling-truth", 0), ("telling-truth", 1)), 1, 1, 1, 0),
+        (("->", ("telling-truth", 0), ("telling-truth", 1)), 1, 0, 1, 1),
+        (("<=>", ("telling-truth", 0), ("telling-truth", 1)), 1, 0, 0, 1),
+        (("not", ("and", ("telling-truth", 0), ("not", ("lying", 1)))), 0, 1, 1, 1),
+    ],
+)
+def test_holds(statement, knight_knight, knight_knave, knave_knight, knave_knave):
+    cases = [(True, True), (True, False), (False, True), (False, False)]
+    assert [holds(statement, case) for case in cases] == [knight_knight, knight_knave, knave_knight, knave_knave]
+
+
+@pytest.mark.parametrize("statement", [("xor", KNIGHT, KNAVE), ("not",), ("telling-truth", "Ava"), ()])
+def test_what_is_no_statement_is_refused(statement):
+    with pytest.raises(ValueError, match="not a statement"):
+        holds(statement, [True])
+
+
+def test_solve_by_hand():
+    # A: "B is a knave." B: "A and C are knights." C: "B is a knave or A is a knave."
+    statements = (
+        ("lying", 1),
+        ("and", ("telling-truth", 0), ("telling-truth", 2)),
+        ("or", ("lying", 1), ("lying", 0)),
+    )
+    # B a knight makes A and C knights, but then A lies. So B is a knave, A and C tell the truth, and B's claim
+    # would be true: contradiction.
+    assert solve(statements) == []
+    assert sorted(solve((("lying", 1), ("and", KNAVE, ("telling-truth", 1))))) == [(False, True), (True, False)]
+    assert sorted(solve((("telling-truth", 1), ("telling-truth", 0)))) == [(False, False), (True, True)]
+
+
+def test_solve_agrees_with_trying_every_assignment():
+    for people in range(2, 9):
+        for puzzle in generate("train", [people], 20, seed=people, depth=3):
+            assert solve(puzzle.statements) == brute_force(puzzle.statements) == [puzzle.solution]
+
+
+def test_published_puzzles_have_the_published_solution_and_our_form():
+    assert len(PUBLISHED) == 20
+    for row in PUBLISHED:
+        puzzle = puzzle_from_row(row["names"], row["statements"], row["solution"])
+        assert puzzle.solution_text == row["solution_text_format"]
+        assert difficulty(puzzle.solution_text) == str(len(row["names"]))
+        head, tail = re.split(r"(?<=inhabitants: ).* (?=So who)", row["quiz"], flags=re.DOTALL)
+        assert puzzle.text.startswith(head)
+        assert puzzle.text.endswith(tail)
+        assert spoken(puzzle.text) == spoken(row["quiz"])
+
+
+def spoken(text: str) -> list[tuple[str, str]]:
+    """(who, claim) of every sentence, whatever the way of speaking."""
+    body = text[text.index("inhabitants: ") : text.index(" So who")].split(". ", 1)[1]
+    found = []
+    for match in SPEAKING.finditer(body):
+        who = next(match[key] for key in ("an", "bn", "cn", "dn", "en", "fn", "gn", "hn") if match[key])
+        found.append((who, next(match[key] for key in "abcdefgh" if match[key])))
+    assert SPEAKING.sub("", body).strip() == ""
+    return found
+
+
+def test_text_by_hand():
+    puzzle = Puzzle(
+        ("Ava", "Ben", "Cleo"),
+        (
+            ("not", ("telling-truth", 1)),
+            ("->", ("telling-truth", 0), ("lying", 2)),
+            ("<=>", ("lying", 0), ("telling-truth", 1)),
+        ),
+        (True, False, True),
+    )
+    assert "You meet 3 inhabitants: Ava, Ben, and Cleo. " in puzzle.text
+    assert spoken(puzzle.text) == [
+        ("Ava", "Ben is not a knight"),
+        ("Ben", "If Ava is a knight then Cleo is a knave"),
+        ("Cleo", "Ava is a knave if and only if Ben is a knight"),
+    ]
+    assert puzzle.solution_text == "(1) Ava is a knight\n(2) Ben is a knave\n(3) Cleo is a knight"
+    assert compact_prompt(puzzle) == (
+        "people : Ava , Ben , Cleo ; Ava says not Ben is a knight ; "
+        "Ben says if Ava is a knight then Cleo is a knave ; Cleo says Ava is a knave iff Ben is a knight ;"
+    )
+
+
+def test_the_solution_text_scores_full_reward():
+    for puzzle in generate("dev", [2, 5, 8], 30, seed=1):
+        text = f"<think>so</think><answer>{puzzle.solution_text}</answer>"
+        assert score_text(text, puzzle.solution_text) == 3.0
+
+
+def test_generated_puzzles_differ_and_have_one_solution():
+    puzzles = generate("train", [2, 3], 600, seed=0)
+    assert len({puzzle.key for puzzle in puzzles}) == len({puzzle.text for puzzle in puzzles}) == 600
+    assert Counter(len(puzzle.names) for puzzle in puzzles) == {2: 300, 3: 300}
+    assert all(brute_force(puzzle.statements) == [puzzle.solution] for puzzle in puzzles)
+    assert all(
+        set(puzzle.names) <= set(NAMES) and len(set(puzzle.names)) == len(puzzle.names) for puzzle in puzzles
+    )
+
+
+def test_all_kinds_of_statement_occur_and_none_is_deeper_than_the_published_ones():
+    kinds = Counter(s[0] for puzzle in generate("train", [4], 300, seed=0) for s in puzzle.statements)
+    assert {"not", *OPERATORS, "telling-truth", "lying"} == set(kinds)
+    for puzzle in generate("train", [3], 200, seed=0):
+        for statement in puzzle.statements:
+            assert all(part[0] in ("telling-truth", "lying") for part in statement[1:] if isinstance(part, tuple))
+
+
+def test_splits_share_no_statements_even_under_other_names():
+    sets = {
+        split: {puzzle.statements for puzzle in generate(split, [2, 3], 400, seed=0)}
+        for split in ("train", "dev", "test")
+    }
+    assert not sets["train"] & sets["dev"]
+    assert not sets["train"] & sets["test"]
+    assert not sets["dev"] & sets["test"]
+    assert all(split_of(statements) == split for split, found in sets.items() for statements in found)
+
+
+def test_equal_arguments_give_equal_puzzles_and_another_seed_others():
+    first = generate("train", [3], 50, seed=0)
+    assert generate("train", [3], 50, seed=0) == first
+    assert len({p.key for p in generate("train", [3], 50, seed=1)} & {p.key for p in first}) == 0
+
+
+def test_the_key_ignores_wording_and_knows_names():
+    puzzle = generate("train", [3], 1, seed=0)[0]
+    same = Puzzle(puzzle.names, puzzle.statements, puzzle.solution)
+    renamed = Puzzle(puzzle.names[::-1], puzzle.statements, puzzle.solution)
+    assert same.key == puzzle.key != renamed.key
+    assert same.text == puzzle.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("validation", [3], 1, 0), "no split named validation"),
+        (("train", [1], 1, 0), "2 to 8"),
+        (("train", [9], 1, 0), "2 to 8"),
+        (("train", [], 1, 0), "2 to 8"),
+        (("dev", [2], 10, 0, 1), "too few"),
+    ],
+)
+def test_impossible_requests_are_refused(arguments, said):
+    with pytest.raises(ConfigError, match=said):
+        generate(*arguments)
+
+
+def test_a_wrong_published_solution_is_refused():
+    row = PUBLISHED[0]
+    flipped = [not role for role in row["solution"]]
+    with pytest.raises(ValueError, match="solutions"):
+        puzzle_from_row(row["names"], row["statements"], flipped)
+    with pytest.raises(ValueError, match="not a puzzle"):
+        puzzle_from_row(row["names"], "(('telling-truth', ", row["solution"])
+    with pytest.raises(ValueError, match="not a"):
+        puzzle_from_row(row["names"], "__import__('os').getcwd()", row["solution"])
+
+
+@pytest.mark.parametrize("value", ["42", None, {"statements": "()"}, {"solution_text_format": None}, ["a"]])
+def test_answers_of_another_form_are_refused(value):
+    with pytest.raises(ValueError, match="Zoey is a knight"):
+        read_answer(value)

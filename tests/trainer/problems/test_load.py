@@ -1,0 +1,406 @@
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rewards import resolve
+from tests.paths import DATA
+from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
+from trainer.config.schema import DataConfig, DatasetConfig
+from trainer.errors import ConfigError, MissingError
+from trainer.policy.tiny_teacher import build_tokenizer
+from trainer.problems.load import ProblemSampler, encode_prompt, load_problems
+from trainer.problems.tasks.knights_knaves import NAMES, generate
+from trainer.types import Problem
+
+KNIGHTS, MINERVA, DEEPSCALER = (str(DATA / f"{n}.parquet") for n in ("knights_knaves", "minerva", "deepscaler"))
+PLAIN, CHAT, TINY = byte_tokenizer(), byte_tokenizer(CHAT_TEMPLATE), build_tokenizer()
+LONG = 4000  # tokens; one per byte
+
+
+def load(source, tokenizer=PLAIN, task="custom", data=None, **dataset):
+    config = DataConfig(task=task, **{"max_prompt_tokens": LONG, **(data or {})})
+    return load_problems(DatasetConfig(source=str(source), **dataset), config, tokenizer)
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_generated_puzzles_for_a_word_tokenizer_are_compact():
+    problems = load("generated", TINY, "knights_knaves", size=50, people=[2, 3])
+    assert len(problems) == len({problem.problem_id for problem in problems}) == 50
+    assert Counter(problem.difficulty for problem in problems) == {"2": 25, "3": 25}
+    for problem in problems:
+        assert problem.prompt.startswith("people : ") and problem.prompt.endswith(" ;")
+        assert problem.prefill == "<think>"
+        assert TINY.decode(encode_prompt(TINY, problem)) == problem.prompt + "<think>"
+        right = f"<think></think><answer>{problem.answer}</answer>"
+        assert resolve("knights_knaves")(right, problem.answer).correct
+
+
+def test_generated_puzzles_for_other_tokenizers_have_the_public_wording():
+    (chat,) = load("generated", CHAT, "knights_knaves", size=1)
+    (raw,) = load("generated", PLAIN, "knights_knaves", size=1)
+    (puzzle,) = generate("train", [2, 3], 1, 0)
+    assert chat.prompt.endswith(f"<user>{puzzle.text}</user><assistant>")
+    assert raw.prompt.endswith(f"<|im_start|>user\n{puzzle.text}\n<|im_end|>\n<|im_start|>assistant\n")
+    assert (chat.prefill, raw.prefill) == ("<think>", "<think>")
+    assert chat.problem_id == raw.problem_id == puzzle.key
+    assert chat.answer == puzzle.solution_text
+
+
+def test_generated_splits_share_no_problem():
+    ids = [
+        {p.problem_id for p in load("generated", TINY, "knights_knaves", split=s)}
+        for s in ("train", "dev", "test")
+    ]
+    assert len(set.union(*ids)) == sum(map(len, ids))
+
+
+def test_published_knights_knaves_file():
+    problems = load(KNIGHTS, CHAT, "knights_knaves")
+    rows = pq.read_table(KNIGHTS).to_pylist()
+    assert len(problems) == len({problem.problem_id for problem in problems}) == 20
+    for problem, row in zip(problems, rows, strict=True):
+        assert problem.prompt + problem.prefill == row["prompt"][0]["content"]
+        assert problem.prefill == "<think>"
+        assert problem.answer == row["solution_text_format"]
+        assert problem.difficulty == str(len(row["names"]))
+        assert problem.source == "kk_logic"
+
+
+def test_published_math_files():
+    minerva = load(MINERVA, CHAT, "math")
+    assert minerva[0].answer == ["9.6"]
+    assert minerva[0].prompt.startswith("<user>If the Bohr energy levels")
+    assert minerva[0].prompt.count("\\boxed{}") == 1
+    assert (minerva[0].prefill, minerva[0].difficulty) == ("", "")
+    deepscaler = load(DEEPSCALER, PLAIN, "math")
+    assert (deepscaler[0].answer, deepscaler[0].difficulty, deepscaler[0].source) == ("96", "20-40", "deepscaler")
+    score = resolve("math")
+    for problem in minerva + deepscaler:
+        accepted = problem.answer[0] if isinstance(problem.answer, list) else problem.answer
+        assert score(f"\\boxed{{{accepted}}}", problem.answer).correct
+
+
+def test_columns_are_mapped_by_dotted_names(tmp_path):
+    path = write_jsonl(
+        tmp_path / "a.jsonl", [{"q": {"text": "1+1?"}, "a": {"final": 2.0}, "lvl": 3, "from": "me"}]
+    )
+    (problem,) = load(
+        path,
+        task="math",
+        columns={"prompt": "q.text", "answer": "a.final", "difficulty": "lvl", "source": "from"},
+    )
+    assert problem.prompt.startswith("1+1? Let's")
+    assert (problem.answer, problem.difficulty, problem.source) == (2, "3", "me")
+
+
+def test_csv_values_stay_text(tmp_path):
+    path = tmp_path / "codes.csv"
+    path.write_text('prompt,answer\n"say, please",007\n')
+    (problem,) = load(path)
+    assert (problem.prompt, problem.answer, problem.source) == ("say, please", "007", "codes")
+
+
+def test_json_array_and_gsm8k_solutions(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"question": "1+1?", "answer": "1+1=2\n#### 2"}]))
+    assert load(path, task="math")[0].answer == "2"
+
+
+def test_a_line_separator_inside_a_json_string_does_not_end_the_row(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a\u2028b", "answer": "1"}\n', encoding="utf-8")
+    assert load(path)[0].prompt == "a\u2028b"
+
+
+def test_limit_takes_the_first_rows():
+    assert load(KNIGHTS, CHAT, "knights_knaves", limit=3) == load(KNIGHTS, CHAT, "knights_knaves")[:3]
+    assert len(load("generated", TINY, "knights_knaves", size=9, limit=4)) == 4
+
+
+def test_problem_ids_do_not_depend_on_tokenizer_or_prompt():
+    ids = {
+        tuple(problem.problem_id for problem in load(KNIGHTS, tokenizer, "knights_knaves", data=data))
+        for tokenizer, data in (
+            (PLAIN, {}),
+            (CHAT, {"prompt_format": "chat"}),
+            (CHAT, {"prompt_template": "{question}!"}),
+        )
+    }
+    assert len(ids) == 1
+
+
+def test_too_long_prompts_are_dropped_and_counted(tmp_path, caplog):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "x" * n, "answer": "1"} for n in (5, 11, 10, 12)])
+    with caplog.at_level(logging.WARNING):
+        problems = load(path, data={"max_prompt_tokens": 10})
+    assert [len(problem.prompt) for problem in problems] == [5, 10]
+    assert "dropped 2 of 4 prompts longer than 10 tokens" in caplog.text
+    with pytest.raises(ConfigError, match="all 4 prompts"):
+        load(path, data={"max_prompt_tokens": 4})
+
+
+def test_the_embedded_policy_reads_published_puzzles_whose_names_it_knows(tmp_path):
+    rows = pq.read_table(KNIGHTS).to_pylist()
+    row = next(row for row in rows if len(row["names"]) == 3)
+    renamed = tmp_path / "known.jsonl"
+    known = {**row, "names": list(NAMES[:3])}
+    write_jsonl(renamed, [known])
+    (problem,) = load(renamed, TINY, "knights_knaves")
+    assert problem.prompt.startswith(f"people : {NAMES[0]} , {NAMES[1]} , {NAMES[2]} ; ")
+    write_jsonl(renamed, [{**row, "names": ["Xerxes", "Zeno", NAMES[2]]}])
+    with pytest.raises(ConfigError, match=r"vocabulary lacks: .*Xerxes.*Zeno.*\n.*row 1, column prompt"):
+        load(renamed, TINY, "knights_knaves")
+    write_jsonl(renamed, [{"prompt": row["prompt"], "answer": row["solution_text_format"]}])
+    with pytest.raises(ConfigError, match=r"row 1, column names"):
+        load(renamed, TINY, "knights_knaves")
+
+
+def test_the_embedded_policy_refuses_other_text():
+    with pytest.raises(ConfigError, match=r"vocabulary lacks: .*\n.*row 1, column prompt"):
+        load(MINERVA, TINY, "math")
+
+
+@pytest.mark.parametrize(
+    ("rows", "where"),
+    [
+        ([{"prompt": "a", "answer": "1"}, {"prompt": None, "answer": "1"}], "row 2, column prompt"),
+        ([{"prompt": "a", "answer": "1"}, {"prompt": "  ", "answer": "1"}], "row 2, column prompt"),
+        ([{"prompt": "a", "answer": "1"}] * 2 + [{"prompt": "a"}], "row 3, column answer"),
+        ([{"prompt": 3, "answer": "1"}], "row 1, column prompt"),
+        ([{"prompt": "a", "answer": float("nan")}], "row 1, column answer"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, rows, where):
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    with pytest.raises(ConfigError) as refused:
+        load(path)
+    assert refused.value.where == f"{path}, {where}"
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [("knights_knaves", "42"), ("math", {"a": 1}), ("math", True), ("math", []), ("math", "#### ")],
+)
+def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "answer": answer}])
+    with pytest.raises(ConfigError) as refused:
+        load(path, task=task)
+    assert refused.value.where.startswith(f"{path}, row 1, column answer")
+
+
+def test_missing_columns_name_those_there_are(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "reward_model": {"truth": "1"}}])
+    with pytest.raises(ConfigError, match=r"no column for prompt: .*there are text, reward_model\.truth"):
+        load(path)
+    with pytest.raises(ConfigError, match="did you mean text"):
+        load(path, columns={"prompt": "tex"})
+    with pytest.raises(ConfigError, match="columns has no field promt"):
+        load(path, columns={"promt": "text"})
+
+
+def test_missing_empty_and_broken_files(tmp_path):
+    with pytest.raises(MissingError, match="no such data file"):
+        load(tmp_path / "none.parquet")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(Path(KNIGHTS).read_bytes()[:-100])
+    with pytest.raises(MissingError, match=r"not a whole parquet file"):
+        load(cut, task="knights_knaves")
+    for name in ("empty.jsonl", "empty.csv", "empty.parquet"):
+        path = tmp_path / name
+        path.write_text("prompt,answer\n" if name.endswith("csv") else "")
+        with pytest.raises(MissingError):
+            load(path)
+    pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), tmp_path / "norows.parquet")
+    with pytest.raises(MissingError, match="has no rows"):
+        load(tmp_path / "norows.parquet")
+    torn = tmp_path / "torn.jsonl"
+    torn.write_text('{"prompt": "a", "answer": "1"}\n{"prompt": "b", "ans')
+    with pytest.raises(ConfigError, match=r"not JSON.*\n.*torn.jsonl, line 2"):
+        load(torn)
+    listed = write_jsonl(tmp_path / "list.jsonl", [["a", "1"]])
+    with pytest.raises(ConfigError, match="a row is a JSON object, not list"):
+        load(listed)
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes(b"prompt,answer\n\xff,1\n")
+    with pytest.raises(MissingError, match="cannot read"):
+        load(latin)
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(ConfigError, match=r"not \.txt"):
+        load(tmp_path / "a.txt")
+
+
+def test_a_hub_dataset_that_cannot_be_had(monkeypatch):
+    import datasets
+
+    def unreachable(source, name, split):
+        assert (source, name, split) == ("org/puzzles", "hard", "test")
+        raise ConnectionError("no network\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(MissingError, match="cannot load the dataset org/puzzles, split test: no network\n"):
+        load("org/puzzles", name="hard", split="test")
+
+
+def test_a_hub_dataset_is_read_like_a_file(monkeypatch):
+    import datasets
+
+    rows = datasets.Dataset.from_list([{"problem": "1+1?", "answer": "2", "level": "Level 3"}])
+    monkeypatch.setattr(datasets, "load_dataset", lambda source, name, split: rows)
+    (problem,) = load("org/math", task="math")
+    assert (problem.answer, problem.difficulty, problem.source) == ("2", "Level 3", "math")
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "answer", "difficulty"),
+    [
+        # The columns of the hub's copies, with values as they have them.
+        ({"problem": "1+1?", "answer": "2", "solution": "It is 2."}, "1+1?", "2", ""),  # DeepScaleR
+        ({"problem": "1+1?", "solution": "2", "answer": "2", "subject": "Algebra", "level": 5}, "1+1?", "2", "5"),
+        ({"question": "1+1?", "answer": "2.4e16"}, "1+1?", "2.4e16", ""),  # Minerva
+        ({"id": 7, "question": "1+1?", "final_answer": ["2", "-2"], "unit": None}, "1+1?", ["2", "-2"], ""),
+        ({"id": 0, "problem": "1+1?", "answer": 142.0, "url": "u"}, "1+1?", 142, ""),  # AMC
+        ({"id": 60, "problem": "1+1?", "solution": "s", "answer": "073"}, "1+1?", "073", ""),  # AIME
+        ({"question": "1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"}, "1+1?", "2", ""),  # GSM8K
+    ],
+    ids=["deepscaler", "math-500", "minerva", "olympiad-bench", "amc", "aime", "gsm8k"],
+)
+def test_the_hubs_mathematics_sets_need_no_mapping(monkeypatch, row, prompt, answer, difficulty):
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda source, name, split: datasets.Dataset.from_list([row]))
+    (problem,) = load("org/set", task="math")
+    assert problem.prompt.startswith(f"{prompt} Let's think step by step")
+    assert (problem.answer, problem.difficulty) == (answer, difficulty)
+    accepted = answer[0] if isinstance(answer, list) else answer
+    assert resolve("math")(f"\\boxed{{{accepted}}}", problem.answer).correct
+
+
+def test_the_hubs_knights_and_knaves(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "knights-and-knaves"
+    folder.mkdir()
+    columns = ("quiz", "names", "solution", "solution_text_format", "statements")
+    for people in (3, 4):
+        rows = [row for row in pq.read_table(KNIGHTS).to_pylist() if len(row["names"]) == people][:3]
+        assert len(rows) == 3
+        write_jsonl(folder / f"people{people}.jsonl", [{name: row[name] for name in columns} for row in rows])
+    files = "".join(f"  - split: {n}ppl\n    path: people{n}.jsonl\n" for n in (3, 4))
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: test\n  data_files:\n{files}---\n")
+    problems = load(folder, CHAT, "knights_knaves", name="test", split="3ppl[:2]+4ppl")
+    assert [problem.difficulty for problem in problems] == ["3", "3", "4", "4", "4"]
+    assert problems[0].prefill == "<think>"
+    row = next(row for row in pq.read_table(KNIGHTS).to_pylist() if len(row["names"]) == 3)
+    assert row["quiz"] in problems[0].prompt
+    assert problems[0].answer == row["solution_text_format"]
+
+
+def test_conversations_of_the_orz_files(tmp_path):
+    rows = [
+        [
+            {"from": "human", "value": f"What is {n}+1?"},
+            {"from": "assistant", "ground_truth": {"value": str(n + 1), "answer": None}},
+        ]
+        for n in (1, 2)
+    ]
+    path = tmp_path / "orz_math_57k_collected.json"
+    path.write_text(json.dumps(rows))
+    first, second = load(path, task="math")
+    assert first.prompt.startswith("What is 1+1? Let's think step by step")
+    assert (first.answer, second.answer) == ("2", "3")
+    assert first.source == "orz_math_57k_collected"
+
+
+def test_a_mixture_drops_and_counts_too_long_prompts_by_source(tmp_path, caplog):
+    sources = []
+    for name, lengths in (("a", (5, 50, 6)), ("b", (50, 7))):
+        rows = [{"prompt": name * length, "answer": "1"} for length in lengths]
+        sources.append(DatasetConfig(source=str(write_jsonl(tmp_path / f"{name}.jsonl", rows))))
+    with caplog.at_level(logging.WARNING):
+        mixed = load_problems(sources, DataConfig(task="custom", max_prompt_tokens=10), PLAIN)
+    assert Counter(problem.source for problem in mixed) == {"a": 2, "b": 2}
+    assert "a.jsonl: dropped 1 of 3 prompts" in caplog.text
+    assert "b.jsonl: dropped 1 of 2 prompts" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "said"),
+    [
+        ("math", {}, "only Knights-and-Knaves"),
+        ("knights_knaves", {"split": "valid"}, "no generated split named valid"),
+    ],
+)
+def test_the_generator_refuses_other_tasks_and_splits(task, dataset, said):
+    with pytest.raises(ConfigError, match=said):
+        load("generated", TINY, task, **dataset)
+
+
+def test_a_mixture_has_the_asked_shares_and_every_problem(tmp_path):
+    many = write_jsonl(tmp_path / "many.jsonl", [{"prompt": f"m{i}", "answer": "1"} for i in range(30)])
+    few = write_jsonl(tmp_path / "few.jsonl", [{"prompt": f"f{i}", "answer": "1"} for i in range(4)])
+    sources = [DatasetConfig(source=str(many), weight=3.0), DatasetConfig(source=str(few), weight=1.0)]
+    mixed = load_problems(sources, DataConfig(task="custom"), PLAIN)
+    counts = Counter(problem.prompt for problem in mixed)
+    assert len(mixed) == 40
+    assert all(counts[f"m{i}"] == 1 for i in range(30))
+    assert sorted(counts[f"f{i}"] for i in range(4)) == [2, 2, 3, 3]
+    for start in range(0, 40, 8):  # interleaved, not one after the other
+        assert sum(problem.prompt.startswith("f") for problem in mixed[start : start + 8]) == 2
+
+
+def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
+    with_bos = byte_tokenizer(bos=True)
+    plain, begun = (Problem("0", text, "p", "", "") for text in ("ab", "<s>ab"))
+    body = tuple(PLAIN.encode("abp"))
+    assert encode_prompt(PLAIN, plain) == body
+    assert encode_prompt(with_bos, plain) == (0, *body)
+    assert encode_prompt(with_bos, begun) == (0, *body)
+
+
+def some_problems(count):
+    return [Problem(str(i), f"p{i}", "", "", "") for i in range(count)]
+
+
+def test_sampler_gives_every_problem_once_per_epoch_in_another_order():
+    sampler = ProblemSampler(some_problems(10), seed=0, shuffle=True)
+    epochs = [[p.problem_id for p in sampler.next(10)] for _ in range(3)]
+    assert all(sorted(epoch, key=int) == [str(i) for i in range(10)] for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_sampler_crosses_epochs_and_may_take_more_than_there_are():
+    sampler = ProblemSampler(some_problems(4), seed=0, shuffle=False)
+    assert [p.problem_id for p in sampler.next(3)] == ["0", "1", "2"]
+    assert [p.problem_id for p in sampler.next(3)] == ["3", "0", "1"]
+    assert [p.problem_id for p in sampler.next(9)] == ["2", "3", "0", "1", "2", "3", "0", "1", "2"]
+
+
+@pytest.mark.parametrize("taken", [0, 3, 10, 17])
+def test_sampler_resumes_where_it_was(taken):
+    one, other = (ProblemSampler(some_problems(10), seed=5, shuffle=True) for _ in range(2))
+    one.next(taken) if taken else None
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert one.next(25) == other.next(25)
+
+
+def test_sampler_order_follows_from_the_seed():
+    orders = [tuple(ProblemSampler(some_problems(10), seed, True).next(10)) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_sampler_refuses_another_dataset_and_none():
+    sampler = ProblemSampler(some_problems(10), seed=0, shuffle=True)
+    with pytest.raises(ConfigError, match="10 problems, now there are 9"):
+        ProblemSampler(some_problems(9), seed=0, shuffle=True).load_state_dict(sampler.state_dict())
+    with pytest.raises(ValueError, match="no problems"):
+        ProblemSampler([], seed=0, shuffle=True)

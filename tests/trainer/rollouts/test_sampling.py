@@ -1,0 +1,91 @@
+import math
+
+import pytest
+import torch
+
+from trainer.rollouts.engine import SamplingParams
+from trainer.rollouts.sampling import kept_tokens, row_uniforms, sample_tokens
+
+PROBABILITIES = [0.4, 0.1, 0.3, 0.2]
+LOGITS = torch.log(torch.tensor([PROBABILITIES]))
+
+
+def draw(uniform: float, **options) -> tuple[int, float]:
+    params = SamplingParams(**{"temperature": 1.0, **options})
+    tokens, logprobs = sample_tokens(LOGITS, torch.tensor([uniform], dtype=torch.float64), params)
+    return int(tokens), math.exp(float(logprobs))
+
+
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 0), (0.39, 0), (0.41, 1), (0.51, 2), (0.79, 2), (0.81, 3)])
+def test_uniforms_are_mapped_through_the_cumulative_distribution(uniform: float, token: int) -> None:
+    assert draw(uniform) == (token, pytest.approx(PROBABILITIES[token], rel=1e-6))
+
+
+def test_temperature_sharpens_the_distribution() -> None:
+    # squares .16 .01 .09 .04 of sum .30: cumulative .5333 .5667 .8667 1
+    assert draw(0.53, temperature=0.5) == (0, pytest.approx(0.16 / 0.30, rel=1e-6))
+    assert draw(0.55, temperature=0.5) == (1, pytest.approx(0.01 / 0.30, rel=1e-6))
+
+
+def test_greedy_takes_the_most_likely_token_at_temperature_one() -> None:
+    assert draw(0.99, temperature=0.0) == (0, pytest.approx(0.4, rel=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"top_k": 2}, [True, False, True, False]),
+        ({"top_k": 9}, [True, True, True, True]),
+        ({"top_p": 0.4}, [True, False, False, False]),
+        ({"top_p": 0.41}, [True, False, True, False]),
+        ({"top_p": 0.71}, [True, False, True, True]),
+        ({"min_p": 0.49}, [True, False, True, True]),
+        ({"min_p": 0.6}, [True, False, True, False]),
+        # the two left have .4 / .7 = .571 and .3 / .7
+        ({"top_k": 2, "top_p": 0.55}, [True, False, False, False]),
+        ({"top_k": 2, "top_p": 0.58}, [True, False, True, False]),
+        ({"min_p": 0.49, "top_k": 3, "top_p": 0.99}, [True, False, True, True]),
+    ],
+)
+def test_kept_tokens(options: dict[str, float], kept: list[bool]) -> None:
+    assert kept_tokens(LOGITS, SamplingParams(1.0, **options)).tolist() == [kept]
+
+
+def test_top_k_keeps_ties() -> None:
+    assert kept_tokens(torch.zeros(1, 3), SamplingParams(1.0, top_k=1)).tolist() == [[True, True, True]]
+
+
+def test_probabilities_are_renormalised_over_the_kept_tokens() -> None:
+    assert draw(0.56, top_k=2) == (0, pytest.approx(0.4 / 0.7, rel=1e-6))
+    assert draw(0.58, top_k=2) == (2, pytest.approx(0.3 / 0.7, rel=1e-6))
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf]])
+    for uniform in (0.0, 1 - 2**-53):
+        tokens, logprobs = sample_tokens(
+            logits, torch.tensor([uniform], dtype=torch.float64), SamplingParams(temperature=1.0)
+        )
+        assert (int(tokens), float(logprobs)) == (1, 0.0)
+
+
+def test_broken_logits_show_in_the_logprob() -> None:
+    logits = torch.full((1, 4), math.nan)
+    _, logprobs = sample_tokens(logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0))
+    assert math.isnan(float(logprobs))
+
+
+def test_half_precision_logits_are_normalised_in_single() -> None:
+    logits = torch.zeros(1, 1000, dtype=torch.bfloat16)
+    _, logprobs = sample_tokens(logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(1.0))
+    assert logprobs.dtype == torch.float32
+    assert float(logprobs) == pytest.approx(-math.log(1000), rel=1e-6)
+
+
+def test_uniforms_depend_on_seed_and_position_alone() -> None:
+    both = row_uniforms([3, 4], 7)
+    assert torch.equal(both[1], row_uniforms([4], 9)[0, :7])
+    assert not torch.equal(both[0], both[1])
+    assert not torch.equal(both[0], row_uniforms([3 + 2**32], 7)[0])
+    assert row_uniforms([-1], 2).shape == (1, 2)
+    assert float(both.min()) >= 0 and float(both.max()) < 1

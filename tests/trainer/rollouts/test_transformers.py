@@ -1,0 +1,252 @@
+from collections.abc import Sequence
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from trainer.rollouts import shared_prefix
+from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.shared_prefix import is_supported
+from trainer.rollouts.transformers import TransformersEngine
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5] * 17]
+SEEDS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "initializer_range": 0.1,
+}
+PARAMS = SamplingParams(temperature=0.7, max_new_tokens=30, stop_token_ids=(3, 4))
+FAMILIES = {
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {}),
+    "qwen2_tied": (Qwen2ForCausalLM, Qwen2Config, {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama": (LlamaForCausalLM, LlamaConfig, {}),
+    "sliding_window": (
+        Qwen2ForCausalLM,
+        Qwen2Config,
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
+    "mistral": (MistralForCausalLM, MistralConfig, {}),
+    "eager": (LlamaForCausalLM, LlamaConfig, {"attn_implementation": "eager"}),
+}
+UNSHARED = ("sliding_window", "mistral")
+
+
+def make_model(family: str = "qwen2") -> PreTrainedModel:
+    model_class, config_class, options = FAMILIES[family]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = model_class(config_class(**{**SIZES, **options}))
+        for parameter in model.parameters():  # biases start at 0, which would hide a forgotten one
+            parameter.data += 0.02 * torch.randn_like(parameter)
+    return model
+
+
+def sample(model: PreTrainedModel, params: SamplingParams = PARAMS, budget: int = 10_000) -> list[list[Sample]]:
+    return TransformersEngine(model, pad_token_id=0, max_batch_tokens=budget).generate(PROMPTS, SEEDS, params)
+
+
+def teacher_forced(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """Logits of every token of a completion, from one pass over the unpadded sequence: [T, V]."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*prompt, *tokens]]), use_cache=False).logits
+    return logits[0, len(prompt) - 1 : -1]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logprobs_are_those_of_a_double_precision_pass(family: str, temperature: float) -> None:
+    model = make_model(family)
+    assert is_supported(model) == (family not in UNSHARED)
+    groups = sample(model, SamplingParams(temperature, max_new_tokens=30, stop_token_ids=(3, 4)))
+    model.double()
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for completion in group:
+            logprobs = torch.log_softmax(teacher_forced(model, prompt, completion.token_ids) / temperature, dim=-1)
+            chosen = logprobs.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+            error = chosen - torch.tensor(completion.logprobs, dtype=torch.float64)
+            assert error.abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
+    model = make_model(family)
+    whole = sample(model)
+    engine = TransformersEngine(model, pad_token_id=7, max_batch_tokens=10_000)
+    for budget in (1, 100):
+        split = sample(model, budget=budget)
+        assert [[c.token_ids for c in group] for group in split] == [
+            [c.token_ids for c in group] for group in whole
+        ]
+    for p in (0, 2):
+        alone = engine.generate([PROMPTS[p]], [SEEDS[p][1:2]], PARAMS)
+        assert alone[0][0].token_ids == whole[p][1].token_ids
+        assert alone[0][0].logprobs == pytest.approx(whole[p][1].logprobs, abs=1e-5)
+
+
+def test_keys_and_values_grow_with_the_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    expected = sample(model)
+    for growth in (1, 100):
+        monkeypatch.setattr(shared_prefix, "MIN_GROWTH", growth)
+        assert [[c.token_ids for c in group] for group in sample(model)] == [
+            [c.token_ids for c in group] for group in expected
+        ]
+
+
+def test_a_model_can_be_trained_after_it_sampled() -> None:
+    model = make_model()
+    sample(model)
+    ids = torch.arange(12).view(2, 6)
+    model(input_ids=ids).logits.logsumexp(dim=-1).sum().backward()
+    assert all(p.grad is not None and not p.is_inference() for p in model.parameters())
+    assert not any(buffer.is_inference() for buffer in model.buffers())
+
+
+def test_seeds_decide_what_is_sampled() -> None:
+    model = make_model()
+    engine = TransformersEngine(model, pad_token_id=0, max_batch_tokens=10_000)
+    first, again, other = engine.generate([PROMPTS[0]], [[1, 1, 2]], PARAMS)[0]
+    assert first.token_ids == again.token_ids != other.token_ids
+
+
+def test_completions_end_at_their_first_stop_token_or_the_limit() -> None:
+    completions = [completion for group in sample(make_model()) for completion in group]
+    assert {completion.finish_reason for completion in completions} == {"stop", "length"}
+    for completion in completions:
+        stops = [token in PARAMS.stop_token_ids for token in completion.token_ids]
+        assert len(completion.logprobs) == len(stops) <= 30
+        assert not any(stops[:-1])
+        assert completion.finish_reason == ("stop" if stops[-1] else "length")
+        assert stops[-1] or len(stops) == 30
+
+
+def test_without_stop_tokens_every_completion_has_full_length() -> None:
+    groups = sample(make_model(), SamplingParams(1.0, max_new_tokens=5))
+    assert [[(len(c.token_ids), c.finish_reason) for c in group] for group in groups] == [
+        [(5, "length")] * len(seeds) for seeds in SEEDS
+    ]
+
+
+def test_greedy_follows_the_largest_logit_at_temperature_one() -> None:
+    model = make_model()
+    groups = sample(model, SamplingParams(temperature=0.0, max_new_tokens=12))
+    model.double()
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        assert len({completion.token_ids for completion in group}) == 1
+        logits = teacher_forced(model, prompt, group[0].token_ids)
+        assert logits.argmax(dim=-1).tolist() == list(group[0].token_ids)
+        expected = torch.log_softmax(logits, dim=-1).amax(dim=-1)
+        assert group[0].logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_truncated_logprobs_are_renormalised_over_the_kept_tokens() -> None:
+    model = make_model()
+    groups = sample(model, SamplingParams(temperature=1.0, top_k=3, max_new_tokens=8))
+    model.double()
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for completion in group:
+            top = teacher_forced(model, prompt, completion.token_ids).topk(3, dim=-1)
+            place = (top.indices == torch.tensor(completion.token_ids)[:, None]).int()
+            assert place.sum() == 8
+            expected = (torch.log_softmax(top.values, dim=-1) * place).sum(dim=-1)
+            assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_bfloat16_models_report_single_precision_logprobs() -> None:
+    model = make_model().bfloat16()
+    for prompt, group in zip(PROMPTS, sample(model), strict=True):
+        for completion in group:
+            logits = teacher_forced(model, prompt, completion.token_ids).float() / 0.7
+            chosen = torch.log_softmax(logits, dim=-1).gather(-1, torch.tensor(completion.token_ids)[:, None])
+            assert completion.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=0.05)
+
+
+def watch(model: PreTrainedModel) -> tuple[list[tuple[int, int]], list[int]]:
+    """From now on, the shapes of the model's own inputs, and the number of rows each time logits are made."""
+    shapes: list[tuple[int, int]] = []
+    rows: list[int] = []
+    model.register_forward_pre_hook(
+        lambda _, __, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    model.lm_head.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    return shapes, rows
+
+
+def test_prompts_are_read_once_and_finished_rows_leave_the_batch() -> None:
+    model = make_model()
+    shapes, rows = watch(model)
+    completions = [completion for group in sample(model) for completion in group]
+    assert (shapes[0], rows.pop(0)) == ((3, 17), 3)
+    alive = [sum(len(c.token_ids) > position for c in completions) for position in range(1, len(rows) + 1)]
+    assert alive[-1] > 0 and alive[-1] < alive[0] == 9
+    assert all(left == all_rows or left > 7 / 8 * all_rows for left, all_rows in zip(alive, rows, strict=True))
+
+
+def test_sub_batches_keep_the_token_budget() -> None:
+    model = make_model()
+    shapes, rows = watch(model)
+    sample(model, SamplingParams(1.0, max_new_tokens=10), budget=60)
+    # 13, 17 and 27 tokens a row: 3 x 13, 2 x 17, 2 x 27 fit; 4 x 17 and 3 x 27 do not
+    assert [shape for shape in shapes if shape[1] > 1] == [(1, 3), (1, 7), (1, 17), (1, 17)]
+    assert max(rows) == 3
+
+
+def test_modes_and_global_random_state_are_left_as_they_were() -> None:
+    model = make_model()
+    model.train()
+    model.model.layers[1].eval()
+    before = [module.training for module in model.modules()]
+    random_state = torch.get_rng_state()
+    sample(model)
+    assert [module.training for module in model.modules()] == before
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+    loss = model(input_ids=torch.tensor([PROMPTS[0]]), labels=torch.tensor([PROMPTS[0]])).loss
+    loss.backward()
+    assert model.lm_head.weight.grad is not None
+
+
+def test_dropout_is_off_while_sampling() -> None:
+    model = make_model("llama")
+    expected = sample(model)
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    model.train()
+    assert sample(model) == expected
+
+
+def test_a_failing_model_is_left_in_its_mode() -> None:
+    model = make_model()
+    model.train()
+
+    def fail(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        if len(inputs[0]) > len(PROMPTS):  # not yet in the prefill
+            raise RuntimeError("out of memory")
+
+    model.lm_head.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        sample(model)
+    assert model.training and model.model.layers[0].training
+
+
+def test_bad_calls_are_refused() -> None:
+    engine = TransformersEngine(make_model(), pad_token_id=0, max_batch_tokens=100)
+    with pytest.raises(ValueError, match="no tokens"):
+        engine.generate([[]], [[1]], PARAMS)
+    with pytest.raises(ValueError, match="2 prompts but 1 lists of seeds"):
+        engine.generate([[1], [2]], [[1]], PARAMS)
+    assert engine.generate([], [], PARAMS) == []
+    assert engine.generate([[1], [2]], [[], [5]], PARAMS)[0] == []

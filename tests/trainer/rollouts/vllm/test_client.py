@@ -1,0 +1,282 @@
+"""What is asked of a vLLM server and what its answers mean; needs no vLLM."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load
+
+from tests.conftest import random_model
+from trainer.config.schema import VllmConfig
+from trainer.errors import ConfigError, EngineError, MissingError
+from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.vllm import server as vllm_server
+from trainer.rollouts.vllm.client import VllmServer
+from trainer.rollouts.vllm.server import VllmServerEngine
+
+
+class FakeServer(ThreadingHTTPServer):
+    """Answers as vLLM does: canned bodies or statuses by route, and a record of what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: list[tuple[str, Any]] = []
+        self.status: dict[str, list[int]] = {}  # statuses of a route's next answers
+        self.version = "default"
+        self.world_size = 1
+        self.options: dict[str, Any] = {
+            "model_config": {
+                "max_model_len": 64,
+                "dtype": "torch.float32",
+                "logprobs_mode": "processed_logprobs",
+            },
+            "weight_transfer_config": {"backend": "loptune_http"},
+        }
+        self.finish_reason = "stop"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def answer(self, route: str, body: Any) -> Any:
+        if route == "/server_info":
+            return {"vllm_config": self.options}
+        if route == "/get_world_size":
+            return {"world_size": self.world_size}
+        if route == "/finish_weight_update":
+            self.version = body["weight_version"]
+        if route == "/update_weight_version":
+            self.version = body["new_version"]
+        if route == "/inference/v1/generate":
+            content = [{"token_id": 7, "logprob": -0.5}, {"token_id": 9, "logprob": -2.0}]
+            prompt = [None, *({str(token): {"logprob": -float(token)}} for token in body["token_ids"][1:])]
+            choice = {
+                "token_ids": [7, 9],
+                "logprobs": {"content": content},
+                "finish_reason": self.finish_reason,
+                "weight_versions": [{"version": self.version, "start": 0, "end": 2}],
+            }
+            return {"choices": [choice], "prompt_logprobs": prompt}
+        return {}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeServer
+
+    def _serve(self) -> None:
+        route = self.path.partition("?")[0]
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.loads(text) if text else None
+        self.server.asked.append((self.path, body))
+        statuses = self.server.status.get(route)
+        status = statuses.pop(0) if statuses else 200
+        answer = json.dumps(self.server.answer(route, body) if status == 200 else {"error": "no such thing"})
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(answer.encode())
+
+    do_GET = do_POST = _serve
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[FakeServer]:
+    """A fake server that answers while the context lasts."""
+    fake = FakeServer()
+    thread = threading.Thread(target=fake.serve_forever, daemon=True)
+    thread.start()
+    yield fake
+    fake.shutdown()
+    fake.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with serving() as fake:
+        yield fake
+
+
+@pytest.fixture
+def engine(server, monkeypatch) -> VllmServerEngine:
+    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)  # the fake has no model
+    return VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
+
+
+PARAMS = SamplingParams(temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, max_new_tokens=4, stop_token_ids=(9,))
+
+
+def routes(server: FakeServer) -> list[str]:
+    return [path for path, _ in server.asked]
+
+
+def test_an_update_pauses_the_server_and_carries_every_weight_once(server, engine, monkeypatch):
+    monkeypatch.setattr(vllm_server, "CHUNK_BYTES", 20_000)
+    model = random_model()
+    server.asked.clear()
+    engine.sync_weights(model)
+    assert routes(server)[:3] == ["/pause?mode=abort", "/update_weight_version", "/start_weight_update"]
+    assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
+    updates = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
+    assert len(updates) > 1
+    arrived: dict[str, torch.Tensor] = {}
+    for update in updates:
+        weights = load(base64.b64decode(update))
+        assert not weights.keys() & arrived.keys()
+        arrived |= weights
+    expected = dict(model.named_parameters())
+    assert arrived.keys() == expected.keys()
+    assert all(torch.equal(arrived[name], expected[name]) for name in expected)
+
+
+def test_weights_travel_in_the_dtype_the_servers_compute_in(server, monkeypatch):
+    monkeypatch.setattr(vllm_server, "check_weights_arrived", lambda *_: 0.0)
+    server.options["model_config"]["dtype"] = "torch.bfloat16"
+    VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "bfloat16").sync_weights(random_model())
+    [update] = [body["update_info"]["safetensors"] for path, body in server.asked if path == "/update_weights"]
+    assert {weight.dtype for weight in load(base64.b64decode(update)).values()} == {torch.bfloat16}
+
+
+def test_an_update_that_a_dead_trainer_left_open_is_ended_first(server, engine):
+    server.asked.clear()
+    server.status["/start_weight_update"] = [500]
+    engine.sync_weights(random_model())
+    assert routes(server)[2:5] == ["/start_weight_update", "/finish_weight_update", "/start_weight_update"]
+    assert server.asked[3][1] == {"weight_version": "incomplete"}
+    assert server.version.endswith("-1")
+
+
+def test_requests_and_answers(server, engine):
+    engine.sync_weights(random_model())
+    server.asked.clear()
+    samples = engine.generate([[1, 2], [3]], [[11, 12], [13]], PARAMS)
+    assert samples == [[Sample((7, 9), (-0.5, -2.0), "stop")] * 2, [Sample((7, 9), (-0.5, -2.0), "stop")]]
+    asked = sorted((body for _, body in server.asked), key=lambda body: body["sampling_params"]["seed"])
+    assert [body["token_ids"] for body in asked] == [[1, 2], [1, 2], [3]]
+    assert asked[0]["sampling_params"] == {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.1,
+        "max_tokens": 4,
+        "stop_token_ids": [9],
+        "ignore_eos": True,
+        "seed": 11,
+        "logprobs": 0,
+        "detokenize": False,
+    }
+
+
+def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
+    assert VllmServer(server.url).prompt_logprobs([3, 4, 6]).tolist() == [-4.0, -6.0]
+
+
+def test_completions_of_other_weights_are_refused(server, engine):
+    engine.sync_weights(random_model())
+    server.version = "another-run-3"
+    with pytest.raises(EngineError, match=r"not this run's \(another-run-3\)"):
+        engine.generate([[1, 2]], [[1]], PARAMS)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(server, engine):
+    engine.sync_weights(random_model())
+    server.asked.clear()
+    with pytest.raises(ConfigError, match="prompt 1 has 61 tokens"):
+        engine.generate([[1], [1] * 61], [[1], [2]], PARAMS)
+    assert not server.asked
+
+
+def test_a_server_that_is_not_there(server):
+    server.status["/health"] = [503] * 5
+    with pytest.raises(MissingError, match="no vLLM server answers") as caught:
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url], server_timeout_s=0.1), 64, "float32")
+    assert "trainer serve" in caught.value.hint
+
+
+def test_a_server_started_in_another_way(server):
+    server.status["/weight_info"] = [404]
+    with pytest.raises(EngineError, match="takes no weights"):
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "message"),
+    [
+        (
+            "model_config",
+            {"logprobs_mode": "raw_logprobs"},
+            "--logprobs-mode raw_logprobs.* needs processed_logprobs",
+        ),
+        ("model_config", {"dtype": "torch.bfloat16"}, "--dtype bfloat16, this run needs float32"),
+        ("weight_transfer_config", {"backend": "nccl"}, "--weight-transfer-config nccl.* needs loptune_http"),
+    ],
+)
+def test_a_server_started_with_other_options(server, section, change, message):
+    server.options[section] |= change
+    with pytest.raises(EngineError, match=message):
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
+
+
+def test_nccl_where_there_is_no_gpu(server, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    server.options["weight_transfer_config"]["backend"] = "nccl"
+    settings = VllmConfig(server_base_urls=[server.url], server_weight_transfer="nccl")
+    with pytest.raises(ConfigError, match="from GPU to GPU"):
+        VllmServerEngine(settings, 64, "float32")
+
+
+def test_a_server_with_a_shorter_context(server):
+    with pytest.raises(ConfigError, match="context of 64 tokens, this run needs 65"):
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 65, "float32")
+
+
+def test_a_refused_weight_names_server_and_reason(server, engine):
+    server.status["/update_weights"] = [500]
+    with pytest.raises(EngineError, match="refused /update_weights: 500") as caught:
+        engine.sync_weights(random_model())
+    assert "trainer serve" in caught.value.hint
+
+
+def test_after_a_failed_update_the_server_goes_on_with_weights_of_nobody(server, engine):
+    engine.sync_weights(random_model())
+    server.status["/update_weights"] = [500]
+    server.status["/finish_weight_update"] = [500]  # the server ended the update itself
+    with pytest.raises(EngineError, match="refused /update_weights"):
+        engine.sync_weights(random_model())
+    assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
+    assert server.version == "incomplete"
+    with pytest.raises(EngineError, match=r"not this run's \(incomplete\)"):
+        engine.generate([[1, 2]], [[1]], PARAMS)
+
+
+def test_a_failed_request_ends_the_others(server, engine):
+    engine.sync_weights(random_model())
+    server.status["/inference/v1/generate"] = [500]
+    server.asked.clear()
+    with pytest.raises(EngineError, match="refused /inference/v1/generate: 500"):
+        engine.generate([[1, 2]], [[1, 2]], PARAMS)
+    [aborted] = [body["request_ids"] for path, body in server.asked if path == "/inference/v1/abort_requests"]
+    asked = {body["request_id"] for path, body in server.asked if path == "/inference/v1/generate"}
+    assert len(aborted) == 2 and {f"generate-tokens-{name}" for name in asked} <= set(aborted)
+
+
+def test_a_request_that_another_runs_update_ends_is_refused(server, engine):
+    engine.sync_weights(random_model())
+    server.finish_reason = "abort"
+    with pytest.raises(EngineError, match=r"not this run's .*just bringing them"):
+        engine.generate([[1, 2]], [[1]], PARAMS)
+
+
+def test_a_server_that_is_gone(server, engine):
+    engine.sync_weights(random_model())
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(EngineError, match="is gone"):
+        engine.generate([[1, 2]], [[1]], PARAMS)

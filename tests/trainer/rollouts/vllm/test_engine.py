@@ -1,0 +1,159 @@
+"""A real vLLM engine on the CPU against the model whose weights it was given."""
+
+import copy
+import os
+import random
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from tests.trainer.rollouts.vllm.models import (
+    AGREEMENT,
+    STOP,
+    adamw_step,
+    largest_difference,
+    prompts,
+    random_qwen,
+    saved_config,
+)
+from trainer.config.schema import VllmConfig
+from trainer.errors import EngineError
+from trainer.rollouts.engine import SamplingParams
+from trainer.rollouts.vllm import sync
+from trainer.rollouts.vllm.engine import VllmEngine
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+LENGTHS = (40, 70, 9)
+SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+def model(request):
+    return random_qwen(tied=request.param)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Builds engines and closes them all."""
+    engines = []
+
+    def build(model, **settings) -> VllmEngine:
+        length = settings.pop("max_model_len", 256)
+        engines.append(VllmEngine(model, saved_config(tmp_path, model), length, VllmConfig(**settings)))
+        return engines[-1]
+
+    yield build
+    for engine in engines:
+        engine.close()
+
+
+def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(model, start):
+    engine = start(model)
+    engine.sync_weights(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    asked = prompts(LENGTHS)
+    params = SamplingParams(temperature=0.7, max_new_tokens=32, stop_token_ids=(STOP,))
+    samples = engine.generate(asked, SEEDS, params)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+    for step in range(5):
+        before = copy.deepcopy(model)
+        adamw_step(model, optimizer, asked, samples)
+        engine.sync_weights(model)
+        samples = engine.generate(asked, [[seed + 100 * step for seed in row] for row in SEEDS], params)
+        difference = largest_difference(model, asked, samples, 0.7)
+        print(f"step {step + 1}: largest difference {difference:.2e} nats")
+        assert difference < AGREEMENT
+        assert largest_difference(before, asked, samples, 0.7) > 0.05, "the step must move the weights visibly"
+
+
+def test_self_check_catches_a_sync_without_the_output_embedding(model, start, monkeypatch):
+    engine = start(model)
+    if model.config.tie_word_embeddings:
+        monkeypatch.setattr(sync, "repack_output_embedding", lambda worker: None)
+    else:
+        complete = sync.named_weights
+        monkeypatch.setattr(
+            sync, "named_weights", lambda policy: (w for w in complete(policy) if not w[0].startswith("lm_head"))
+        )
+    with pytest.raises(EngineError, match="disagrees with the policy"):
+        engine.sync_weights(model)
+    assert engine.llm is None, "an engine that failed its check must be gone"
+
+
+def test_leaves_random_state_environment_and_threads_alone(start):
+    model = random_qwen(tied=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    threads = torch.set_num_threads, torch.get_num_threads(), os.sched_getaffinity(0)
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    engine = start(model)
+    engine.sync_weights(model)
+    engine.generate(prompts((8,)), [[1]], SamplingParams(temperature=1.0, max_new_tokens=4))
+    engine.close()
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
+    assert {n: v for n, v in os.environ.items() if not n.startswith("VLLM_")} == environment
+    assert (torch.set_num_threads, torch.get_num_threads(), os.sched_getaffinity(0)) == threads
+
+
+def test_close_leaves_nothing_and_another_engine_can_follow(start):
+    model = random_qwen(tied=True)
+    asked, params = prompts(LENGTHS), SamplingParams(temperature=1.0, max_new_tokens=8)
+    children = {p.pid for p in psutil.Process().children(recursive=True)}
+    first = start(model)
+    first.sync_weights(model)
+    expected = first.generate(asked, SEEDS, params)
+    first.close()
+    first.close()
+    assert not torch.distributed.is_initialized()
+    assert {p.pid for p in psutil.Process().children(recursive=True)} == children
+    second = start(model)
+    second.sync_weights(model)
+    assert second.generate(asked, SEEDS, params) == expected
+
+
+def test_a_full_cache_makes_requests_wait_but_does_not_change_them(start):
+    model = random_qwen(tied=True)
+    asked, params = prompts([60, 61, 62, 63, 64, 65]), SamplingParams(temperature=1.0, max_new_tokens=100)
+    seeds = [[10 * p, 10 * p + 1] for p in range(6)]
+    wide = start(model)
+    wide.sync_weights(model)
+    expected = wide.generate(asked, seeds, params)
+    wide.close()
+    narrow = start(model, kv_cache_mb=2)  # 512 tokens: about three of the twelve requests at a time
+    narrow.sync_weights(model)
+    samples = narrow.generate(asked, seeds, params)
+    assert [[s.token_ids for s in group] for group in samples] == [[s.token_ids for s in g] for g in expected]
+    assert largest_difference(model, asked, samples, 1.0) < AGREEMENT
+
+
+def test_too_little_memory_names_the_knobs_and_leaves_a_clean_process(start):
+    model = random_qwen(tied=True)
+    with pytest.raises(EngineError, match="memory") as caught:
+        start(model, kv_cache_mb=1, max_model_len=1024)
+    assert "gpu_memory_utilization" in caught.value.hint and "max_model_len" in caught.value.hint
+    assert not torch.distributed.is_initialized()
+    start(model).sync_weights(model)
+
+
+def test_generating_before_the_first_sync_is_a_mistake(start):
+    model = random_qwen(tied=True, layers=1)
+    with pytest.raises(AssertionError, match="synchronise"):
+        start(model).generate(prompts((8,)), [[1]], SamplingParams(temperature=1.0, max_new_tokens=4))
+
+
+def test_a_model_that_asks_for_dual_chunk_attention_is_attended_as_the_policy_does(start):
+    model = random_qwen(tied=True)
+    model.config.dual_chunk_attention_config = {
+        "chunk_size": 128,
+        "local_size": 32,
+        "original_max_position_embeddings": 160,
+    }
+    engine = start(model)
+    engine.sync_weights(model)
+    asked = prompts(LENGTHS)
+    params = SamplingParams(temperature=0.7, max_new_tokens=16, stop_token_ids=(STOP,))
+    samples = engine.generate(asked, SEEDS, params)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT

@@ -1,0 +1,33 @@
+"""vLLM beside two gloo ranks that train together."""
+
+import pytest
+
+from tests.invariants.ranks import run_ranks
+from tests.trainer.rollouts.vllm.models import AGREEMENT
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+DDP = {"parallel.strategy": "ddp"}
+ZERO_3 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "tied"),
+    [
+        (DDP, True),
+        (DDP | {"rollout.vllm.tensor_parallel": 2}, False),
+        (ZERO_3, True),
+        (ZERO_3, False),
+    ],
+    ids=["ddp", "tensor-parallel", "zero3-tied", "zero3-untied"],
+)
+def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(overrides, tied, tmp_path):
+    results = run_ranks(
+        "tests.trainer.rollouts.vllm.rank_job", 2, {"overrides": overrides, "tied": tied}, tmp_path, timeout=280
+    )
+    for rank, result in enumerate(results):
+        print(f"rank {rank}: largest differences {[f'{d:.1e}' for d in result['differences']]} nats")
+        assert len(result["differences"]) == 6 and max(result["differences"]) < AGREEMENT
+        assert min(result["movements"]) > 0.05, "every step must move the weights visibly"
+        assert result["alive"] == 2, "the ranks stay connected after the engine is gone"

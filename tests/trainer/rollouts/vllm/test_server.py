@@ -1,0 +1,298 @@
+"""Real vLLM servers on the CPU, started by `trainer serve`, against the model whose weights are pushed to them."""
+
+import asyncio
+import base64
+import contextlib
+import copy
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+import torch
+from safetensors.torch import save
+
+from tests.invariants.ranks import run_ranks
+from tests.paths import ROOT
+from tests.trainer.rollouts.vllm.models import (
+    AGREEMENT,
+    STOP,
+    adamw_step,
+    largest_difference,
+    prompts,
+    random_qwen,
+)
+from trainer.config.schema import VllmConfig
+from trainer.errors import EngineError
+from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
+from trainer.rollouts.engine import SamplingParams
+from trainer.rollouts.vllm import server as vllm_server
+from trainer.rollouts.vllm.server import VllmServerEngine
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "VLLM_NO_USAGE_STATS": "1"}
+SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+PARAMS = SamplingParams(temperature=0.7, max_new_tokens=32, stop_token_ids=(STOP,))
+
+
+class Server:
+    """`trainer serve` in a process of its own."""
+
+    def __init__(self, model: Path, folder: Path, *overrides: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        options = [f"model.name_or_path={model}", "rollout.vllm.kv_cache_mb=64", *overrides]
+        command = [sys.executable, "-m", "trainer", "serve", "tiny_kk", *options, "--port", str(port)]
+        self.log = folder / "server.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        """Until it answers; fails with its log where it ends before."""
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            with contextlib.suppress(requests.ConnectionError):
+                if requests.get(f"{self.url}/health", timeout=10).ok:
+                    return
+            time.sleep(0.5)
+        pytest.fail(f"no answer from the server: {self.log.read_text()[-3000:]}")
+
+    def stop(self) -> None:
+        """End it and make sure that nothing of it is left."""
+        processes = [*psutil.Process(self.process.pid).children(recursive=True)]
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=60)
+        _, alive = psutil.wait_procs(processes, timeout=20)
+        assert not alive
+
+
+def start(model, folder: Path) -> Server:
+    model.save_pretrained(folder / "model")
+    server = Server(folder / "model", folder, "data.max_prompt_tokens=120", "rollout.max_new_tokens=136")
+    try:
+        server.wait()
+    except BaseException:
+        server.process.kill()
+        raise
+    return server
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def served(request, tmp_path_factory):
+    model = random_qwen(tied=request.param)
+    server = start(model, tmp_path_factory.mktemp("served"))
+    yield model, server
+    server.stop()
+
+
+def connect(server: Server) -> VllmServerEngine:
+    return VllmServerEngine(VllmConfig(server_base_urls=[server.url], server_timeout_s=120), 256, "float32")
+
+
+def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(served):
+    model, server = copy.deepcopy(served[0]), served[1]
+    engine = connect(server)
+    engine.sync_weights(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    asked = prompts((40, 70, 9))
+    samples = engine.generate(asked, SEEDS, PARAMS)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+    for step in range(5):
+        before = copy.deepcopy(model)
+        adamw_step(model, optimizer, asked, samples)
+        engine.sync_weights(model)
+        samples = engine.generate(asked, SEEDS, PARAMS)
+        difference = largest_difference(model, asked, samples, 0.7)
+        print(f"step {step + 1}: largest difference {difference:.2e} nats")
+        assert difference < AGREEMENT
+        assert largest_difference(before, asked, samples, 0.7) > 0.05, "the step must move the weights visibly"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "deepspeed"])
+def test_two_ranks_share_a_server(served, strategy, tmp_path):
+    model, server = served
+    overrides = {"parallel.strategy": strategy, "parallel.zero_stage": 3}
+    overrides |= {"rollout.vllm.mode": "server", "rollout.vllm.server_base_urls": [server.url]}
+    job = {"overrides": overrides, "tied": model.config.tie_word_embeddings}
+    for result in run_ranks("tests.trainer.rollouts.vllm.rank_job", 2, job, tmp_path, timeout=280):
+        print(f"largest differences {[f'{d:.1e}' for d in result['differences']]} nats")
+        assert len(result["differences"]) == 6 and max(result["differences"]) < AGREEMENT
+        assert min(result["movements"]) > 0.05, "every step must move the weights visibly"
+
+
+def test_weights_in_several_requests_arrive_whole(served, monkeypatch):
+    model, server = served
+    monkeypatch.setattr(vllm_server, "CHUNK_BYTES", 1 << 20)  # the model has 12 MiB
+    engine = connect(server)
+    engine.sync_weights(model)
+    asked = prompts((20, 30))
+    samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+def test_a_completion_depends_on_its_seed_and_not_on_its_neighbours(served):
+    model, server = served
+    engine = connect(server)
+    engine.sync_weights(model)
+    asked = prompts((20, 30))
+    together = engine.generate(asked, [[7, 8], [9, 10]], PARAMS)
+    [[alone]] = engine.generate(asked[1:], [[9]], PARAMS)
+    assert alone.token_ids == together[1][0].token_ids
+    assert together[0][0].token_ids != together[0][1].token_ids
+
+
+def test_self_check_catches_a_sync_without_the_output_embedding(served, monkeypatch):
+    model, server = copy.deepcopy(served[0]), served[1]
+    connect(server).sync_weights(model)
+    torch.nn.init.normal_(model.get_output_embeddings().weight, std=0.5)  # what the server has is now stale
+    name = "model.embed_tokens" if model.config.tie_word_embeddings else "lm_head"
+    complete = vllm_server.named_weights
+    monkeypatch.setattr(
+        vllm_server, "named_weights", lambda policy: (w for w in complete(policy) if not w[0].startswith(name))
+    )
+    with pytest.raises(EngineError, match=r"disagrees with the policy|refused"):
+        connect(server).sync_weights(model)
+
+
+def test_another_run_on_the_same_server_is_noticed(served):
+    model, server = served
+    first, second = connect(server), connect(server)
+    first.sync_weights(model)
+    second.sync_weights(model)
+    with pytest.raises(EngineError, match="weights that are not this run's"):
+        first.generate(prompts((20,)), [[1]], PARAMS)
+    assert second.generate(prompts((20,)), [[1]], PARAMS)
+
+
+def test_a_trainer_that_died_amid_an_update_leaves_a_server_for_the_next(served):
+    model, server = served
+    dying = connect(server)
+    dying._own.begin_update()
+    dying._own.start_update()
+    dying._own.update(as_safetensors(dict(_some(model))))
+    engine = connect(server)
+    engine.sync_weights(model)
+    asked = prompts((20, 30))
+    samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+def test_a_refused_weight_does_not_spoil_the_next_update(served):
+    model, server = served
+    layer = "model.layers.0.self_attn"
+    wrong = {f"{layer}.q_proj.weight": torch.ones(256, 256), f"{layer}.k_proj.weight": torch.ones(7, 7)}
+    engine = connect(server)
+    engine._own.begin_update()
+    engine._own.start_update()
+    with pytest.raises(EngineError, match="refused /update_weights"):
+        engine._own.update(as_safetensors(wrong))
+    engine._own.abandon_update()
+    engine.sync_weights(model)
+    asked = prompts((20, 30))
+    samples = engine.generate(asked, [[1, 2], [3, 4]], PARAMS)
+    assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt, as in a terminal, also where a background job was told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatch, interruptible):
+    model, server = served
+    engine = connect(server)
+    engine.sync_weights(model)
+    complete, before = engine._own.complete, sampled_tokens(server)
+
+    async def interrupt_the_first(session, prompt, seed, *rest):
+        if seed != 1:
+            return await complete(session, prompt, seed, *rest)
+        while sampled_tokens(server) < before + 32:  # the self-check is counted late
+            await asyncio.sleep(0.3)  # the server answers this beside its other work
+        signal.raise_signal(signal.SIGINT)
+        return await asyncio.sleep(600)
+
+    monkeypatch.setattr(engine._own, "complete", interrupt_the_first)
+    endless = SamplingParams(temperature=1.0, max_new_tokens=200)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(prompts((20,)), [list(range(1, 257))], endless)  # ten seconds of sampling
+    monkeypatch.undo()
+    time.sleep(2)
+    after = sampled_tokens(server)
+    assert after - before < 200 * 255 / 2
+    time.sleep(2)
+    assert sampled_tokens(server) == after, "the server goes on sampling"
+    assert len(engine.generate(prompts((20,)), [[1]], PARAMS)[0]) == 1
+
+
+def sampled_tokens(server: Server) -> float:
+    """All tokens the server has sampled."""
+    lines = requests.get(f"{server.url}/metrics", timeout=10).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
+
+
+def as_safetensors(weights: dict[str, torch.Tensor]) -> dict[str, str]:
+    return {"safetensors": base64.b64encode(save(weights)).decode()}
+
+
+def _some(model):
+    for name, weight in list(model.named_parameters())[:2]:
+        yield name, weight.detach().clone()
+
+
+def test_a_server_that_dies_ends_the_run_and_not_silently(tmp_path):
+    model = random_qwen(tied=True, layers=1)
+    server = start(model, tmp_path)
+    engine = connect(server)
+    engine.sync_weights(model)
+    server.stop()
+    with pytest.raises(EngineError, match=r"is gone"):
+        engine.generate(prompts((20,)), [[1]], PARAMS)
+    with pytest.raises(requests.RequestException):
+        requests.get(f"{server.url}/health", timeout=5)
+
+
+def test_a_run_trains_with_a_server(tmp_path):
+    policy = ensure_tiny_policy(tmp_path / "cache", TinyRecipe(heads=2, steps=60, puzzles=500))
+    run = ["rollout.max_new_tokens=48"]
+    server = Server(policy, tmp_path, *run)
+    command = [sys.executable, "-m", "trainer", "run", "tiny_kk", f"model.name_or_path={policy}", *run]
+    command += [f"rollout.vllm.server_base_urls=[{server.url}]", "rollout.vllm.mode=server", "max_steps=3"]
+    command += [
+        "rollout.engine=vllm",
+        "rollout.prompts_per_step=4",
+        "evaluation.sets={dev: {split: dev, size: 6}}",
+    ]
+    try:
+        done = subprocess.run(
+            [*command, "--offline", "--name", "served", "--runs-dir", str(tmp_path)],
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+    finally:
+        server.stop()
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    rows = [json.loads(line) for line in (tmp_path / "served" / "metrics.jsonl").read_text().splitlines()]
+    differences = [row["rollout/engine_logprob_diff_max"] for row in rows if "time/sync" in row]
+    print(f"largest differences {differences} nats")
+    assert len(differences) == 3 and max(differences) < AGREEMENT

@@ -1,0 +1,61 @@
+"""A sweep whose trials sample from vLLM: two at a time on one machine, then two more in the warm ranks."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.paths import ROOT
+from tests.trainer.rollouts.vllm.models import AGREEMENT
+from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+
+def test_trials_of_a_sweep_sample_from_vllm(tmp_path):
+    # Two heads of 32: vLLM's CPU kernels have none of 16.
+    policy = ensure_tiny_policy(tmp_path / "cache", TinyRecipe(heads=2, steps=60, puzzles=500))
+    space = {
+        "name": "engines",
+        "trainer": {
+            "preset": "tiny_kk",
+            "overrides": {
+                "model.name_or_path": str(policy),
+                "rollout.engine": "vllm",
+                "rollout.vllm.kv_cache_mb": 64,
+                "rollout.prompts_per_step": 4,
+                "rollout.max_new_tokens": 48,
+                "evaluation.sets": {"dev": {"split": "dev", "size": 6}},
+                "max_steps": 2,
+                "evaluation.every_steps": 2,
+                "checkpoint.every_steps": 2,
+            },
+        },
+        "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
+        "baselines": [{"algorithm.ar_alpha": alpha} for alpha in (0.0, 0.1, 0.2, 0.3)],
+        "search": {"sampler": "random", "configurations": 0, "seed": 0},
+        "seeds": [0],
+        "limits": {"max_concurrent": 2, "max_failures": 0},
+    }
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
+    command = [sys.executable, "-m", "sweep", "run", str(tmp_path / "space.yaml"), "--runs-dir", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--offline"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    trials = sorted((tmp_path / "engines" / "trials").iterdir())
+    assert len(trials) == 4
+    for trial in trials:
+        steps = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
+        differences = [step["rollout/engine_logprob_diff_max"] for step in steps if "time/sync" in step]
+        print(f"{trial.name}: largest differences {differences} nats")
+        assert len(differences) == 2 and max(differences) < AGREEMENT

@@ -1,0 +1,396 @@
+import json
+import logging
+import math
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from sweep.record.parent_run import TrialOutcome, open_parent_run
+from tests.paths import ROOT
+from tests.trainer.tracking.store import config_for, context_for, free_port, history, runs_of, sqlite_store, unsent
+from trainer.config.schema import TrackingConfig
+from trainer.errors import MissingError, StorageError
+from trainer.tracking import mlflow_store
+from trainer.tracking import tracker as tracking
+from trainer.tracking.mlflow_store import prepare_store, tracking_uri
+from trainer.tracking.tracker import NullTracker, Tracker, upload
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return sqlite_store(tmp_path)
+
+
+def lines_of(run_dir: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_importing_tracking_does_not_import_mlflow() -> None:
+    check = "import sys, trainer.tracking; sys.exit('mlflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
+
+
+def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking_uri(TrackingConfig(), tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    assert tracking_uri(TrackingConfig(), tmp_path) == "http://localhost:5000"
+    assert tracking_uri(TrackingConfig(uri="http://other:1"), tmp_path) == "http://other:1"
+    monkeypatch.chdir(tmp_path)
+    relative = TrackingConfig(uri="sqlite:///a/b.db")
+    assert tracking_uri(relative, tmp_path) == f"sqlite:///{tmp_path}/a/b.db"
+
+
+def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path, uri: str) -> None:
+    from mlflow import MlflowClient
+
+    tracker = Tracker(config_for(uri, tags={"team": "a"}), context_for(tmp_path, **{"loptune.trial": "t1"}))
+    for step in (1, 2):
+        tracker.log({"policy/loss": step / 4, "eval/accuracy/SET(1).2": 0.5}, step)
+    tracker.log_completions([{"prompt": "p", "completion": "c", "reward": 3.0}], 2)
+    report = tmp_path / "note.txt"
+    report.write_text("hello")
+    tracker.log_artifact(report, "notes")
+    tracker.summarize({"best/accuracy": 0.75})
+    assert tracker.close("FINISHED") is True
+    assert not unsent(tracker.run_dir)
+
+    client = MlflowClient(uri)
+    run = client.get_run(tracker.run_id)
+    assert history(uri, run.info.run_id, "policy/loss") == [(1, 0.25), (2, 0.5)]
+    assert history(uri, run.info.run_id, "best/accuracy") == [(2, 0.75)]
+    assert history(uri, run.info.run_id, "eval/accuracy/SET_1_.2") == [(1, 0.5), (2, 0.5)]
+    assert run.info.status == "FINISHED" and run.info.end_time
+    assert run.data.params["algorithm.ar_alpha"] == "0.0"
+    assert run.data.params["evaluation.sets.dev.size"] == "100"
+    assert run.data.tags["loptune.trial"] == "t1" and run.data.tags["team"] == "a"
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {
+        "config.yaml",
+        "completions.json",
+        "notes",
+    }
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "completions.json", "type": "table"}]
+    table = json.loads(Path(client.download_artifacts(run.info.run_id, "completions.json")).read_text())
+    assert table == {"columns": ["step", "prompt", "completion", "reward"], "data": [[2, "p", "c", 3.0]]}
+    assert Path(run.info.artifact_uri.removeprefix("file://")).is_relative_to(tmp_path / "mlartifacts")
+
+
+def test_undeclared_metric_is_refused_and_not_written(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    with pytest.raises(KeyError, match="policy/lost"):
+        tracker.log({"policy/lost": 1.0}, 1)
+    tracker.close()
+    assert lines_of(tracker.run_dir) == []
+
+
+def test_nonfinite_values_stay_out_of_mlflow(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.log({"policy/loss": math.inf, "policy/kl": 0.5}, 1)
+    assert tracker.close("FAILED")
+    assert tracker.run_id
+    assert history(uri, tracker.run_id, "policy/loss") == []
+    assert history(uri, tracker.run_id, "policy/kl") == [(1, 0.5)]
+    assert lines_of(tracker.run_dir)[0]["nonfinite"] == {"policy/loss": "inf"}
+
+
+def test_more_metrics_than_one_request_takes_all_arrive(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    for step in range(700):
+        tracker.log({"policy/loss": step, "policy/kl": step}, step)
+    assert tracker.close() and tracker.run_id
+    assert history(uri, tracker.run_id, "policy/kl") == [(step, float(step)) for step in range(700)]
+
+
+def test_a_killed_process_leaves_a_run_that_is_found_again(tmp_path: Path, uri: str) -> None:
+    """SIGKILL after step 9 with the checkpoint at 5: one run, each step once, nothing left RUNNING."""
+    script = f"""
+        import os, time
+        from pathlib import Path
+        from tests.trainer.tracking.store import config_for, context_for
+        from trainer.tracking.tracker import Tracker
+        tracker = Tracker(config_for({uri!r}), context_for(Path({str(tmp_path)!r})))
+        for step in range(10):
+            tracker.log({{"policy/loss": step, "eval/accuracy": step / 100}}, step)
+            if step == 7:
+                time.sleep(2.5)  # some steps are sent, the last ones are not
+        os.kill(os.getpid(), 9)
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
+    assert killed.returncode == -9
+    (before,) = runs_of(uri)
+    assert before.info.status == "RUNNING"
+    run_id = before.info.run_id
+    assert [step for step, _ in history(uri, run_id, "policy/loss")] == list(range(8))
+
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.rewind(5)
+    for step in range(6, 12):
+        tracker.log({"policy/loss": step, "eval/accuracy": step / 100}, step)
+    assert tracker.close() is True
+    assert tracker.run_id == run_id
+    assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
+    for metric in ("policy/loss", "eval/accuracy"):
+        assert [step for step, _ in history(uri, run_id, metric)] == list(range(12))
+    assert [line["step"] for line in lines_of(tracker.run_dir)] == list(range(12))
+
+
+def test_a_metric_of_a_step_sent_in_part_is_sent_after_the_rewind(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.log({"policy/loss": 1.0}, 1)
+    tracker.log({"policy/loss": 2.0}, 2)
+    assert tracker.close("KILLED")
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.rewind(1)
+    tracker.log({"policy/loss": 2.0}, 2)
+    tracker.log({"eval/accuracy": 0.5}, 2)
+    assert tracker.close() and tracker.run_id
+    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0), (2, 2.0)]
+    assert history(uri, tracker.run_id, "eval/accuracy") == [(2, 0.5)]
+
+
+def test_the_evaluation_at_step_0_counts_once_when_a_run_begins_again(tmp_path: Path, uri: str) -> None:
+    """A run killed before its first checkpoint."""
+    for _ in range(2):
+        tracker = Tracker(config_for(uri), context_for(tmp_path))
+        tracker.rewind(-1)
+        tracker.log({"eval/accuracy": 0.5}, 0)
+        assert tracker.close("KILLED") and tracker.run_id
+    assert history(uri, tracker.run_id, "eval/accuracy") == [(0, 0.5)]
+    assert len((tracker.run_dir / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_batch_sent_twice_counts_once(tmp_path: Path, uri: str) -> None:
+    """A process killed between sending and remembering."""
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.log({"policy/loss": 1.0}, 1)
+    assert tracker.close() and tracker.run_id
+    state_file = tracker.run_dir / "tracking.json"
+    state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "metrics_sent": 0}))
+    assert upload(tracker.run_dir) == tracker.run_id
+    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0)]
+
+
+def test_rewind_drops_later_completions(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.log_completions([{"text": "a"}], 1)
+    tracker.log_completions([{"text": "b"}], 2)
+    tracker.rewind(1)
+    tracker.log_completions([{"text": "c"}], 2)
+    assert tracker.close()
+    rows = [json.loads(line) for line in (tracker.run_dir / "completions.jsonl").read_text().splitlines()]
+    assert rows == [{"step": 1, "text": "a"}, {"step": 2, "text": "c"}]
+
+
+def test_a_changed_configuration_logs_only_what_is_missing(tmp_path: Path, uri: str) -> None:
+    Tracker(config_for(uri), context_for(tmp_path)).close()
+    changed = config_for(uri).model_copy(update={"max_steps": 99})
+    tracker = Tracker(changed, context_for(tmp_path))
+    assert tracker.close()
+    (run,) = runs_of(uri)
+    assert run.data.params["max_steps"] == "None"  # MLflow keeps the first value; config.yaml has the last
+
+
+def test_the_tag_decides_which_run_it_is(tmp_path: Path, uri: str) -> None:
+    first = Tracker(config_for(uri), context_for(tmp_path, "a", **{"loptune.run": "sweep/1"}))
+    again = Tracker(config_for(uri), context_for(tmp_path, "b", **{"loptune.run": "sweep/1"}))
+    other = Tracker(config_for(uri), context_for(tmp_path, "c"))
+    assert first.run_id == again.run_id != other.run_id
+    for tracker in (first, again, other):
+        tracker.close()
+    assert len(runs_of(uri)) == 2
+
+
+def test_torn_line_is_cut_and_the_rest_sent(tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture) -> None:
+    tracker = Tracker(config_for(uri, offline=True), context_for(tmp_path))
+    for step in (1, 2, 3):
+        tracker.log({"policy/loss": step}, step)
+    tracker.close()
+    path = tracker.run_dir / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])
+    with caplog.at_level(logging.WARNING):
+        tracker = Tracker(config_for(uri), context_for(tmp_path))
+    assert "torn" in caplog.text
+    assert tracker.close() and tracker.run_id
+    assert [step for step, _ in history(uri, tracker.run_id, "policy/loss")] == [1, 2]
+
+
+def test_offline_then_upload(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri, offline=True), context_for(tmp_path))
+    tracker.log({"policy/loss": 0.5}, 1)
+    tracker.log_completions([{"text": "a"}], 1)
+    assert tracker.run_id is None
+    assert tracker.close("FINISHED") is True
+    assert unsent(tracker.run_dir)
+
+    run_id = upload(tracker.run_dir)
+    assert upload(tracker.run_dir) == run_id  # nothing twice
+    assert history(uri, run_id, "policy/loss") == [(1, 0.5)]
+    (run,) = runs_of(uri)
+    assert run.info.status == "FINISHED" and run.info.run_name == "run-1"
+    assert "mlflow.loggedArtifacts" in run.data.tags
+    assert not unsent(tracker.run_dir)
+
+
+def test_upload_to_another_store_sends_everything(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.log({"policy/loss": 0.5}, 1)
+    assert tracker.close()
+    other = sqlite_store(tmp_path / "other")
+    run_id = upload(tracker.run_dir, other)
+    assert history(other, run_id, "policy/loss") == [(1, 0.5)]
+
+
+def test_upload_of_a_folder_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match=r"tracking\.json"):
+        upload(tmp_path)
+
+
+def test_a_trial_never_makes_the_schema(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="does not exist"):
+        Tracker(config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path))
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_store_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("not a database " * 100)
+    with pytest.raises(StorageError, match="not an SQLite database"):
+        prepare_store(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_unreachable_server_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 1.0)
+    with pytest.raises(StorageError, match=r"tracking\.offline=true") as raised:
+        Tracker(config_for(f"http://127.0.0.1:{free_port()}"), context_for(tmp_path))
+    assert raised.value.exit_code == 4
+
+
+def test_locked_database_at_the_start(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_store, "LOCK_LIMIT_S", 0.5)
+    holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StorageError, match="locked"):
+        Tracker(config_for(uri), context_for(tmp_path))
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert Tracker(config_for(uri), context_for(tmp_path)).close()
+
+
+def test_locked_database_while_training_loses_nothing(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path), close_limit_s=1.0)
+    holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    for step in range(5):
+        tracker.log({"policy/loss": step}, step)
+    assert tracker.close("FINISHED") is False
+    assert unsent(tracker.run_dir)
+    holder.execute("ROLLBACK")
+    holder.close()
+    run_id = upload(tracker.run_dir)
+    assert [step for step, _ in history(uri, run_id, "policy/loss")] == list(range(5))
+    assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
+
+
+@pytest.mark.slow
+def test_processes_that_open_a_fresh_store_at_once(tmp_path: Path) -> None:
+    """Four drivers make the schema, then each records a run: no error, nothing lost."""
+    script = """
+        import sys
+        from pathlib import Path
+        from tests.trainer.tracking.store import config_for, context_for
+        from trainer.tracking.mlflow_store import prepare_store
+        from trainer.tracking.tracker import Tracker
+        uri, folder, name = sys.argv[1:]
+        prepare_store(uri)
+        tracker = Tracker(config_for(uri), context_for(Path(folder), name), close_limit_s=60)
+        for step in range(40):
+            tracker.log({"policy/loss": step, "policy/kl": step}, step)
+        sys.exit(0 if tracker.close() else 1)
+    """
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script), uri, str(tmp_path), f"run-{number}"],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(4)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors.decode()
+    runs = runs_of(uri)
+    assert len(runs) == 4
+    for run in runs:
+        assert [step for step, _ in history(uri, run.info.run_id, "policy/loss")] == list(range(40))
+
+
+def test_rewind_while_a_call_hangs(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hanging call belongs to an abandoned shipper: what it remembers later changes nothing."""
+    monkeypatch.setattr(tracking, "SHIP_INTERVAL_S", 0.01)
+    monkeypatch.setattr(tracking, "STOP_LIMIT_S", 0.1)
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    client = tracker._shipper._client  # type: ignore[union-attr]
+    hanging, release, log_batch = threading.Event(), threading.Event(), client.log_batch
+
+    def hang(*args: object, **kwargs: object) -> None:
+        hanging.set()
+        release.wait(30)
+
+    monkeypatch.setattr(client, "log_batch", hang)
+    for step in (1, 2, 3):
+        tracker.log({"policy/loss": step}, step)
+    assert hanging.wait(30)
+    old = tracker._thread
+    tracker.rewind(1)
+    monkeypatch.setattr(client, "log_batch", log_batch)
+    release.set()
+    assert old is not None
+    old.join(0.5)
+    tracker.log({"policy/loss": 22.0}, 2)
+    assert tracker.close() and tracker.run_id
+    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0), (2, 22.0)]
+
+
+def test_null_tracker_takes_everything_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tracker = NullTracker()
+    tracker.log({"policy/loss": 1.0}, 1)
+    tracker.log_completions([{}], 1)
+    tracker.rewind(0)
+    assert tracker.close() is True
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path: Path, uri: str) -> None:
+    parent = open_parent_run(uri, "exp", "demo", {"stage": "first"}, {"objective.metric": "eval/accuracy"})
+    tags = {"loptune.run": "demo/t1", "mlflow.parentRunId": parent.run_id}
+    trial = Tracker(config_for(uri), context_for(tmp_path, "t1", **tags))
+    trial.log({"policy/loss": 1.0}, 1)
+    outcomes = [
+        TrialOutcome("demo/t1", "t1", "COMPLETE", score=0.5),
+        TrialOutcome("demo/t2", "t2", "FAIL", "diverged at step 3", params={"algorithm.ar_alpha": 0.9}),
+    ]
+    assert parent.reconcile(outcomes) == 2
+    assert parent.reconcile(outcomes) == 0
+
+    again = open_parent_run(uri, "exp", "demo", {"stage": "second"}, {"objective.metric": "changed"})
+    assert again.run_id == parent.run_id
+    again.log_artifact(tmp_path / "trials" / "t1" / "config.yaml", "report")
+    again.finish("FINISHED")
+    runs = {run.info.run_name: run for run in runs_of(uri)}
+    assert len(runs) == 3
+    assert runs["demo"].data.params == {"objective.metric": "eval/accuracy"}
+    assert runs["demo"].data.tags["stage"] == "second" and runs["demo"].info.status == "FINISHED"
+    assert runs["t1"].info.status == "FINISHED" and runs["t1"].data.metrics["final/score"] == 0.5
+    assert runs["t2"].info.status == "FAILED"
+    assert runs["t2"].data.tags["loptune.reason"] == "diverged at step 3"
+    assert runs["t2"].data.params["algorithm.ar_alpha"] == "0.9"
+    assert runs["t2"].data.tags["mlflow.parentRunId"] == parent.run_id
+    trial.close()

@@ -1,0 +1,260 @@
+"""Which tokens move the policy: the experiment of figures 1 to 3 of arXiv:2505.12929 on one rollout batch.
+
+Copies of the policy are updated on the same batch, on all its tokens and on those of its lowest or highest
+quartile of probability, with Advantage Reweighting and with Lopti, and the batch is scored again by each copy.
+
+The copies keep the step sizes that AdamW has learned per parameter in the steps before, but not its momentum,
+which would move all of them by the past alike. A fresh AdamW will not do: its first step has the same length
+however small the gradient is.
+"""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.algorithm.advantages import estimate_advantages
+from trainer.algorithm.batching import UpdateBatch
+from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.reweighting import reweight_advantages
+from trainer.algorithm.update import UpdateStatistics, learning_rate, score_batch, update_policy
+from trainer.config.schema import AlgorithmConfig, ParallelConfig, TrainConfig
+from trainer.errors import ConfigError
+from trainer.loop import Trainer
+from trainer.metrics.bands import BANDS, QUARTILES, RESOLUTION, band_of, quartile_of
+from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.ranks import Parallel
+from trainer.tracking.tracker import NullTracker
+from trainer.types import RunContext, TrainBatch
+
+PUBLISHED_ALPHA, PUBLISHED_ETA = 0.3, 0.5  # of arXiv:2505.12929, where the configuration has AR or Lopti off
+
+
+@dataclass(frozen=True)
+class Update:
+    """One kind of update and the log-probabilities after it."""
+
+    name: str
+    logprobs: Tensor  # [N]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """N completion tokens of one batch, before and after each update."""
+
+    vocabulary: int
+    after_steps: int
+    logprobs: Tensor  # [N], before
+    quartiles: Tensor  # [N], 0 least probable .. 3
+    advantages: Tensor  # [N], before reweighting
+    gradient_norms: Tensor  # [N], of the log-probability by logits / temperature
+    parameter_norms: Tensor  # [N], of the log-probability by all parameters; NaN where it was not measured
+    updates: Sequence[Update]
+
+    @property
+    def rest(self) -> Tensor:
+        """1 - probability before the update, [N]."""
+        return -torch.expm1(self.logprobs)
+
+    def change(self, update: Update) -> Tensor:
+        """Probability after the update - before, [N], without the rounding of probabilities near 1."""
+        return self.logprobs.exp() * torch.expm1(update.logprobs - self.logprobs)
+
+    def correlation(self) -> float:
+        """Pearson correlation of the gradient norm by the logits with 1 - probability, all tokens."""
+        return _correlation(self.gradient_norms, self.rest)
+
+    def parameter_correlation(self) -> float:
+        """The same for the norm by all parameters, over the measured tokens."""
+        measured = ~self.parameter_norms.isnan()
+        return _correlation(self.parameter_norms[measured], self.rest[measured])
+
+    def parameter_rank_correlation(self) -> float:
+        """The same between ranks (Spearman)."""
+        measured = ~self.parameter_norms.isnan()
+        ranks = [values[measured].argsort().argsort().float() for values in (self.parameter_norms, self.rest)]
+        return _correlation(*ranks)
+
+    def bound_ratios(self) -> tuple[float, float]:
+        """Smallest and largest norm by the logits over 1 - probability, of tokens where float32 can tell.
+
+        The squared norm is ``(1 - p)^2`` plus the squares of the other probabilities, which sum to ``1 - p``:
+        with V tokens in the vocabulary the ratio lies between ``sqrt(V / (V - 1))`` and ``sqrt(2)``.
+        """
+        telling = self.rest > 1e-4
+        ratios = self.gradient_norms[telling] / self.rest[telling]
+        return (float(ratios.min()), float(ratios.max())) if len(ratios) else (math.nan, math.nan)
+
+    def quartile_rows(self) -> list[dict[str, Any]]:
+        """One row per update and quartile, the means of figures 1 and 3."""
+        return [
+            {"update": update.name, "quartile": name, **self._row(update, self.quartiles == index)}
+            for update in self.updates
+            for index, name in enumerate(QUARTILES)
+        ]
+
+    def share_rows(self) -> list[dict[str, Any]]:
+        """One row per update: how many tokens went the way of their advantage."""
+        everything = torch.ones_like(self.quartiles, dtype=torch.bool)
+        return [{"update": update.name, **self._row(update, everything)} for update in self.updates]
+
+    def _row(self, update: Update, chosen: Tensor) -> dict[str, float]:
+        advantages = self.advantages[chosen]
+        change = self.change(update)[chosen]
+        positive, negative = change[advantages > 0], change[advantages < 0]
+        moved = ((update.logprobs - self.logprobs)[chosen]).abs() > RESOLUTION
+        return {
+            "tokens": int(chosen.sum()),
+            "probability": _mean(self.logprobs[chosen].exp()),
+            "advantage_abs": _mean(advantages.abs()),
+            "gradient_norm": _mean(self.gradient_norms[chosen]),
+            "gradient_mass": _mean(advantages.abs() * self.gradient_norms[chosen]),
+            "change_abs": _mean(change.abs()),
+            "change_positive": _mean(positive),
+            "change_negative": _mean(negative),
+            "moved": _mean(moved.float()),
+            "positive_rose": _mean((change[moved & (advantages > 0)] > 0).float()),
+            "negative_fell": _mean((change[moved & (advantages < 0)] < 0).float()),
+        }
+
+
+def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -> Diagnosis:
+    """Train ``after_steps`` steps, collect one batch, and update copies of the policy on it.
+
+    Args:
+        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off; it is one
+            process that trains, whatever ``parallel`` says.
+        folder: of the output; nothing is written here by this function.
+        after_steps: at least 1: AdamW's step sizes come from these.
+        sample: tokens whose gradient by all parameters is taken, equally many from each band of probability.
+
+    Raises:
+        ConfigError: no token of the batch has an advantage.
+    """
+    algorithm = config.algorithm
+    plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0, "token_filter": "none"})
+    config = config.model_copy(update={"algorithm": plain, "parallel": ParallelConfig()})
+    context = RunContext(folder, folder.parent, "diagnose", folder.name)
+    trainer = Trainer(config, context, NullTracker())
+    try:
+        for _ in range(after_steps):
+            trainer.training_step()
+            trainer.step += 1
+        batch, scores, plan, _ = trainer.collect_batch(Stopwatch())
+        batch = estimate_advantages(batch, plain, Parallel().sum)
+        if not batch.advantages.any():
+            raise ConfigError(
+                "no token of the batch has an advantage: within every group all rewards are equal",
+                "rollout",
+                "take more prompts, e.g. rollout.prompts_per_step=64, or harder problems",
+            )
+        place = batch.completion_mask.bool()
+        logprobs = batch.old_logprobs[place]
+        assert scores.gradient_norms is not None
+        return Diagnosis(
+            vocabulary=trainer.causal_lm.get_output_embeddings().weight.shape[0],
+            after_steps=after_steps,
+            logprobs=logprobs.cpu(),
+            quartiles=quartile_of(logprobs).cpu(),
+            advantages=batch.advantages[place].cpu(),
+            gradient_norms=scores.gradient_norms[place].cpu(),
+            parameter_norms=_parameter_norms(trainer, batch, sample),
+            updates=_updates(trainer, batch, plan, algorithm),
+        )
+    finally:
+        trainer.close()
+
+
+def _updates(
+    trainer: Trainer, batch: TrainBatch, plan: Sequence[UpdateBatch], algorithm: AlgorithmConfig
+) -> list[Update]:
+    place = batch.completion_mask.bool()
+    quartiles = torch.full_like(batch.completion_mask, -1.0)
+    quartiles[place] = quartile_of(batch.old_logprobs[place]).float()
+    alpha, eta = algorithm.ar_alpha or PUBLISHED_ALPHA, algorithm.lopti_eta or PUBLISHED_ETA
+    plain = trainer.config.algorithm
+    isolated = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": eta, "token_filter": "none"})
+    reweighted = reweight_advantages(batch, plain.model_copy(update={"ar_alpha": alpha}))
+    generator = torch.Generator().manual_seed(trainer.config.seed)
+    first, second = ("low", "high") if isolated.lopti_order == "low_first" else ("high", "low")
+    named = [
+        (["all tokens"], batch, [batch.completion_mask]),
+        (["lowest quartile"], batch, [(quartiles == 0).float()]),
+        (["highest quartile"], batch, [(quartiles == 3).float()]),
+        ([f"AR {alpha:g}"], reweighted, [batch.completion_mask]),
+        (
+            [f"Lopti {eta:g}, {first} pass", f"Lopti {eta:g}, then {second}"],
+            batch,
+            isolation_passes(batch, isolated, generator),
+        ),
+    ]
+    updates = []
+    for names, used, passes in named:
+        updates += [
+            Update(name, logprobs[place].cpu())
+            for name, logprobs in zip(names, _after_passes(trainer, used, plan, passes), strict=True)
+        ]
+    return updates
+
+
+def _after_passes(
+    trainer: Trainer, batch: TrainBatch, plan: Sequence[UpdateBatch], passes: Sequence[Tensor]
+) -> list[Tensor]:
+    """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
+    config = trainer.config
+    policy = trainer.logprob_model(copy.deepcopy(trainer.causal_lm))
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.optim.lr)
+    optimizer.load_state_dict(copy.deepcopy(trainer.optimizer.state_dict()))
+    for group in optimizer.param_groups:
+        group["betas"] = (0.0, group["betas"][1])
+        group["lr"] = learning_rate(config.optim, trainer.step, trainer.total_steps)
+    after = []
+    for token_mask in passes:
+        update_policy(
+            policy,
+            optimizer,
+            batch,
+            token_mask,
+            plan,
+            config.algorithm,
+            config.optim.max_grad_norm,
+            Parallel(),
+            UpdateStatistics(),
+            trainer.step,
+        )
+        after.append(score_batch(policy, batch, plan, with_entropy=False).logprobs)
+    return after
+
+
+def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor:
+    """Norm of the gradient of single log-probabilities by all parameters, [N]; NaN where not measured."""
+    rows, columns = batch.completion_mask.nonzero(as_tuple=True)
+    bands = band_of(batch.old_logprobs[rows, columns]).cpu()
+    generator = torch.Generator().manual_seed(trainer.config.seed)
+    order = torch.randperm(len(rows), generator=generator)
+    chosen = torch.cat([order[bands[order] == band][: sample // len(BANDS)] for band in range(len(BANDS))])
+    norms = torch.full((len(rows),), math.nan)
+    policy = trainer.logprob_model(trainer.causal_lm)
+    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    for index in chosen.tolist():
+        row, column = int(rows[index]), int(columns[index])
+        end = int(batch.prompt_lengths[row]) + column + 1
+        last = torch.zeros_like(batch.completion_mask[row : row + 1, : column + 1])
+        last[0, column] = 1
+        scores = policy(batch.input_ids[row : row + 1, :end], batch.prompt_lengths[row : row + 1], last)
+        gradients = torch.autograd.grad(scores.logprobs.sum(), parameters, allow_unused=True)
+        norms[index] = torch.stack([g.norm() for g in gradients if g is not None]).norm().cpu()
+    return norms
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _correlation(one: Tensor, other: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([one, other]).double())[0, 1])

@@ -1,0 +1,242 @@
+"""A diagnosis as one HTML page that needs no network, and as tables."""
+
+import csv
+import html
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+
+from trainer.commands.diagnose import Diagnosis
+from trainer.metrics.bands import QUARTILES
+
+BLUE, ORANGE, GREEN, RED, GREY = "#3d85c6", "#e07b00", "#2a9d6f", "#d43d4f", "#8b93a1"
+MAX_POINTS = 2000  # of a scatter plot
+MAX_ROWS = 20_000  # of tokens.csv
+LABELS = ("1st", "2nd", "3rd", "4th")
+IN_FIGURE_1 = {"all tokens": GREY, "lowest quartile": BLUE, "highest quartile": ORANGE}
+
+_STYLE = """
+:root { color-scheme: light; }
+body { margin: 0 auto; padding: 1rem; max-width: 64rem; background: #fff; color: #1d2430;
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
+h3 { font-size: .95rem; margin: .8rem 0 0; } p { margin: .3rem 0; }
+.row { display: grid; gap: .6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); }
+.row > div { min-width: 0; } section { break-inside: avoid; }
+"""
+
+
+def write_diagnosis(found: Diagnosis, title: str, folder: Path) -> Path:
+    """Write ``diagnose.html``, ``quartiles.csv``, ``updates.csv`` and ``tokens.csv``; returns the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_csv(folder / "quartiles.csv", found.quartile_rows())
+    _write_csv(folder / "updates.csv", found.share_rows())
+    _write_csv(folder / "tokens.csv", _token_rows(found))
+    page = folder / "diagnose.html"
+    page.write_text(_page(found, title), encoding="utf-8")
+    return page
+
+
+def summary(found: Diagnosis) -> list[str]:
+    """The figures a terminal shows, a line each."""
+    low, high = found.bound_ratios()
+    masses = [row["gradient_mass"] for row in found.quartile_rows()[: len(QUARTILES)]]
+    lines = [
+        f"tokens:      {len(found.rest)} in one batch, after {found.after_steps} steps",
+        f"correlation: {found.correlation():.4f} of gradient norm (logits) with 1 - probability",
+        f"             {found.parameter_correlation():.4f} of gradient norm (all parameters, "
+        f"{int((~found.parameter_norms.isnan()).sum())} tokens); between ranks "
+        f"{found.parameter_rank_correlation():.4f}",
+        f"bounds:      norm / (1 - probability) is {low:.4f} to {high:.4f}; proven {_lower(found):.4f} to 1.4142",
+        f"gradient:    {masses[0] / sum(masses):.1%} of |A| x norm is the least probable quarter's, "
+        f"{masses[-1] / sum(masses):.1%} the most probable's",
+    ]
+    width = max(len(update.name) for update in found.updates)
+    for row in found.share_rows():
+        lines.append(
+            f"{row['update']:<{width}}  mean change {row['change_abs']:.2e}, moved {row['moved']:.1%}; of these, "
+            f"A > 0 that rose {row['positive_rose']:.1%}, A < 0 that fell {row['negative_fell']:.1%}"
+        )
+    return lines
+
+
+def _page(found: Diagnosis, title: str) -> str:
+    sections = [
+        ("Figure 1: what each quarter of the tokens sends and receives", *_figure_1(found)),
+        ("Figure 2: gradient norm against 1 − probability", *_figure_2(found)),
+        ("Figure 3: tokens that went the way of their advantage", *_figure_3(found)),
+    ]
+    options = {"displaylogo": False, "responsive": True}
+    parts = []
+    for heading, sentence, figures in sections:
+        drawn = "".join(
+            f"<div><h3>{html.escape(name)}</h3>"
+            f"{figure.to_html(full_html=False, include_plotlyjs=False, config=options)}</div>"
+            for name, figure in figures.items()
+        )
+        parts.append(
+            f"<section><h2>{html.escape(heading)}</h2><p>{html.escape(sentence)}</p>"
+            f'<div class="row">{drawn}</div></section>'
+        )
+    from plotly.offline import get_plotlyjs
+
+    lead = (
+        f"{len(found.rest)} tokens of one rollout batch after {found.after_steps} training steps. Copies of the "
+        "policy take one pass over it with the step sizes AdamW has learned and without its momentum "
+        "[arXiv:2505.12929, section 4]."
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>"
+        f"<p>{html.escape(lead)}</p>{''.join(parts)}</body></html>"
+    )
+
+
+def _figure_1(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
+    rows = found.quartile_rows()
+    before = rows[: len(QUARTILES)]
+    changes = {name: [row["change_abs"] for row in rows if row["update"] == name] for name in IN_FIGURE_1}
+    updates = {f"updated: {name}": (colour, changes[name]) for name, colour in IN_FIGURE_1.items()}
+    figures = {
+        "Mean |advantage|": _bars({"": (GREY, [row["advantage_abs"] for row in before])}),
+        "Mean gradient norm by the logits": _bars({"": (GREY, [row["gradient_norm"] for row in before])}, "log"),
+        "Mean |change of probability|": _bars(updates, "log"),
+    }
+    lowest, highest = changes["lowest quartile"][-1], changes["highest quartile"][-1]
+    masses = [row["gradient_mass"] for row in before]
+    share = masses[0] / sum(masses)
+    sentence = (
+        f"The least probable quarter carries {share:.1%} of the gradient mass |A| × norm. The most probable "
+        f"quarter's probabilities change by {lowest:.2g} on average when only the least probable quarter is "
+        f"updated, and by {highest:.2g} when they are updated themselves."
+    )
+    return sentence, figures
+
+
+def _figure_2(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
+    low, high = found.bound_ratios()
+    positive = found.rest > 0
+    by_logits = _scatter(
+        found.rest[positive],
+        found.gradient_norms[positive],
+        [(_lower(found), "√(V/(V−1)) (1−π)"), (math.sqrt(2), "√2 (1−π)")],
+    )
+    measured = ~found.parameter_norms.isnan() & positive
+    rest, norms = found.rest[measured], found.parameter_norms[measured]
+    ratios = norms / rest
+    by_parameters = _scatter(
+        rest,
+        norms,
+        [(float(ratios.min()), "smallest ratio met"), (float(ratios.max()), "largest ratio met")]
+        if len(rest)
+        else [],
+    )
+    sentence = (
+        "By the logits, the norm of a log-probability's gradient lies between √(V/(V−1)) and √2 times 1 − π, with "
+        f"V = {found.vocabulary} (Proposition 4.2 without layers in between); here the ratio runs from {low:.3f} "
+        f"to {high:.3f}, and the correlation with 1 − π is {found.correlation():.4f}. By all parameters, on "
+        f"{int(measured.sum())} tokens, it is {found.parameter_correlation():.4f}, between ranks "
+        f"{found.parameter_rank_correlation():.4f}."
+    )
+    return sentence, {"Gradient norm by the logits": by_logits, "Gradient norm by all parameters": by_parameters}
+
+
+def _figure_3(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
+    rows = [row for row in found.share_rows() if not row["update"].endswith("quartile")]
+    figure = _figure()
+    for key, label, colour in (
+        ("positive_rose", "A > 0 that rose", GREEN),
+        ("negative_fell", "A < 0 that fell", RED),
+    ):
+        names = [row["update"].replace(", ", ",<br>") for row in rows]
+        figure.add_bar(x=names, y=[row[key] for row in rows], name=label, marker_color=colour)
+    figure.add_hline(y=0.5, line={"color": GREY, "dash": "dot"})
+    figure.update_layout(yaxis={"tickformat": ".0%", "range": [0, 1]}, height=420)
+    told = "; ".join(f"{row['update']} {row['positive_rose']:.1%} and {row['negative_fell']:.1%}" for row in rows)
+    sentence = (
+        "Of the tokens whose log-probability the update changed: the share of those with positive advantage that "
+        f"rose, and of those with negative advantage that fell: {told}."
+    )
+    return sentence, {"Share of the tokens that moved": figure}
+
+
+def _bars(series: Mapping[str, tuple[str, Sequence[float]]], scale: str = "linear") -> go.Figure:
+    figure = _figure()
+    for name, (colour, values) in series.items():
+        figure.add_bar(x=LABELS, y=list(values), name=name, marker_color=colour, showlegend=bool(name))
+    figure.update_xaxes(title="quarter by probability")
+    figure.update_yaxes(type=scale, exponentformat="power", dtick=1 if scale == "log" else None)
+    return figure
+
+
+def _scatter(x: torch.Tensor, y: torch.Tensor, lines: Sequence[tuple[float, str]]) -> go.Figure:
+    figure = _figure()
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:MAX_POINTS]
+    figure.add_scatter(
+        x=x[chosen].tolist(),
+        y=y[chosen].tolist(),
+        mode="markers",
+        name="tokens",
+        marker={"size": 4, "color": BLUE, "opacity": 0.5},
+    )
+    if len(x):
+        ends = [float(x.min()), 1.0]
+        for (slope, name), colour in zip(lines, (GREEN, ORANGE), strict=False):
+            figure.add_scatter(
+                x=ends,
+                y=[slope * end for end in ends],
+                mode="lines",
+                name=name,
+                line={"color": colour, "width": 1.5},
+            )
+    figure.update_xaxes(type="log", title="1 − probability", exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", exponentformat="power", dtick=1)
+    return figure
+
+
+def _figure() -> go.Figure:
+    figure = go.Figure()
+    figure.update_layout(
+        template="plotly_white",
+        height=360,
+        margin={"l": 60, "r": 10, "t": 10, "b": 50},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#1d2430"},
+    )
+    return figure
+
+
+def _lower(found: Diagnosis) -> float:
+    return math.sqrt(found.vocabulary / (found.vocabulary - 1))
+
+
+def _token_rows(found: Diagnosis) -> list[dict[str, Any]]:
+    order = found.logprobs.argsort(stable=True)
+    changes = {f"change: {update.name}": found.change(update) for update in found.updates}
+    stride = math.ceil(len(order) / MAX_ROWS)
+    rows = []
+    for index in order[::stride].tolist():
+        norm = float(found.parameter_norms[index])
+        rows.append(
+            {
+                "probability": math.exp(float(found.logprobs[index])),
+                "quartile": QUARTILES[int(found.quartiles[index])],
+                "advantage": float(found.advantages[index]),
+                "gradient_norm": float(found.gradient_norms[index]),
+                "parameter_gradient_norm": "" if math.isnan(norm) else norm,
+                **{name: float(change[index]) for name, change in changes.items()},
+            }
+        )
+    return rows
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,296 @@
+"""``trainer evaluate``: how good a model is on sets of problems, with intervals."""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from rewards.sandbox import ScoredText
+from trainer.checkpoint import damaged_files, intact_checkpoints
+from trainer.config.schema import TrainConfig, apply_overrides, load_config
+from trainer.config.yaml_document import YamlDocument, validate
+from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics
+from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
+from trainer.metrics.step import check_reward_failures
+from trainer.policy.load import TINY, check_weights, load_policy, load_tokenizer
+from trainer.types import Problem, Rollout, RunContext
+
+EXPERIMENT = "evaluate"
+RESULT_FILE = "evaluation.json"
+_SET = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """What is evaluated: a hub name or folder, the run it comes from, and its training step (0 if unknown)."""
+
+    name_or_path: str
+    run_config: Path | None
+    step: int
+
+
+def find_model(model: str) -> EvaluatedModel:
+    """The model behind ``tiny``, a hub name, a model folder, a checkpoint, or a run (its newest checkpoint).
+
+    Raises:
+        MissingError: a run without an intact checkpoint.
+        StorageError: a checkpoint whose files are not what was written.
+    """
+    folder = Path(model).expanduser()
+    if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
+        newest = next(intact_checkpoints(folder / "checkpoints"), None)
+        if newest is None:
+            raise MissingError(f"run {folder.name} has no intact checkpoint", str(folder), "train it first")
+        folder = newest
+    found = _STEP.fullmatch(folder.name)
+    if found is None or not folder.is_dir():
+        return EvaluatedModel(model, None, 0)
+    damaged = damaged_files(folder)
+    if damaged:
+        raise StorageError(
+            f"the checkpoint is damaged: {', '.join(damaged)}", str(folder), "evaluate another step of the run"
+        )
+    config = folder.parent.parent / "config.yaml"
+    return EvaluatedModel(str(folder), config if config.is_file() else None, int(found[1]))
+
+
+def evaluation_config(
+    found: EvaluatedModel,
+    spec: str | None,
+    overrides: Sequence[str],
+    sets: Sequence[str] = (),
+    completions: int | None = None,
+    k: int | None = None,
+    temperature: float | None = None,
+    limit: int | None = None,
+    offline: bool = False,
+) -> TrainConfig:
+    """The configuration of an evaluation: that of the spec, else of the model's run, changed as asked.
+
+    Raises:
+        ConfigError: nothing says what to evaluate on, or several greedy completions are asked for.
+    """
+    if spec is None and found.run_config is None and found.name_or_path != TINY:
+        raise ConfigError(
+            f"nothing says how to put problems to {found.name_or_path}: it lies in no run folder",
+            "--spec",
+            "add --spec PRESET_OR_FILE, see `trainer presets`",
+        )
+    base = load_config(spec or (str(found.run_config) if found.run_config else "tiny_kk"), overrides)
+    same = base.model.name_or_path == found.name_or_path
+    changes: dict[str, Any] = {
+        "model.name_or_path": found.name_or_path,
+        "model.revision": base.model.revision if same else None,
+        "model.random_weights": False,
+        # One whole model on every rank: nothing is trained.
+        "parallel.strategy": "ddp" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "none",
+        "parallel.offload": "none",
+        "rollout.vllm.tensor_parallel": 1,
+        "tracking.tags": {},  # those of the run would make this one of its sweep's trials
+    }
+    if sets:
+        changes["evaluation.sets"] = dict(map(parse_set, sets))
+    if completions is not None:
+        changes["evaluation.completions_per_problem"] = completions
+        changes["evaluation.pass_at_k"] = None
+    if k is not None:
+        changes["evaluation.pass_at_k"] = k
+    if temperature is not None:
+        changes["evaluation.temperature"] = temperature
+    if offline:
+        changes["tracking.offline"] = True
+    config = apply_overrides(base, changes, source="command line")
+    evaluation = config.evaluation
+    if evaluation.temperature == 0 and evaluation.completions_per_problem > 1:
+        raise ConfigError(
+            f"{evaluation.completions_per_problem} greedy completions of a problem are all the same",
+            "-k, evaluation.completions_per_problem",
+            "add --temperature 1.0, or -k 1",
+        )
+    return config if limit is None else _limited(config, limit)
+
+
+def record_name(model: str) -> str:
+    """``evaluate-``, the last parts of the model's name, and the time."""
+    parts = [part for part in re.split(r"[^A-Za-z0-9]+", model) if part not in ("", "checkpoints", "runs")]
+    return f"evaluate-{'-'.join(parts)[-36:].strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def parse_set(text: str) -> tuple[str, dict[str, Any]]:
+    """``NAME=SOURCE`` as a dataset, split ``test`` unless it says otherwise.
+
+    The source is a file, a hub name, ``generated``, or a YAML mapping with the keys of a dataset.
+
+    Raises:
+        ConfigError: not of this form.
+    """
+    match = _SET.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"not a set: {text}", "--sets", "write NAME=SOURCE, e.g. dev=problems.parquet")
+    name, value = match[1], match[2].strip()
+    try:
+        source = yaml.safe_load(value) if value.startswith("{") else {"source": value}
+    except yaml.YAMLError:
+        source = None
+    if not isinstance(source, dict):
+        raise ConfigError(
+            f"not a YAML mapping: {value}", f"--sets {name}", f"write {name}='{{source: FILE, limit: 100}}'"
+        )
+    return name, {"split": "test", **source}
+
+
+def _limited(config: TrainConfig, limit: int) -> TrainConfig:
+    data = config.model_dump(mode="json")
+    for dataset in data["evaluation"]["sets"].values():
+        dataset["limit"] = min(limit, dataset["limit"] or limit)
+    return validate(TrainConfig, YamlDocument(data, {}, "command line"))
+
+
+def run_evaluation(
+    config: TrainConfig, step: int, name: str, runs_dir: Path, out: Path | None, as_json: bool
+) -> int:
+    """Evaluate, print, and record into ``runs_dir/name`` and MLflow. Returns the exit code.
+
+    Started by torchrun, every rank answers its share of the problems.
+
+    Raises:
+        RewardError: after the results were recorded, where scoring failed too often for them to mean anything.
+    """
+    # MLflow, engines and reward processes take seconds to import.
+    from trainer.parallel.start import make_parallel
+    from trainer.rollouts.build import build_rewards
+    from trainer.tracking.tracker import NullTracker
+
+    check_weights(config.model)
+    parallel = make_parallel(config)
+    tokenizer = load_tokenizer(config.model)
+    sets = _load_sets(config, tokenizer)
+    with build_rewards(config.reward) as rewards:  # a reward that does not exist leaves no record
+        tracker = _open_tracker(config, name, runs_dir) if parallel.is_main else NullTracker()
+        status = "FAILED"
+        started = time.monotonic()
+        try:
+            result = _evaluate_sets(config, tokenizer, sets, rewards, parallel)
+            if parallel.is_main:
+                rows = evaluation_rows(result, _k(config))
+                found = _summary(config, rows, step, time.monotonic() - started)
+                own = runs_dir / name / RESULT_FILE
+                _record(tracker, result, found, step, [own, *([out] if out else [])])
+                if as_json:
+                    print(json.dumps(found, indent=2))
+                else:
+                    print_rows(rows, config.evaluation.completions_per_problem)
+                    print(f"results: {out or own}")
+            _check_scoring(config, result)
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            tracker.close(status)
+    return 0
+
+
+def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
+    from trainer.tracking.mlflow_store import prepare_store, tracking_uri
+    from trainer.tracking.tracker import Tracker
+
+    if not config.tracking.offline:
+        prepare_store(tracking_uri(config.tracking, runs_dir))
+    tags = {"loptune.run": name, "loptune.model": config.model.name_or_path}
+    return Tracker(config, RunContext(runs_dir / name, runs_dir, EXPERIMENT, name, tags))
+
+
+def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
+    everything = [said for of_set in result.scored.values() for said in of_set]
+    shares = {
+        f"reward/{kind}s": sum(said.status == kind for said in everything) / len(everything)
+        for kind in ("timeout", "error")
+    }
+    check_reward_failures(shares, everything, config.reward.max_failure_rate)
+
+
+def _load_sets(config: TrainConfig, tokenizer: Any) -> dict[str, list[Problem]]:
+    from trainer.problems.load import load_problems
+
+    return {
+        name: load_problems(dataset, config.data, tokenizer) for name, dataset in config.evaluation.sets.items()
+    }
+
+
+def _evaluate_sets(
+    config: TrainConfig, tokenizer: Any, sets: Mapping[str, list[Problem]], rewards: Any, parallel: Any
+) -> EvaluationResult:
+    from trainer.rollouts.build import build_engine
+
+    model = load_policy(config.model, parallel.device, getattr(torch, config.model.dtype)).requires_grad_(False)
+    engine = build_engine(config, model, tokenizer)
+    rollouts: dict[str, list[Rollout]] = {}
+    scored: dict[str, list[ScoredText]] = {}
+    try:
+        engine.sync_weights(model)
+        for name, problems in sets.items():
+            count = len(problems) * config.evaluation.completions_per_problem
+            if parallel.is_main:
+                print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
+            part = evaluate(
+                engine,
+                tokenizer,
+                {name: problems},
+                config.evaluation,
+                config.rollout,
+                rewards,
+                config.seed,
+                parallel,
+            )
+            rollouts |= part.rollouts
+            scored |= part.scored
+    finally:
+        engine.close()
+    metrics = evaluation_metrics(rollouts, scored, config.evaluation.pass_at_k)
+    return EvaluationResult(rollouts, metrics, scored)
+
+
+def _k(config: TrainConfig) -> int:
+    return config.evaluation.pass_at_k or config.evaluation.completions_per_problem
+
+
+def _summary(config: TrainConfig, rows: Sequence[EvaluationRow], step: int, seconds: float) -> dict[str, Any]:
+    evaluation = config.evaluation
+    return {
+        "model": config.model.name_or_path,
+        "step": step,
+        "temperature": evaluation.temperature,
+        "completions_per_problem": evaluation.completions_per_problem,
+        "k": _k(config),
+        "seed": config.seed,
+        "seconds": seconds,
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def _record(tracker: Any, result: EvaluationResult, found: dict[str, Any], step: int, files: list[Path]) -> None:
+    first = found["rows"][0]
+    bounds = {"eval/accuracy_low": first["low"], "eval/accuracy_high": first["high"]}
+    tracker.log(result.metrics | bounds, step)
+    for name, rollouts in result.rollouts.items():
+        tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), step)
+    for file in files:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise StorageError(
+                f"cannot write there: {error.strerror}", str(file), "choose another --out"
+            ) from error
+    tracker.log_artifact(files[0])

@@ -1,0 +1,296 @@
+"""``trainer analyze-language``: which kinds of words go with a high reward [arXiv:2505.12929, figure 5].
+
+The six categories are the paper's. Its word lists (table 5) were not at hand: those below were written for this
+project, with the words of each category and their inflections.
+"""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config.yaml_document import nearest
+from trainer.errors import ConfigError, MissingError, StorageError
+
+_WORDS = {
+    "analysis": """
+        analyze analyzes analyzed analyzing analyse analyses analysed analysing analysis
+        examine examines examined examining evaluate evaluates evaluated evaluating evaluation
+        check checks checked checking verify verifies verified verifying verification
+        consider considers considered considering""",
+    "statement": """
+        statement statements state states stated stating say says said saying claim claims claimed claiming
+        tell tells told telling mention mentions mentioned mentioning remark remarks remarked remarking
+        comment comments commented commenting""",
+    "causal indicator": "because since cause causes caused causing due given",
+    "conclusion indicator": """
+        therefore thus hence so consequently accordingly conclude concludes concluded concluding
+        conclusion conclusions imply implies implied implying follows""",
+    "assumption": """
+        assume assumes assumed assuming assumption assumptions suppose supposes supposed supposing
+        hypothesis hypotheses hypothesize hypothesizes hypothesized hypothesizing hypothetical if""",
+    "assertion": """
+        must definitely certainly clearly obviously indeed necessarily surely
+        assert asserts asserted asserting assertion assertions confirm confirms confirmed confirming""",
+}
+CATEGORIES = {category: tuple(words.split()) for category, words in _WORDS.items()}
+
+_TEXT_COLUMNS = ("completion", "response", "text")
+_REWARD_COLUMNS = ("reward", "score")
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_BINS = 5
+_MIN_COMPLETIONS = 10  # fewer say nothing about a correlation
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FrequencyBin:
+    """The completions that use a category about equally often."""
+
+    lowest: float  # words of the category per 100 words of the completion
+    highest: float
+    completions: int
+    reward: float  # mean
+
+
+@dataclass(frozen=True)
+class CategoryResult:
+    """How often one category occurs and how that goes with the reward."""
+
+    category: str
+    occurrences: int
+    per_completion: float  # mean
+    per_100_words: float  # mean over completions
+    used_by: float  # share of the completions with at least one
+    correlation: float  # Spearman's, of words per 100 words with the reward; NaN where either never varies
+    low: float  # its 95 % bootstrap interval over completions
+    high: float
+    count_correlation: float  # Spearman's, of the plain count with the reward: long completions have more of all
+    bins: list[FrequencyBin] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What was written and what it earned."""
+
+    texts: Sequence[str]
+    rewards: Floats
+
+
+def read_completions(paths: Sequence[Path], step: int | None = None) -> Completions:
+    """The completions of runs (``completions.jsonl`` of their folder) and JSON-lines files, put together.
+
+    A line holds the text as ``completion``, ``response`` or ``text`` and its ``reward`` or ``score``.
+
+    Args:
+        paths: run folders and files.
+        step: only the completions logged at this training step.
+
+    Raises:
+        MissingError: no such file, or no completions in it.
+        ConfigError: a line that is not such an object, naming file and line.
+    """
+    texts, rewards, steps = [], [], set()
+    for path in paths:
+        file = path / "completions.jsonl" if path.is_dir() else path
+        try:
+            lines = file.read_text(encoding="utf-8").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise MissingError(
+                f"cannot read completions: {reason}", str(file), "give a run's folder or a .jsonl file"
+            ) from error
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                row = _row(line, f"{file}, line {number}")
+                steps.add(row.get("step"))
+                if step is None or row.get("step") == step:
+                    where = f"{file}, line {number}"
+                    texts.append(str(_column(row, _TEXT_COLUMNS, where)))
+                    rewards.append(_number(_column(row, _REWARD_COLUMNS, where), where))
+    if not texts:
+        known = ", ".join(map(str, sorted(s for s in steps if s is not None)))
+        hint = f"there are steps {known}" if known else "log some with tracking.completions, or trainer evaluate"
+        raise MissingError("there are no completions", ", ".join(map(str, paths)), hint)
+    return Completions(texts, np.array(rewards))
+
+
+def analyze(completions: Completions) -> list[CategoryResult]:
+    """Count the words of every category in every completion, and relate them to the reward.
+
+    Raises:
+        MissingError: fewer than ten completions.
+    """
+    if len(completions.texts) < _MIN_COMPLETIONS:
+        raise MissingError(
+            f"{len(completions.texts)} completions are too few to relate words to rewards",
+            "completions",
+            "trainer evaluate MODEL writes every completion of an evaluation into its folder",
+        )
+    words = np.array([max(1, len(_WORD.findall(text))) for text in completions.texts])
+    return [
+        _category(name, np.array([count_words(text, listed) for text in completions.texts]), words, completions)
+        for name, listed in CATEGORIES.items()
+    ]
+
+
+def count_words(text: str, listed: Sequence[str]) -> int:
+    """How often the listed words occur in the text, as whole words, in any case."""
+    alternatives = "|".join(re.escape(word) for word in sorted(listed, key=len, reverse=True))
+    return len(re.findall(rf"(?<!\w)(?:{alternatives})(?!\w)", text, re.IGNORECASE))
+
+
+def spearman(one: Floats, other: Floats) -> float:
+    """Spearman's rank correlation, ties at their mean rank; NaN where one of them never varies."""
+    return _pearson(_ranks(one), _ranks(other))
+
+
+def write_results(results: Sequence[CategoryResult], completions: Completions, folder: Path) -> list[Path]:
+    """Write ``language.json``, ``language.csv`` (a line per category) and ``language_bins.csv`` (per bin).
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    whole, table, bins = (folder / name for name in ("language.json", "language.csv", "language_bins.csv"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        whole.write_text(json.dumps(summary(results, completions), indent=2) + "\n", encoding="utf-8")
+        _write_csv(table, [{k: v for k, v in asdict(result).items() if k != "bins"} for result in results])
+        _write_csv(bins, [{"category": r.category, **asdict(part)} for r in results for part in r.bins])
+    except OSError as error:
+        raise StorageError(
+            f"cannot write there: {error.strerror}", str(folder), "choose another --output"
+        ) from error
+    return [whole, table, bins]
+
+
+def summary(results: Sequence[CategoryResult], completions: Completions) -> dict[str, Any]:
+    """The results as JSON values; a correlation that does not exist is null."""
+    return {
+        "completions": len(completions.texts),
+        "mean_reward": float(completions.rewards.mean()),
+        "words": CATEGORIES,
+        "categories": [_finite(asdict(result)) for result in results],
+    }
+
+
+def table_rows(results: Sequence[CategoryResult]) -> list[dict[str, Any]]:
+    """The results as cells of a printed table; the last columns are mean rewards from rare to frequent use."""
+    return [
+        {
+            "category": r.category,
+            "occurrences": r.occurrences,
+            "per completion": f"{r.per_completion:.2f}",
+            "per 100 words": f"{r.per_100_words:.2f}",
+            "used by": f"{r.used_by:.0%}",
+            "correlation with reward": "-"
+            if math.isnan(r.correlation)
+            else f"{r.correlation:+.3f} ({r.low:+.3f} .. {r.high:+.3f})",
+            "reward, rare to frequent": "  ".join(f"{part.reward:+.2f}" for part in r.bins),
+        }
+        for r in results
+    ]
+
+
+def _category(
+    name: str, counts: NDArray[np.int64], words: NDArray[np.int64], given: Completions
+) -> CategoryResult:
+    rates = 100.0 * counts / words
+    low, high = _correlation_interval(rates, given.rewards)
+    return CategoryResult(
+        category=name,
+        occurrences=int(counts.sum()),
+        per_completion=float(counts.mean()),
+        per_100_words=float(rates.mean()),
+        used_by=float((counts > 0).mean()),
+        correlation=spearman(rates, given.rewards),
+        low=low,
+        high=high,
+        count_correlation=spearman(counts.astype(np.float64), given.rewards),
+        bins=_frequency_bins(rates, given.rewards),
+    )
+
+
+def _frequency_bins(rates: Floats, rewards: Floats) -> list[FrequencyBin]:
+    """At most five bins with about equally many completions; equal rates share a bin."""
+    shares = np.linspace(0, 1, _BINS + 1)[1:]
+    highest = np.unique(np.quantile(rates, shares, method="inverted_cdf"))  # observed rates: no bin is empty
+    index = np.searchsorted(highest, rates, side="left")
+    parts = [(rates[index == i], rewards[index == i]) for i in range(len(highest))]
+    return [
+        FrequencyBin(float(rate.min()), float(rate.max()), len(rate), float(reward.mean()))
+        for rate, reward in parts
+    ]
+
+
+def _correlation_interval(one: Floats, other: Floats, resamples: int = 1000) -> tuple[float, float]:
+    # Ranks are taken once: ranking again in every resample would change the interval little and cost most.
+    ranks, others = _ranks(one), _ranks(other)
+    generator = np.random.default_rng(0)
+    drawn = (generator.integers(len(one), size=len(one)) for _ in range(resamples))
+    values = np.array([_pearson(ranks[index], others[index]) for index in drawn])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return math.nan, math.nan
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _ranks(values: Floats) -> Floats:
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    ranks: Floats = (last - (counts - 1) / 2)[index]
+    return ranks
+
+
+def _pearson(one: Floats, other: Floats) -> float:
+    a, b = one - one.mean(), other - other.mean()
+    size = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / size if size > 0 else math.nan
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"not JSON: {error.msg}", where, "one object per line") from error
+    if not isinstance(row, dict):
+        raise ConfigError(f"a line is a JSON object, not {type(row).__name__}", where, "one object per line")
+    return row
+
+
+def _column(row: dict[str, Any], names: Sequence[str], where: str) -> Any:
+    for name in names:
+        if name in row:
+            return row[name]
+    raise ConfigError(f"no column {' or '.join(names)}", where, nearest(names[0], row))
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    raise ConfigError(f"the reward is not a finite number: {value!r}", where, "mend or remove the line")
+
+
+def _finite(value: Any) -> Any:
+    """NaN as None: null in JSON, empty in CSV."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(_finite(list(rows)))

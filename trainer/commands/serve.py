@@ -1,0 +1,80 @@
+"""A vLLM server that samples for trainers: vLLM's own server, started as they need it."""
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import torch
+from transformers import AutoConfig
+
+from trainer.config.schema import TrainConfig
+from trainer.errors import ConfigError
+from trainer.policy.load import model_source
+from trainer.rollouts.vllm.client import BACKENDS
+from trainer.rollouts.vllm.engine import (
+    CPU_BLOCK_SIZE,
+    CPU_KV_CACHE_MB,
+    CPU_STEP_TOKENS,
+    context_length,
+    vllm_installed,
+)
+
+
+def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float) -> None:
+    """Become the server; does not return.
+
+    Raises:
+        ConfigError: vLLM is not installed, or a request can exceed the model's context.
+        MissingError: no such model.
+    """
+    if not vllm_installed():
+        raise ConfigError("vLLM is not installed", "trainer serve", "pip install 'loptune[vllm]'")
+    share = gpu_memory_utilization if torch.cuda.is_available() else None
+    command = server_command(config, host, port, share)
+    # Without it vLLM has no routes that take weights.
+    os.execve(command[0], command, {**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
+
+
+def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float | None) -> list[str]:
+    """The command line of the server: the run's model with placeholder weights and the run's context.
+
+    Args:
+        config: of the runs it shall serve.
+        host: address to listen on.
+        port: to listen on.
+        gpu_memory_utilization: share of the GPU's memory, None on a CPU. A server shares its GPU with nobody, so
+            `rollout.vllm.gpu_memory_utilization`, made for an engine beside a trainer, is not its default.
+    """
+    on_gpu = gpu_memory_utilization is not None
+    source, settings = model_source(config.model), config.rollout.vllm
+    shape = AutoConfig.from_pretrained(
+        source, revision=config.model.revision, trust_remote_code=config.model.trust_remote_code
+    )
+    context = context_length(config, SimpleNamespace(config=shape))
+    # `vllm serve` is the same server, but needs the package's name to be vllm, which that for CPUs is not.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", source]
+    command += ["--host", host, "--port", str(port), "--dtype", config.model.dtype]
+    command += ["--max-model-len", str(context), "--tensor-parallel-size", str(settings.tensor_parallel)]
+    command += ["--load-format", "dummy", "--skip-tokenizer-init", "--generation-config", "vllm"]
+    command += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
+    command += ["--weight-transfer-config", json.dumps({"backend": BACKENDS[settings.server_weight_transfer]})]
+    if config.model.revision:
+        command += ["--revision", config.model.revision]
+    if config.model.trust_remote_code:
+        command += ["--trust-remote-code"]
+    if hasattr(shape, "dual_chunk_attention_config"):
+        # Below a chunk of 262,144 tokens it is plain attention, which needs no backend of its own.
+        command += ["--hf-overrides", json.dumps({"dual_chunk_attention_config": None})]
+    if settings.enforce_eager or not on_gpu:
+        command += ["--enforce-eager"]
+    memory_mb = settings.kv_cache_mb or (None if on_gpu else CPU_KV_CACHE_MB)
+    if memory_mb:
+        command += ["--kv-cache-memory-bytes", str(memory_mb << 20)]
+    if on_gpu:
+        command += ["--gpu-memory-utilization", str(gpu_memory_utilization)]
+    else:
+        # As `trainer.rollouts.vllm.engine` sets them for an engine in the trainer's process.
+        command += ["--block-size", str(CPU_BLOCK_SIZE), "--no-enable-chunked-prefill"]
+        command += ["--max-num-batched-tokens", str(max(CPU_STEP_TOKENS, context))]
+    return command

@@ -1,0 +1,486 @@
+"""The configuration of one training run: every field, its unit and its default.
+
+Unknown keys are refused. A file may start from a preset or another file with ``extends:``; ``key=value``
+pairs with dotted keys override it. The resolved configuration is saved with the run, and running that file
+repeats it.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from trainer.config.yaml_document import YamlDocument, nearest, read_scalars, read_yaml, submodel, validate
+from trainer.errors import ConfigError
+
+NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, unknown keys and non-finite numbers refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+
+class ModelConfig(Section):
+    """Which policy to train."""
+
+    name_or_path: str = Field("tiny", description="Hugging Face hub name or folder; `tiny` is the embedded policy")
+    revision: str | None = Field(None, description="hub revision (branch, tag or commit)")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="compute dtype; master weights stay float32"
+    )
+    attn_implementation: str = Field("sdpa", description="attention kernel: sdpa, eager or flash_attention_2")
+    gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass")
+    trust_remote_code: bool = Field(False, description="run Python code shipped in the model folder")
+    random_weights: bool = Field(False, description="initialise from config.json alone (for measurements)")
+
+
+class DatasetConfig(Section):
+    """Where problems come from."""
+
+    source: str = Field("generated", description="`generated`, a parquet/jsonl/csv file, or a hub dataset name")
+    name: str | None = Field(None, description="hub configuration (subset) name")
+    split: str = Field("train", description="hub split, or the generator's split: train, dev or test")
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="our field (prompt, answer, difficulty, source) -> column"
+    )
+    people: list[Annotated[int, Field(ge=2, le=8)]] = Field(
+        [2, 3], description="people per generated Knights-and-Knaves puzzle", min_length=1
+    )
+    size: Count = Field(2000, description="number of generated problems")
+    seed: int = Field(0, description="seed of the generated problems")
+    limit: Count | None = Field(None, description="use only the first N problems of the source")
+    weight: Positive = Field(1.0, description="share of the mixture, relative to the other sources")
+
+
+def _as_dataset(value: Any) -> Any:
+    return {"source": value} if isinstance(value, str) else value
+
+
+def _as_datasets(value: Any) -> Any:
+    items = [value] if isinstance(value, str | Mapping | DatasetConfig) else value
+    return [_as_dataset(item) for item in items] if isinstance(items, list | tuple) else items
+
+
+Dataset = Annotated[DatasetConfig, BeforeValidator(_as_dataset)]
+Datasets = Annotated[list[DatasetConfig], BeforeValidator(_as_datasets), Field(min_length=1)]
+
+
+class DataConfig(Section):
+    """Problems to train on and how they are put to the policy."""
+
+    task: Literal["knights_knaves", "math", "custom"] = Field(
+        "knights_knaves", description="decides default prompt, prefill and column mapping"
+    )
+    train: Datasets = Field([DatasetConfig()], description="one training source, or a list of them with weights")
+    prompt_format: Literal["auto", "raw", "chat"] = Field(
+        "auto", description="raw text, chat template, or chat where the tokenizer has a template"
+    )
+    prompt_template: str | None = Field(None, description="own template with {question}; replaces the task's")
+    system_prompt: str | None = Field(None, description="system message for chat prompts; replaces the task's")
+    prefill: str | None = Field(None, description="text the answer starts with; task default where null")
+    max_prompt_tokens: Count = Field(1024, description="longer prompts are dropped and counted [tokens]")
+    shuffle: bool = Field(True, description="new order of the problems in every epoch")
+
+
+class RewardConfig(Section):
+    """How completions are scored."""
+
+    functions: dict[str, float] = Field(
+        {"knights_knaves": 1.0}, description="reward name or module:function -> weight", min_length=1
+    )
+    timeout_s: Positive = Field(5.0, description="limit for one completion [s]")
+    memory_mb: Count = Field(
+        1024, description="memory a completion's scoring may take, beyond the process's imports [MiB]"
+    )
+    workers: Count = Field(1, description="scoring processes")
+    failure_score: float | None = Field(
+        None,
+        description="score of a completion whose scoring timed out or raised; the function's minimum if null",
+    )
+    max_failure_rate: Probability = Field(
+        0.2, description="stop the run above this share of timeouts and exceptions in one step"
+    )
+
+
+class VllmConfig(Section):
+    """Settings of the vLLM engine."""
+
+    gpu_memory_utilization: Probability = Field(0.45, description="share of GPU memory for weights and KV cache")
+    max_model_len: Count | None = Field(
+        None, description="context length; prompt + completion limit if null [tokens]"
+    )
+    enforce_eager: bool = Field(False, description="no CUDA graphs")
+    sleep_level: Literal[0, 1, 2] = Field(
+        1, description="GPU memory freed while training: 0 none, 1 weights go to host memory, 2 to nowhere"
+    )
+    tensor_parallel: Count = Field(1, description="ranks sharing one engine")
+    kv_cache_mb: Count | None = Field(
+        None, description="KV cache [MiB]; from gpu_memory_utilization on a GPU, 256 on a CPU if null"
+    )
+    mode: Literal["colocate", "server"] = Field(
+        "colocate", description="colocate: an engine in each rank; server: engines elsewhere, see `trainer serve`"
+    )
+    server_base_urls: Annotated[list[str], Field(min_length=1)] = Field(
+        ["http://127.0.0.1:8000"], description="servers of mode server; rank r samples from number r % count"
+    )
+    server_weight_transfer: Literal["http", "nccl"] = Field(
+        "http", description="how weights reach the servers: http works everywhere, nccl from GPU to GPU"
+    )
+    server_timeout_s: Positive = Field(240.0, description="how long to wait for a server to come up [s]")
+
+
+class RolloutConfig(Section):
+    """How completions are sampled."""
+
+    engine: Literal["auto", "transformers", "vllm"] = Field(
+        "auto", description="auto: vllm where a GPU and vLLM are present, else transformers"
+    )
+    prompts_per_step: Count = Field(64, description="prompts of one step, over all ranks")
+    group_size: Count = Field(8, description="completions per prompt")
+    temperature: Positive = Field(0.7, description="sampling temperature, also of every log-probability")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="nucleus mass kept")
+    top_k: Annotated[int, Field(ge=0)] = Field(0, description="tokens kept; 0 keeps all")
+    min_p: Probability = Field(0.0, description="drop tokens below this share of the largest probability")
+    max_new_tokens: Count = Field(4096, description="completion limit [tokens]")
+    stop_token_ids: list[int] = Field(default_factory=list, description="stop tokens besides the tokenizer's EOS")
+    max_batch_tokens: Count = Field(131072, description="KV-cache budget of the transformers engine [tokens]")
+    vllm: VllmConfig = Field(VllmConfig(), description="settings of the vLLM engine")
+
+
+class AlgorithmConfig(Section):
+    """The update rule [arXiv:2505.12929]."""
+
+    name: Literal["grpo", "reinforce_plus_plus"] = Field("grpo", description="advantage estimator")
+    ar_alpha: Probability = Field(0.0, description="Advantage Reweighting strength alpha; 0 is off")
+    lopti_eta: Probability = Field(0.0, description="Lopti probability threshold eta; 0 is off")
+    lopti_order: Literal["low_first", "high_first"] = Field("low_first", description="which tokens go first")
+    lopti_split: Literal["probability", "random"] = Field(
+        "probability", description="random: a split of the same size without the idea (control)"
+    )
+    token_filter: Literal["none", "drop_high", "drop_low"] = Field(
+        "none", description="update only tokens below / from lopti_eta on, in one pass (control)"
+    )
+    update_epochs: Count = Field(1, description="times the update goes over the rollout batch")
+    clip_ratio_low: Probability = Field(0.2, description="lower clip of the importance ratio: 1 - this")
+    clip_ratio_high: NonNegative = Field(0.24, description="upper clip of the importance ratio: 1 + this")
+    dual_clip: Annotated[float, Field(gt=1)] = Field(10.0, description="dual clip c for negative advantages")
+    loss_aggregation: Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean"] = Field(
+        "token_mean", description="how token losses become one number"
+    )
+    kl_coef: NonNegative = Field(0.001, description="KL penalty against the reference; 0 loads no reference")
+    kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the KL in the loss")
+    kl_placement: Literal["auto", "loss", "reward"] = Field(
+        "auto", description="auto: loss for grpo, reward for reinforce_plus_plus"
+    )
+    gamma: Probability = Field(1.0, description="discount of reinforce_plus_plus returns per token")
+    importance_sampling_cap: Positive | None = Field(
+        None, description="truncated importance sampling: cap of trainer / engine probability; null is off"
+    )
+    importance_sampling_level: Literal["token", "sequence"] = Field(
+        "token", description="token: cap each token's ratio; sequence: drop completions with a ratio above the cap"
+    )
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """Whether the KL penalty is a term of the loss (otherwise of the token rewards)."""
+        placement = self.kl_placement
+        return placement == "loss" or (placement == "auto" and self.name == "grpo")
+
+    @model_validator(mode="after")
+    def _check(self) -> "AlgorithmConfig":
+        if self.token_filter != "none" and self.lopti_eta == 0:
+            raise ValueError("token_filter needs a threshold: set algorithm.lopti_eta above 0")
+        if self.name == "grpo" and self.kl_placement == "reward" and self.kl_coef > 0:
+            raise ValueError("grpo has no token rewards: set algorithm.kl_placement to loss")
+        return self
+
+
+class OptimConfig(Section):
+    """AdamW and its schedule."""
+
+    lr: Positive = Field(1e-6, description="learning rate")
+    betas: tuple[Probability, Probability] = Field((0.9, 0.999), description="AdamW betas")
+    eps: Positive = Field(1e-8, description="AdamW epsilon")
+    weight_decay: NonNegative = Field(0.01, description="AdamW weight decay")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after warm-up")
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="training steps of linear warm-up")
+    max_grad_norm: Positive = Field(1.0, description="gradient clipping norm")
+    update_batch_size: Count = Field(256, description="completions per optimizer step, over all ranks")
+    tokens_per_microbatch: Count = Field(
+        16384, description="token budget of one forward-backward, padding counted where there is any"
+    )
+    kept_forward_tokens: Annotated[int, Field(ge=0)] = Field(
+        16384, description="tokens whose forward before the first update is reused in it; costs memory, 0 is off"
+    )
+    logits_chunk_mb: Count = Field(128, description="float32 logits that exist at one time [MiB]")
+
+
+class ParallelConfig(Section):
+    """Several ranks training one model, started by torchrun, `accelerate launch` or a sweep."""
+
+    strategy: Literal["none", "ddp", "deepspeed"] = Field(
+        "none", description="none: one process; ddp: whole copies; deepspeed: ZeRO"
+    )
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        2, description="deepspeed shards: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters"
+    )
+    offload: Literal["none", "optimizer", "parameters"] = Field(
+        "none", description="deepspeed: keep the optimizer's shards, or those of the parameters too, in CPU memory"
+    )
+    timeout_s: Count = Field(600, description="a rank waits this long for the others before it gives up [s]")
+
+    @model_validator(mode="after")
+    def _check(self) -> "ParallelConfig":
+        lowest = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]
+        if self.offload != "none" and self.strategy != "deepspeed":
+            raise ValueError(f"offload {self.offload} needs strategy: deepspeed")
+        if self.zero_stage < lowest:
+            raise ValueError(f"offload {self.offload} needs zero_stage {lowest} or higher")
+        return self
+
+
+class EvaluationConfig(Section):
+    """Measuring the policy while it trains."""
+
+    every_steps: Count = Field(20, description="training steps between evaluations")
+    at_start: bool = Field(True, description="evaluate before the first step")
+    sets: dict[str, Dataset] = Field(
+        {"dev": DatasetConfig(split="dev", size=100)},
+        description="name -> dataset; the first is `eval/accuracy`",
+    )
+    temperature: NonNegative = Field(0.0, description="0 is greedy")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="nucleus mass kept")
+    completions_per_problem: Count = Field(1, description="completions whose mean is a problem's accuracy")
+    pass_at_k: Count | None = Field(None, description="k of pass@k; completions_per_problem if null")
+    max_new_tokens: Count | None = Field(None, description="completion limit; the rollout's if null [tokens]")
+
+    @model_validator(mode="after")
+    def _check(self) -> "EvaluationConfig":
+        if self.pass_at_k is not None and self.pass_at_k > self.completions_per_problem:
+            raise ValueError(
+                f"pass@{self.pass_at_k} needs at least {self.pass_at_k} completions of a problem: raise "
+                "completions_per_problem or lower pass_at_k"
+            )
+        return self
+
+
+class CheckpointConfig(Section):
+    """What is kept on disk."""
+
+    every_steps: Count = Field(20, description="training steps between checkpoints")
+    keep_last: Count = Field(2, description="newest checkpoints kept")
+    keep_best: bool = Field(True, description="also keep the checkpoint with the best eval/accuracy")
+
+
+class TrackingConfig(Section):
+    """MLflow."""
+
+    uri: str | None = Field(None, description="tracking URI; MLFLOW_TRACKING_URI, else SQLite in the runs folder")
+    experiment: str | None = Field(None, description="experiment name; the run's or sweep's name if null")
+    offline: bool = Field(False, description="write only metrics.jsonl; `trainer upload` sends it later")
+    completions: Annotated[int, Field(ge=0)] = Field(8, description="sampled completions logged per evaluation")
+    tags: dict[str, str] = Field(default_factory=dict, description="MLflow tags of the run")
+
+
+class DiagnosticsConfig(Section):
+    """Metrics of the update by token probability."""
+
+    bands: bool = Field(True, description="advantage, gradient, entropy, KL and clipping by band of probability")
+    every_steps: Annotated[int, Field(ge=0)] = Field(
+        0, description="steps between measurements of what a step did to its tokens (a forward pass); 0 is never"
+    )
+
+
+class TrainConfig(Section):
+    """One training run."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    reward: RewardConfig = RewardConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    optim: OptimConfig = OptimConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    max_steps: Count | None = Field(None, description="training steps (rollout batches); epochs decide if null")
+    epochs: Positive = Field(1.0, description="passes over the training problems")
+    seed: int = Field(0, description="seed of data order, rollouts and random weights", ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> "TrainConfig":
+        truncated = self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0
+        if self.algorithm.importance_sampling_cap is not None and truncated:
+            raise ValueError(
+                "rollout.top_p, top_k and min_p renormalise the engine's probabilities over the tokens they keep: "
+                "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
+                "algorithm.importance_sampling_cap to null"
+            )
+        if not self.evaluation.sets:
+            raise ValueError("evaluation.sets is empty: name at least one dataset")
+        if self.checkpoint.every_steps % self.evaluation.every_steps and self.checkpoint.keep_best:
+            raise ValueError("to keep the best, make checkpoint.every_steps a multiple of evaluation.every_steps")
+        return self
+
+
+def preset_names() -> list[str]:
+    """Names of the built-in presets, for ``trainer presets`` and ``extends:``."""
+    folder = resources.files("trainer.config") / "presets"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def find_spec(spec: str, relative_to: Path = Path()) -> Path:
+    """The file behind a preset name or a path.
+
+    Raises:
+        ConfigError: neither a preset nor an existing file; names the nearest preset.
+    """
+    path = Path(spec) if Path(spec).is_absolute() else relative_to / spec
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return path
+    if spec in preset_names():
+        return Path(str(resources.files("trainer.config") / "presets" / f"{spec}.yaml"))
+    raise ConfigError(f"no preset or file named {spec}", spec, nearest(spec, preset_names()))
+
+
+def load_config(spec: str, overrides: Sequence[str] | Mapping[str, Any] = ()) -> TrainConfig:
+    """Resolve a preset name or file, its ``extends:`` chain and the overrides.
+
+    Args:
+        spec: preset name or path of a YAML file.
+        overrides: ``key=value`` strings (values in YAML) or a mapping of dotted keys to values.
+
+    Raises:
+        ConfigError: with file, line, key and the nearest valid key.
+        MissingError: a named file does not exist.
+    """
+    document = _resolve_extends(find_spec(spec), seen=())
+    config = validate(TrainConfig, document)
+    changes = overrides if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
+    return apply_overrides(config, changes) if changes else config
+
+
+def apply_overrides(config: TrainConfig, changes: Mapping[str, Any], source: str = "override") -> TrainConfig:
+    """A copy of ``config`` with dotted keys replaced, validated as a whole."""
+    data = config.model_dump(mode="json")
+    for key, value in changes.items():
+        _set_dotted(data, key, value, source)
+    return validate(TrainConfig, YamlDocument(data, {}, source))
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split ``key=value`` and read the value as YAML.
+
+    Raises:
+        ConfigError: no ``=``, or a value that is not YAML.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise ConfigError(
+            f"not an override: {text}", "command line", "write key=value, e.g. algorithm.ar_alpha=0.3"
+        )
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(f"the value of {key} is not valid YAML: {value}", "command line", "quote it") from None
+    return key, read_scalars(parsed) if parsed == value else parsed  # what is quoted stays text
+
+
+def check_key(key: str, source: str = "override") -> None:
+    """Refuse a dotted key that no field of ``TrainConfig`` has.
+
+    Raises:
+        ConfigError: names the nearest valid key.
+    """
+    parts = key.split(".")
+    model: type[BaseModel] | None = TrainConfig
+    for depth, part in enumerate(parts):
+        if model is None:
+            return  # inside a free mapping such as reward.functions
+        if part not in model.model_fields:
+            valid = [".".join([*parts[:depth], name]) for name in model.model_fields]
+            if depth == 0 or model is TrainConfig:
+                valid = dotted_keys()
+            raise ConfigError(f"unknown key {key}", f"{source}, key {key}", nearest(key, valid))
+        annotation = model.model_fields[part].annotation
+        model = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def dotted_keys(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[str]:
+    """All dotted keys of the configuration that hold a value."""
+    keys: list[str] = []
+    for name, info in model.model_fields.items():
+        nested = info.annotation
+        if isinstance(nested, type) and issubclass(nested, Section):
+            keys += dotted_keys(nested, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def value_of(config: TrainConfig, key: str) -> Any:
+    """The value of a dotted key."""
+    return reduce(getattr, key.split("."), config)
+
+
+def save_config(config: TrainConfig, path: Path) -> None:
+    """Write the resolved configuration as YAML; running that file repeats the run."""
+    path.write_text(dump_config(config), encoding="utf-8")
+
+
+def dump_config(config: TrainConfig) -> str:
+    """The resolved configuration as YAML text."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None:
+    check_key(key, source)
+    *parents, last = key.split(".")
+    place: Any = data
+    for depth, part in enumerate(parents, start=1):
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            whole = ".".join(parents[:depth])
+            raise ConfigError(f"{key}: {whole} is one value", f"{source}, key {key}", f"set {whole} as a whole")
+    place[last] = value
+
+
+def _resolve_extends(path: Path, seen: tuple[Path, ...]) -> YamlDocument:
+    document = read_yaml(path)
+    base = document.data.pop("extends", None)
+    if base is None:
+        return document
+    if not isinstance(base, str):
+        raise ConfigError("extends must name one preset or file", document.where(("extends",)), "write one name")
+    parent = find_spec(base, relative_to=path.parent) if base.endswith((".yaml", ".yml")) else find_spec(base)
+    if parent.resolve() in (*seen, path.resolve()):
+        raise ConfigError("extends leads back to itself", document.where(("extends",)), "remove the circle")
+    below = _resolve_extends(parent, (*seen, path.resolve()))
+    return YamlDocument(_merge(below.data, document.data), {**below.lines, **document.lines}, document.source)
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        # Sections merge key by key; a free mapping (datasets, reward functions, tags) is replaced whole.
+        is_section = submodel(TrainConfig, (*path, key)) is not None and (*path, key) != (
+            "evaluation",
+            "sets",
+        )
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and is_section:
+            merged[key] = _merge(old, value, (*path, key))
+        else:
+            merged[key] = value
+    return merged

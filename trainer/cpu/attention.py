@@ -1,0 +1,225 @@
+"""Causal self-attention over packed rows of float32 models on CPUs, in batched matrix products.
+
+torch's fused kernel for CPUs knows neither shared prompts nor rows without padding, repeats the keys of grouped
+query heads and multiplies pieces of 32 queries.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from trainer.cpu.packing import Packing, Segment, pack
+
+NAME = "sdpa_or_packed"
+LONGEST_KEPT = 512  # positions: weights of longer sequences are computed again in the backward pass
+BLOCK = 64  # queries that are multiplied with all keys up to the last of them
+
+
+def use_packed_attention(model: PreTrainedModel) -> None:
+    """Let a model take packed rows, if it has torch's attention over all positions and hands it the packing.
+
+    That is tried, for which the weights must be here: ranks that load a part each (ZeRO stage 3) pad their rows.
+    """
+    layers = getattr(model.config, "layer_types", None) or ["full_attention"]
+    is_sharded = model.get_input_embeddings().weight.dim() != 2
+    if is_sharded or model.config._attn_implementation != "sdpa" or set(layers) != {"full_attention"}:
+        return
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    model.set_attn_implementation(NAME)
+    if not _takes_packing(model):
+        model.set_attn_implementation("sdpa")
+
+
+def takes_packed_rows(model: PreTrainedModel) -> bool:
+    """Whether `packed_hidden_states` works with the model."""
+    return bool(model.config._attn_implementation == NAME)
+
+
+def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
+    """The last hidden states of packed tokens, [N, H]."""
+    hidden: Tensor = model.base_model(
+        input_ids=packing.input_ids[None],
+        position_ids=packing.position_ids[None],
+        # Of four dimensions, so that no mask is made of it; a layer without the packing would see all tokens.
+        attention_mask=torch.zeros(1, 1, 1, 1),
+        use_cache=False,
+        packing=packing,
+    ).last_hidden_state
+    return hidden[0]
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    packing: Packing | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """An attention function of transformers: `packed_attention` where there is a packing, else sdpa.
+
+    A sliding window is not attended to here: such a layer goes to sdpa, where the trial at loading finds it wrong.
+    """
+    if packing is None or options.get("sliding_window") is not None:
+        output: Tensor = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )[0]
+        return output, None
+    query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
+    return packed_attention(query, key, value, scaling or query.shape[-1] ** -0.5, packing)[None], None
+
+
+def packed_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
+    """``softmax(scale query key^T) value`` over each token's past in its row, and itself.
+
+    Args:
+        query: [N, H, D].
+        key: [N, K, D], each head shared by ``H / K`` adjacent query heads.
+        value: [N, K, D].
+        scale: factor of the scores.
+        packing: which of the N tokens are whose past.
+
+    Returns:
+        [N, H, D].
+    """
+    output: Tensor = _PackedAttention.apply(query, key, value, scale, packing)  # type: ignore[no-untyped-call]
+    return output
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
+        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        kept: list[Tensor] = []
+        for segment in packing.segments:
+            padded = query.new_empty(segment.count, segment.width, *query.shape[1:])
+            queries, keys, values = _states(segment, query, key, value, scale)
+            outputs = _by_key_head(padded, key.shape[1])
+            for block, past in _blocks(segment):
+                weights = _weights(queries, keys, block, past)
+                outputs[..., block, :] = torch.bmm(weights, values[:, past]).view_as(outputs[..., block, :])
+                if any(ctx.needs_input_grad) and _keeps_weights(segment):
+                    kept.append(weights)
+            output[segment.tokens] = segment.unpad(padded)
+        ctx.save_for_backward(query, key, value, *kept)
+        ctx.scale, ctx.packing = scale, packing
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        query, key, value, *rest = ctx.saved_tensors
+        kept = iter(rest)
+        key_heads = key.shape[1]
+        grad_query = torch.empty_like(grad_output)
+        grad_key, grad_value = key.new_empty(key.shape), value.new_empty(value.shape)
+        for segment in ctx.packing.segments:
+            queries, keys, values = _states(segment, query, key, value, ctx.scale)
+            padded = segment.pad(grad_output)
+            padding = segment.padding()
+            if padding is not None:
+                padded[padding] = 0.0
+            grad_outputs = _by_key_head(padded, key_heads)
+            grad_padded = torch.empty_like(padded)
+            grad_queries = _by_key_head(grad_padded, key_heads)
+            grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
+            for block, past in _blocks(segment):
+                weights = next(kept) if _keeps_weights(segment) else _weights(queries, keys, block, past)
+                grad_rows = _rows(grad_outputs, block)
+                grad_values[:, past] += torch.bmm(weights.transpose(1, 2), grad_rows)
+                grad_weights = torch.bmm(grad_rows, values[:, past].transpose(1, 2))
+                grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+                grad_keys[:, past] += torch.bmm(grad_scores.transpose(1, 2), _rows(queries, block))
+                rows = torch.bmm(grad_scores, keys[:, past]).mul_(ctx.scale)
+                grad_queries[..., block, :] = rows.view_as(grad_queries[..., block, :])
+            grad_query[segment.tokens] = segment.unpad(grad_padded)
+            _add_past(segment, grad_keys, grad_key)
+            _add_past(segment, grad_values, grad_value)
+        return grad_query, grad_key, grad_value, None, None
+
+
+def _states(
+    segment: Segment, query: Tensor, key: Tensor, value: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scaled queries [B, K, n, T, D] of a segment's sequences; keys and values [B * K, P + T, D] of their past."""
+    queries = _by_key_head(segment.pad(query), key.shape[1]) * scale
+    return queries, _past(segment, key), _past(segment, value)
+
+
+def _past(segment: Segment, states: Tensor) -> Tensor:
+    """The states of prefix and sequence, for each sequence: [N, K, D] to [B * K, P + T, D]."""
+    prefix = states[segment.prefix].transpose(0, 1)
+    _, heads, size = states.shape
+    past = states.new_empty(segment.count, heads, segment.prefix_length + segment.width, size)
+    past[:, :, : segment.prefix_length] = prefix
+    past[:, :, segment.prefix_length :] = segment.pad(states).transpose(1, 2)
+    return past.flatten(0, 1)
+
+
+def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
+    """The opposite way of `_past`: what all sequences say of the prefix is added to it."""
+    by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
+    of_prefix, own = by_sequence.split((segment.prefix_length, segment.width), dim=2)
+    grad_states[segment.prefix] += of_prefix.sum(dim=0).transpose(0, 1)
+    grad_states[segment.tokens] = segment.unpad(own.transpose(1, 2))
+
+
+def _keeps_weights(segment: Segment) -> bool:
+    return segment.prefix_length + segment.width <= LONGEST_KEPT
+
+
+def _blocks(segment: Segment) -> Iterator[tuple[slice, slice]]:
+    """Queries of a segment's sequences, and all keys up to the last of them."""
+    for start in range(0, segment.width, BLOCK):
+        stop = min(start + BLOCK, segment.width)
+        yield slice(start, stop), slice(segment.prefix_length + stop)
+
+
+def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor:
+    """Attention weights of a block: n = H / K query heads of a key head are rows of one product.
+
+    [B * K, n * t, D] with [B * K, D, P + T], [B * K, n * t, P + T].
+    """
+    width = block.stop - block.start
+    scores = torch.bmm(_rows(queries, block), keys[:, past].transpose(1, 2))
+    future = scores.new_full((width, width), -torch.inf).triu_(1)
+    scores.view(len(keys), -1, width, past.stop)[..., past.stop - width :].add_(future)
+    return torch.softmax(scores, dim=-1)
+
+
+def _by_key_head(states: Tensor, key_heads: int) -> Tensor:
+    """[B, T, H, D] as a view by key heads: [B, K, n, T, D]."""
+    batch, length, heads, size = states.shape
+    return states.view(batch, length, key_heads, heads // key_heads, size).permute(0, 2, 3, 1, 4)
+
+
+def _rows(states: Tensor, block: slice) -> Tensor:
+    """The positions of a block, [B, K, n, T, D] to [B * K, n * t, D]."""
+    return states[..., block, :].flatten(2, 3).flatten(0, 1)
+
+
+@torch.no_grad()
+def _takes_packing(model: PreTrainedModel) -> bool:
+    """Whether packed rows give the hidden states of padded ones: all layers got the packing and the positions."""
+    vocabulary = model.get_input_embeddings().num_embeddings
+    ids = (torch.arange(3 * 7).view(3, 7) * 7 + 1) % vocabulary
+    ids[1, :4] = ids[0, :4]
+    prompt_lengths, completion_mask = torch.tensor([4, 4, 3]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    try:
+        packing = pack(ids, prompt_lengths, completion_mask)
+        packed = packed_hidden_states(model, packing)[packing.predicting]
+    except (TypeError, RuntimeError):  # it takes no further arguments, or states of other shapes
+        return False
+    rows, columns = completion_mask.nonzero(as_tuple=True)
+    padded = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    return bool(torch.allclose(packed, padded[rows, prompt_lengths[rows] + columns - 1], rtol=1e-3, atol=1e-3))

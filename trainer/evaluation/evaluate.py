@@ -1,0 +1,140 @@
+"""Measuring a policy on sets of problems."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedTokenizerBase
+
+from rewards.sandbox import RewardPool, ScoredText
+from trainer.config.schema import EvaluationConfig, RolloutConfig
+from trainer.evaluation.estimators import pass_at_k
+from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.ranks import Parallel
+from trainer.rollouts.collect import collect_rollouts, derive_seed, stop_tokens
+from trainer.rollouts.engine import RolloutEngine, SamplingParams
+from trainer.types import Problem, Rollout
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Rollouts of every evaluation set, what their scoring said, and the metrics computed from them."""
+
+    rollouts: dict[str, list[Rollout]]
+    metrics: dict[str, float]
+    scored: dict[str, list[ScoredText]]  # in the order of ``rollouts``
+
+
+def evaluate(
+    engine: RolloutEngine,
+    tokenizer: PreTrainedTokenizerBase,
+    sets: dict[str, list[Problem]],
+    evaluation: EvaluationConfig,
+    rollout: RolloutConfig,
+    rewards: RewardPool,
+    seed: int,
+    parallel: Parallel,
+) -> EvaluationResult:
+    """Answer every problem of every set ``completions_per_problem`` times.
+
+    The seeds depend on the problem alone, so that two evaluations differ by the policy and nothing else.
+    """
+    params = SamplingParams(
+        temperature=evaluation.temperature,
+        top_p=evaluation.top_p,
+        max_new_tokens=evaluation.max_new_tokens or rollout.max_new_tokens,
+        stop_token_ids=stop_tokens(rollout, tokenizer),
+    )
+    rollouts: dict[str, list[Rollout]] = {}
+    scored: dict[str, list[ScoredText]] = {}
+    count = evaluation.completions_per_problem
+    for name, problems in sets.items():
+        mine = list(enumerate(problems))[parallel.rank :: parallel.world_size]
+        groups, said = collect_rollouts(
+            engine,
+            tokenizer,
+            [problem for _, problem in mine],
+            [[derive_seed(seed, "evaluation", name, i, k) for k in range(count)] for i, _ in mine],
+            [i for i, _ in mine],
+            params,
+            rewards,
+            Stopwatch(),
+        )
+        pairs = [(group, said[g * count : (g + 1) * count]) for g, group in enumerate(groups)]
+        everyone = sorted(parallel.gather(pairs), key=lambda pair: pair[0].group_id)
+        rollouts[name] = [r for group, _ in everyone for r in group.rollouts]
+        scored[name] = [s for _, of_group in everyone for s in of_group]
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts, scored, evaluation.pass_at_k), scored)
+
+
+def evaluation_metrics(
+    rollouts: dict[str, list[Rollout]], scored: dict[str, list[ScoredText]], k: int | None = None
+) -> dict[str, float]:
+    """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
+
+    With several completions per problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added.
+
+    Args:
+        rollouts: of every set; the completions of a problem follow each other and share a ``group_id``.
+        scored: what the scoring said of each of them.
+        k: of pass@k; all completions of a problem where None.
+    """
+    failures = [s.status != "ok" for of_set in scored.values() for s in of_set]
+    metrics = {"eval/scoring_failures": _mean(failures)}
+    for index, (name, answers) in enumerate(rollouts.items()):
+        if index == 0:
+            metrics["eval/accuracy"] = _mean([r.correct for r in answers])
+            metrics["eval/reward"] = _mean([r.reward for r in answers])
+            metrics["eval/completion_length"] = _mean([len(r.completion.token_ids) for r in answers])
+            metrics["eval/truncated"] = _mean([r.completion.finish_reason == "length" for r in answers])
+            correct, completions = correct_by_problem(answers)
+            if completions.min() > 1:
+                estimates = pass_at_k(correct, completions, k or int(completions.min()))
+                metrics["eval/pass_at_k"] = float(estimates.mean())
+        else:
+            metrics[f"eval/accuracy/{name}"] = _mean([r.correct for r in answers])
+        by_difficulty: dict[str, list[bool]] = defaultdict(list)
+        for r in answers:
+            by_difficulty[r.problem.difficulty].append(r.correct)
+        if len(by_difficulty) > 1:
+            prefix = "eval/accuracy/" if index == 0 else f"eval/accuracy/{name}."
+            for difficulty, outcomes in sorted(by_difficulty.items()):
+                metrics[prefix + (difficulty or "none")] = _mean(outcomes)
+    return metrics
+
+
+def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]:
+    """Correct completions and completions of every problem, each [P]."""
+    groups = np.array([r.group_id for r in rollouts])
+    _, index = np.unique(groups, return_inverse=True)
+    correct = np.bincount(index, weights=[float(r.correct) for r in rollouts]).astype(np.int64)
+    return correct, np.bincount(index)
+
+
+def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict[str, Any]]:
+    """The first ``count`` rollouts of the first set, as rows of the table of completions."""
+    name, answers = next(iter(rollouts.items()))
+    return [
+        {
+            "set": name,
+            "problem": r.problem.problem_id,
+            "difficulty": r.problem.difficulty,
+            "prompt": r.problem.prompt + r.problem.prefill,
+            "completion": r.completion.text,
+            "answer": str(r.problem.answer),
+            "reward": r.reward,
+            "correct": r.correct,
+            "tokens": len(r.completion.token_ids),
+            "finish_reason": r.completion.finish_reason,
+        }
+        for r in answers[:count]
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,114 @@
+"""What an evaluation found, set by set and difficulty by difficulty, as rows of a table."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from rewards.sandbox import ScoredText
+from trainer.evaluation.estimators import bootstrap_interval, pass_at_k
+from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
+from trainer.types import Rollout
+
+_PLAIN_WIDTH = 160  # columns where the output is no terminal
+
+
+@dataclass(frozen=True)
+class EvaluationRow:
+    """One set, or the part of it with one difficulty or from one source."""
+
+    set: str
+    by: Literal["all", "difficulty", "source"]
+    value: str  # the difficulty or source; empty for all
+    problems: int
+    completions: int  # of all problems together
+    accuracy: float  # mean over completions: avg@n
+    low: float  # 95 % bootstrap interval of the accuracy, over problems
+    high: float
+    pass_at_k: float
+    k: int
+    reward: float
+    completion_length: float  # tokens
+    truncated: float  # share of the completions, as are the following
+    timeouts: float  # of the scoring
+    errors: float  # of the scoring
+    unparsed: float  # scored, but without a readable answer
+
+
+def evaluation_rows(result: EvaluationResult, k: int) -> list[EvaluationRow]:
+    """A row for every set, followed by one for each of its difficulties and sources where there are several."""
+    rows = []
+    for name, rollouts in result.rollouts.items():
+        pairs = list(zip(rollouts, result.scored[name], strict=True))
+        rows.append(_row(name, "all", "", pairs, k))
+        for by in ("difficulty", "source"):
+            values = sorted({getattr(r.problem, by) for r in rollouts}, key=_in_order)
+            if len(values) > 1:
+                for value in values:
+                    part = [pair for pair in pairs if getattr(pair[0].problem, by) == value]
+                    rows.append(_row(name, by, value, part, k))
+    return rows
+
+
+def _row(
+    name: str,
+    by: Literal["all", "difficulty", "source"],
+    value: str,
+    pairs: Sequence[tuple[Rollout, ScoredText]],
+    k: int,
+) -> EvaluationRow:
+    rollouts = [rollout for rollout, _ in pairs]
+    scored = [said for _, said in pairs]
+    correct, completions = correct_by_problem(rollouts)
+    low, high = bootstrap_interval(correct / completions)
+    return EvaluationRow(
+        set=name,
+        by=by,
+        value=value,
+        problems=len(correct),
+        completions=len(pairs),
+        accuracy=float((correct / completions).mean()),
+        low=low,
+        high=high,
+        pass_at_k=float(pass_at_k(correct, completions, k).mean()),
+        k=k,
+        reward=math.fsum(r.reward for r in rollouts) / len(pairs),
+        completion_length=sum(len(r.completion.token_ids) for r in rollouts) / len(pairs),
+        truncated=sum(r.completion.finish_reason == "length" for r in rollouts) / len(pairs),
+        timeouts=sum(s.status == "timeout" for s in scored) / len(pairs),
+        errors=sum(s.status == "error" for s in scored) / len(pairs),
+        unparsed=sum(s.status == "ok" and not s.score.parsed for s in scored) / len(pairs),
+    )
+
+
+def print_rows(rows: Sequence[EvaluationRow], completions_per_problem: int) -> None:
+    """Print the table."""
+    several = completions_per_problem > 1
+    table = Table(box=None, pad_edge=False)
+    table.add_column("set", no_wrap=True)
+    table.add_column("part", no_wrap=True)
+    headings = ["problems", f"avg@{completions_per_problem}" if several else "accuracy", "95 % interval"]
+    headings += [f"pass@{rows[0].k}"] if several else []
+    headings += ["length", "truncated", "unparsed", "timeouts", "errors"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        part = "all" if row.by == "all" else f"{row.by} {row.value or 'none'}"
+        cells = [str(row.problems), f"{row.accuracy:.3f}", f"{row.low:.3f} .. {row.high:.3f}"]
+        cells += [f"{row.pass_at_k:.3f}"] if several else []
+        cells += [f"{row.completion_length:.1f}"]
+        cells += [f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)]
+        table.add_row(row.set if row.by == "all" else "", part, *cells)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    console.print(table)
+
+
+def _in_order(value: str) -> tuple[float, str]:
+    """Numbers by size (bands by their lower end), words after them."""
+    head = value.split("-")[0]
+    return (float(head), value) if head.replace(".", "", 1).isdigit() else (math.inf, value)

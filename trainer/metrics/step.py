@@ -1,0 +1,130 @@
+"""The metrics of a training step, computed from what its stages already have."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rewards.sandbox import ScoredText
+from trainer.algorithm.isolation import low_probability_tokens
+from trainer.algorithm.loss import importance_weights
+from trainer.algorithm.update import UpdateStatistics, kl_sum
+from trainer.config.schema import AlgorithmConfig
+from trainer.errors import RewardError
+from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.ranks import Parallel
+from trainer.types import RolloutGroup, TrainBatch
+
+
+def rollout_metrics(
+    groups: Sequence[RolloutGroup], scored: Sequence[ScoredText], parallel: Parallel
+) -> dict[str, float]:
+    """``rollout/*`` and ``reward/*`` of the step's completions, over all ranks."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]
+    spread = rewards.std(dim=1) if rewards.shape[1] > 1 else torch.zeros(len(groups))
+    of_groups = _mean_over_ranks(
+        {"rollout/reward_std": float(spread.sum()), "rollout/silent_groups": float((spread == 0).sum())},
+        len(groups),
+        parallel,
+    )
+    sums: dict[str, float] = defaultdict(float)
+    sums["rollout/reward"] = float(rewards.sum())
+    sums["rollout/accuracy"] = sum(r.correct for r in rollouts)
+    sums["rollout/completion_length"] = sum(len(r.completion.token_ids) for r in rollouts)
+    sums["rollout/truncated"] = sum(r.completion.finish_reason == "length" for r in rollouts)
+    sums["reward/timeouts"] = sum(s.status == "timeout" for s in scored)
+    sums["reward/errors"] = sum(s.status == "error" for s in scored)
+    sums["reward/format_failures"] = sum(not s.score.parsed for s in scored)
+    for r in rollouts:
+        for part, value in r.reward_breakdown.items():
+            sums[f"reward/component/{part}"] += value
+    return of_groups | _mean_over_ranks(sums, len(rollouts), parallel)
+
+
+def check_reward_failures(metrics: Mapping[str, float], scored: Sequence[ScoredText], max_rate: float) -> None:
+    """Stop a run whose rewards are mostly failures of the scoring.
+
+    Raises:
+        RewardError: more than ``max_rate`` of the completions timed out or raised; quotes the first message.
+    """
+    rate = metrics["reward/timeouts"] + metrics["reward/errors"]
+    if rate > max_rate:
+        first = next((s.message for s in scored if s.status != "ok"), "see the other ranks")
+        raise RewardError(
+            f"scoring failed for {rate:.0%} of the completions (reward.max_failure_rate {max_rate:.0%}): {first}",
+            "reward.functions",
+            "mend the reward function, or raise reward.timeout_s or reward.memory_mb",
+        )
+
+
+def batch_metrics(
+    batch: TrainBatch, entropies: Tensor, algorithm: AlgorithmConfig, parallel: Parallel
+) -> dict[str, float]:
+    """Metrics of the policy before its update, as means over completion tokens of all ranks.
+
+    Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalised over those kept and
+    the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the mismatch.
+    """
+    mask = batch.completion_mask
+    engine_log_ratio = (batch.old_logprobs - batch.rollout_logprobs) * mask
+    engine_difference = engine_log_ratio.abs()
+    sums = {
+        "policy/entropy": float((entropies * mask).sum()),
+        "policy/advantage_abs": float((batch.advantages.abs() * mask).sum()),
+        "policy/mean_probability": float((batch.old_logprobs.exp() * mask).sum()),
+        "rollout/engine_logprob_diff": float(engine_difference.sum()),
+        "rollout/engine_ratio": float((engine_log_ratio.exp() * mask).sum()),
+        "rollout/engine_ratio_above_2": float((engine_log_ratio > math.log(2)).sum()),
+    }
+    weights = importance_weights(batch.old_logprobs, batch.rollout_logprobs, algorithm)
+    if weights is not None:
+        cut_at = algorithm.importance_sampling_cap if algorithm.importance_sampling_level == "token" else 0.0
+        sums["rollout/importance_cut"] = float(((weights == cut_at) * mask).sum())
+    if batch.ref_logprobs is not None:
+        sums["policy/kl"] = float(kl_sum(batch, algorithm))
+    if algorithm.lopti_eta > 0:
+        low = low_probability_tokens(batch.old_logprobs, mask, algorithm.lopti_eta)
+        sums["policy/low_token_share"] = float(low.sum())
+    metrics = _mean_over_ranks(sums, float(mask.sum()), parallel)
+    largest = max(parallel.gather([float(engine_difference.max())]))
+    return metrics | {"rollout/engine_logprob_diff_max": largest}
+
+
+def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) -> dict[str, float]:
+    """Metrics of the step's optimizer steps; token shares are over the tokens updated on all ranks."""
+    sums = {
+        "policy/clip_fraction": statistics.tokens["clipped"],
+        "policy/dual_clip_fraction": statistics.tokens["dual_clipped"],
+        "policy/approx_kl": statistics.tokens["approx_kl"],
+    }
+    updates = max(1, statistics.updates)
+    return _mean_over_ranks(sums, statistics.tokens["tokens"], parallel) | {
+        "policy/loss": statistics.loss / updates,
+        "policy/ratio_max": max(parallel.gather([statistics.ratio_max])),
+        "optim/grad_norm": statistics.grad_norm / updates,
+        "optim/lr": lr,
+        "optim/updates": float(statistics.updates),
+    }
+
+
+def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:
+    """Seconds of every phase (the slowest rank's) and completion tokens per second of all ranks."""
+    names = sorted(stopwatch.seconds)
+    slowest = [
+        max(values) for values in zip(*parallel.gather([[stopwatch.seconds[n] for n in names]]), strict=True)
+    ]
+    metrics = {f"time/{name}": seconds for name, seconds in zip(names, slowest, strict=True)}
+    tokens = sum(parallel.gather([float(batch.completion_mask.sum())]))
+    return metrics | {"time/tokens_per_s": tokens / metrics["time/step"]}
+
+
+def _mean_over_ranks(sums: Mapping[str, float], count: float, parallel: Parallel) -> dict[str, float]:
+    totals: dict[str, float] = defaultdict(float)
+    for part in parallel.gather([{**sums, "": float(count)}]):
+        for name, value in part.items():
+            totals[name] += value
+    total_count = max(totals.pop(""), 1.0)
+    return {name: value / total_count for name, value in totals.items()}

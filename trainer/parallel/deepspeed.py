@@ -1,0 +1,250 @@
+"""Ranks that share one model's state through DeepSpeed's ZeRO, stages 0 to 3."""
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from trainer.config.schema import TrainConfig
+from trainer.parallel.ranks import DistributedParallel, reset_accelerate
+
+
+class DeepSpeedParallel(DistributedParallel):
+    """One of several ranks under ZeRO [arXiv:1910.02054].
+
+    Stage 0 is data parallelism with float32 master weights in the module. From stage 1 on the master weights are
+    in the optimizer, and a rank holds its part of them: a checkpoint then has one file per rank and is read by as
+    many ranks as wrote it. At stage 3 the parameters are in parts too, from the moment they are loaded.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config)
+        self.stage = config.parallel.zero_stage
+        self.shards_parameters = self.stage == 3
+        self.shards_optimizer = self.stage > 0
+        self._engines: list[Any] = []
+        self._policy: Any = None
+        self._accelerator = _accelerator(zero_config(config, self.device))
+        assert self._accelerator.num_processes == self.world_size, "accelerate sees another number of ranks"
+
+    @override
+    def stored_dtype(self, compute_dtype: torch.dtype) -> torch.dtype:
+        return compute_dtype if self.shards_optimizer else torch.float32
+
+    @override
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(model)
+        with redirect_stdout(sys.stderr):  # stage 1 in bfloat16 prints its memory
+            engine, _ = self._accelerator.prepare(model, optimizer)
+        self._keep(engine)
+        self._policy = engine
+        return engine, engine.optimizer
+
+    @override
+    def prepare_frozen(self, model: nn.Module) -> nn.Module:
+        if not self.shards_parameters:
+            return model
+        import deepspeed
+
+        settings = dict(self._accelerator.deepspeed_plugin.deepspeed_config)
+        settings["zero_optimization"] = settings["zero_optimization"] | _bucket_sizes(model)
+        engine, *_ = deepspeed.initialize(model=model, config=settings)
+        self._keep(engine)
+        frozen: nn.Module = engine
+        return frozen
+
+    @override
+    def microbatch(self, model: Any, is_last: bool) -> AbstractContextManager[None]:
+        model.set_gradient_accumulation_boundary(is_last)
+        return nullcontext()
+
+    @override
+    def backward(self, loss: Tensor) -> None:
+        self._policy.backward(loss * self.world_size)
+
+    @override
+    def step(self, model: Any, optimizer: Any, max_grad_norm: float) -> float:
+        if self.stage == 0:
+            norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
+            if math.isfinite(norm):
+                model.step()
+            else:
+                model.zero_grad()
+            return norm
+        model.step()  # leaves the weights alone where the norm is not finite, and reports inf
+        return float(model.get_global_grad_norm())
+
+    @override
+    def full_parameters(self, model: Any) -> AbstractContextManager[None]:
+        return _gathered(model) if self.shards_parameters else nullcontext()
+
+    @override
+    def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
+        if not self.shards_parameters:
+            return super().weights(causal_lm)
+        from deepspeed.runtime.zero import GatheredParameters
+
+        whole: dict[int, Tensor] = {}  # by parameter, so that tied weights stay one tensor
+        weights = {}
+        for name, tensor in causal_lm.state_dict(keep_vars=True).items():
+            if id(tensor) not in whole:
+                with GatheredParameters([tensor]):
+                    whole[id(tensor)] = tensor.detach().to("cpu", copy=True) if self.is_main else torch.empty(0)
+            weights[name] = whole[id(tensor)]
+        return weights if self.is_main else {}
+
+    @override
+    def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
+        if not self.shards_optimizer:
+            return super().training_tensors(causal_lm, optimizer)
+        tensors: dict[str, Tensor] = {}
+        for index, master in enumerate(self._masters(optimizer)):
+            parts = {"weights": master.detach(), **optimizer.optimizer.state[master]}
+            tensors |= {f"{index}/{key}": part.cpu().contiguous() for key, part in parts.items()}
+        return tensors
+
+    @override
+    def load_training_tensors(
+        self, folder: Path, causal_lm: PreTrainedModel, optimizer: Any, tensors: dict[str, Tensor]
+    ) -> None:
+        if not self.shards_optimizer:
+            super().load_training_tensors(folder, causal_lm, optimizer, tensors)
+            return
+        masters, state = self._masters(optimizer), optimizer.optimizer.state
+        for name, tensor in tensors.items():
+            index, key = name.split("/")
+            master = masters[int(index)]
+            if key == "weights":
+                master.data.copy_(tensor)
+            else:
+                state[master][key] = tensor.to(master.device)
+        self._publish_masters(optimizer)
+
+    @override
+    def close(self) -> None:
+        from deepspeed.runtime.zero import parameter_offload
+        from transformers.integrations import unset_hf_deepspeed_config
+
+        for engine in self._engines:
+            engine.destroy()
+        self._engines.clear()
+        self._policy = None
+        parameter_offload.FWD_MODULE_STACK.clear()  # it would keep every model of a process alive
+        unset_hf_deepspeed_config()
+        super().close()
+
+    def _keep(self, engine: Any) -> None:
+        self._engines.append(engine)
+        if self.shards_parameters:
+            from deepspeed.runtime.zero import register_external_parameter
+
+            # The head uses the output embedding without being its owner.
+            head = engine.module.head
+            for parameter in head.output_embeddings.parameters():
+                register_external_parameter(head, parameter)
+
+    def _masters(self, optimizer: Any) -> list[Tensor]:
+        """The rank's flat float32 master weights."""
+        if self.shards_parameters:
+            masters: list[Tensor] = optimizer.fp32_partitioned_groups_flat
+            return masters
+        return [master for group in optimizer.optimizer.param_groups for master in group["params"]]
+
+    def _publish_masters(self, optimizer: Any) -> None:
+        """Write the master weights into the module's parameters, on all ranks."""
+        if not self.shards_parameters:
+            optimizer.update_lp_params()
+            return
+        for index in range(len(optimizer.fp16_groups)):
+            optimizer._reassign_or_swap_out_partitioned_parameters(index)
+        if optimizer.persistent_parameters:
+            optimizer.persistent_parameters[0].partition(optimizer.persistent_parameters)
+        optimizer.checkpoint_event_epilogue()
+
+
+def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
+    """DeepSpeed's configuration for a run."""
+    parallel = config.parallel
+    host = {"device": "cpu", "pin_memory": device.type == "cuda"}
+    zero: dict[str, Any] = {"stage": parallel.zero_stage}
+    if parallel.offload != "none":
+        zero["offload_optimizer"] = host
+    if parallel.offload == "parameters":
+        zero["offload_param"] = host
+    settings: dict[str, Any] = {
+        # Microbatches differ in number and size: the boundary of a step is set by hand.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        # Stage 0 would clip without telling the norm.
+        "gradient_clipping": config.optim.max_grad_norm if parallel.zero_stage > 0 else 0.0,
+        "zero_optimization": zero,
+        # torch's fused AdamW is as fast on a CPU as the extension that would have to be compiled.
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": False},
+    }
+    if config.model.dtype == "bfloat16" and parallel.zero_stage > 0:
+        settings["bf16"] = {"enabled": True, "check_grad_overflow": True}
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
+        settings["communication_data_type"] = "fp32"
+    return settings
+
+
+def _accelerator(settings: dict[str, Any]) -> Any:
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    import deepspeed
+    from accelerate import Accelerator
+    from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
+
+    # DeepSpeed calls collectives by names that torch is giving up, thousands of times.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    # Shared-memory reductions between CPU ranks would compile an extension for more than a minute.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    reset_accelerate()
+    os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # what a launcher's file says about ZeRO is not asked
+    group = InitProcessGroupKwargs(backend="nccl" if torch.cuda.is_available() else "gloo")
+    return Accelerator(
+        mixed_precision="no",
+        deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings),
+        kwargs_handlers=[group],
+    )
+
+
+def _bucket_sizes(model: Any) -> dict[str, int]:
+    """Bucket sizes and the size up to which parameters stay whole at stage 3, in elements."""
+    width = model.causal_lm.config.get_text_config().hidden_size
+    return {
+        "reduce_bucket_size": width * width,
+        "stage3_prefetch_bucket_size": int(0.9 * width * width),
+        "stage3_param_persistence_threshold": 10 * width,
+    }
+
+
+@contextmanager
+def _gathered(engine: Any) -> Iterator[None]:
+    """Gather all parameters and let the modules be called without the hooks that fetch and release them.
+
+    With the hooks a module would give its parameters up after every call, and fetching them again is a collective
+    that ranks generating different numbers of tokens cannot share.
+    """
+    from deepspeed.runtime.zero import GatheredParameters
+
+    offload = engine.optimizer.parameter_offload
+    with GatheredParameters(list(engine.module.parameters())):
+        for parameter in engine.module.parameters():
+            parameter.ds_active_sub_modules.clear()
+        for hook in [*offload.forward_hooks, *offload.backward_hooks]:
+            hook.remove()
+        offload.forward_hooks, offload.backward_hooks = [], []
+        try:
+            yield
+        finally:
+            offload._register_deepspeed_module(engine.module)

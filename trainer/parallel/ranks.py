@@ -1,0 +1,248 @@
+"""The ranks of one training run: who they are, and the few things they do together."""
+
+import os
+import socket
+import sys
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from itertools import chain, zip_longest
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from trainer.config.schema import TrainConfig, dotted_keys, value_of
+from trainer.errors import ConfigError
+from trainer.policy.state import load_optimizer_tensors, load_weights, optimizer_tensors
+
+_ABSENT = object()
+
+
+class Parallel:
+    """One process that trains alone.
+
+    A subclass is one rank of several. What is summed, gathered or prepared here is a collective: all ranks call
+    it, in the same order.
+    """
+
+    rank = 0
+    world_size = 1
+    shards_parameters = False  # whether a rank holds only a part of every parameter
+    shards_optimizer = False  # whether a rank holds only a part of the optimizer's state
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or local_device()
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes files, metrics and progress."""
+        return self.rank == 0
+
+    def stored_dtype(self, compute_dtype: torch.dtype) -> torch.dtype:
+        """The dtype in which the policy is loaded: float32 where the module itself holds the master weights."""
+        return torch.float32
+
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        """Wrap the policy and its optimizer for this kind of parallelism."""
+        return model, optimizer
+
+    def prepare_frozen(self, model: nn.Module) -> nn.Module:
+        """Wrap a model that is only read: the reference."""
+        return model
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The tensor added over all ranks."""
+        return tensor
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        return flag
+
+    def gather(self, items: list[Any]) -> list[Any]:
+        """The items of all ranks, on every rank: the first of every rank in rank order, the second, ...
+
+        Prompts are dealt to the ranks like cards, so this is the order of the prompts.
+        """
+        return items
+
+    def microbatch(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+        """A context for forward and backward of a microbatch; gradients are reduced in the last one of a step."""
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss that is already normalised over all ranks."""
+        loss.backward()
+
+    def step(self, model: nn.Module, optimizer: Any, max_grad_norm: float) -> float:
+        """Clip the gradient, take one optimizer step, and return the gradient norm before clipping.
+
+        Where the norm is not finite the weights stay as they are.
+        """
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
+        if norm == norm and norm != float("inf"):
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def full_parameters(self, model: nn.Module) -> AbstractContextManager[None]:
+        """A context in which every parameter of a prepared model is whole on this rank, to be read."""
+        return nullcontext()
+
+    def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
+        """The policy's whole weights by name; empty on ranks other than 0 where they had to be gathered."""
+        weights: dict[str, Tensor] = causal_lm.state_dict()
+        return weights
+
+    def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
+        """What this rank must save besides the weights to go on training."""
+        return optimizer_tensors(causal_lm, optimizer)
+
+    def load_training_tensors(
+        self, folder: Any, causal_lm: PreTrainedModel, optimizer: Any, tensors: dict[str, Tensor]
+    ) -> None:
+        """Restore the weights of a checkpoint folder and what `training_tensors` returned."""
+        load_weights(folder, causal_lm)
+        load_optimizer_tensors(causal_lm, optimizer, tensors)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+
+    def close(self) -> None:
+        """Let go of models; the processes stay connected for the next run."""
+
+
+class DistributedParallel(Parallel):
+    """One of several ranks with a whole copy of the model each (DistributedDataParallel)."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(local_device())
+        join_ranks(config.parallel.timeout_s, self.device)
+        self.rank = torch.distributed.get_rank()
+        self.world_size = torch.distributed.get_world_size()
+        check_same_config(config, self)
+
+    @override
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        from accelerate import Accelerator
+        from accelerate.utils import DistributedDataParallelKwargs
+
+        reset_accelerate()
+        # Buffers (rotary frequencies) never change: broadcasting them would be a collective in every forward.
+        options = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
+        accelerator = Accelerator(cpu=self.device.type == "cpu", mixed_precision="no", kwargs_handlers=[options])
+        assert accelerator.num_processes == self.world_size, "accelerate sees another number of ranks"
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            return accelerator.prepare_model(model), optimizer
+
+    @override
+    def sum(self, tensor: Tensor) -> Tensor:
+        total = tensor.detach().clone().to(self.device)
+        torch.distributed.all_reduce(total)
+        return total.to(tensor.device)
+
+    @override
+    def any(self, flag: bool) -> bool:
+        return bool(self.sum(torch.tensor(float(flag), device=self.device)) > 0)
+
+    @override
+    def gather(self, items: list[Any]) -> list[Any]:
+        parts: list[list[Any]] = [[] for _ in range(self.world_size)]
+        torch.distributed.all_gather_object(parts, items)
+        dealt = chain.from_iterable(zip_longest(*parts, fillvalue=_ABSENT))
+        return [item for item in dealt if item is not _ABSENT]
+
+    @override
+    def microbatch(self, model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+        if is_last:
+            return nullcontext()
+        context: AbstractContextManager[None] = model.no_sync()  # type: ignore[operator]
+        return context
+
+    @override
+    def backward(self, loss: Tensor) -> None:
+        # The gradients of the ranks are averaged, and the loss is already divided by the totals of all ranks.
+        (loss * self.world_size).backward()
+
+    @override
+    def barrier(self) -> None:
+        self.sum(torch.zeros((), device=self.device))
+
+    @override
+    def close(self) -> None:
+        reset_accelerate()
+
+
+def local_device() -> torch.device:
+    """The GPU of this rank where there is one, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def join_ranks(timeout_s: float, device: torch.device) -> None:
+    """Connect this process with the others, once in its life; a process without any becomes a world of one."""
+    if torch.distributed.is_initialized():
+        return
+    if "RANK" not in os.environ:
+        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        os.environ["MASTER_PORT"] = str(_free_port())
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        backend = "nccl"
+    torch.distributed.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+
+
+def leave_ranks() -> None:
+    """Disconnect this process from the others, at its end."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def end_rank(code: int) -> NoReturn:
+    """End this process with an exit code, after `leave_ranks` where the others can be taken leave of.
+
+    gloo's threads can outlive the interpreter's orderly shutdown and abort it ("terminate called without an
+    active exception"), which would make a failure of a finished run.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def reset_accelerate() -> None:
+    """Make accelerate forget the strategy of the run before; the process group stays."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
+    """Refuse to train one model with several configurations.
+
+    Raises:
+        ConfigError: on every rank, naming the first key that differs and its values.
+    """
+    values = {key: value_of(config, key) for key in dotted_keys()}
+    everyone: list[dict[str, Any]] = parallel.gather([values])
+    for rank, theirs in enumerate(everyone):
+        for key, value in theirs.items():
+            if value != everyone[0][key]:
+                raise ConfigError(
+                    f"{key} is {everyone[0][key]!r} on rank 0 but {value!r} on rank {rank}",
+                    key,
+                    "start every rank with the same configuration",
+                )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

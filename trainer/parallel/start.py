@@ -1,0 +1,39 @@
+"""The ranks of a run, as its configuration and its launcher say."""
+
+import importlib.util
+import os
+
+from trainer.config.schema import TrainConfig
+from trainer.errors import ConfigError, MissingError
+from trainer.parallel.ranks import DistributedParallel, Parallel
+
+
+def make_parallel(config: TrainConfig) -> Parallel:
+    """The rank this process is, as RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say.
+
+    torchrun and `accelerate launch` set them; whoever starts ranks otherwise sets them before torch is imported.
+    Collective: all ranks call it with the same configuration. May be called again for the next run of a process.
+
+    Raises:
+        ConfigError: several processes without a strategy, or ranks with different configurations.
+        MissingError: DeepSpeed is asked for where it is not installed.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    strategy = config.parallel.strategy
+    if strategy == "none" and world_size > 1:
+        raise ConfigError(
+            f"{world_size} processes were started, but parallel.strategy is none",
+            "parallel.strategy",
+            "add parallel.strategy=ddp or parallel.strategy=deepspeed, or start one process",
+        )
+    if strategy == "deepspeed":
+        if importlib.util.find_spec("deepspeed") is None:
+            raise MissingError(
+                "DeepSpeed is not installed",
+                "parallel.strategy",
+                "pip install deepspeed, or parallel.strategy=ddp",
+            )
+        from trainer.parallel.deepspeed import DeepSpeedParallel  # takes seconds to import
+
+        return DeepSpeedParallel(config)
+    return DistributedParallel(config) if world_size > 1 else Parallel()

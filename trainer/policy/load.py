@@ -1,0 +1,141 @@
+"""Loading the policy: a Hugging Face causal language model and its tokenizer."""
+
+import os
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from trainer.config.schema import ModelConfig
+from trainer.cpu.attention import use_packed_attention
+from trainer.cpu.onednn import use_onednn
+from trainer.cpu.rms_norm import use_rms_norm
+from trainer.errors import ConfigError, MissingError
+from trainer.policy.tiny import ensure_tiny_policy
+
+TINY = "tiny"
+
+# Bars for shards that load in a second would stand between the lines of a run.
+disable_progress_bar()
+if not torch.cuda.is_available():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed warns about every start without it
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with a padding token.
+
+    Raises:
+        MissingError: no such folder or hub name, or no tokenizer in it.
+        ConfigError: the tokenizer has no EOS token, so completions could not end.
+    """
+    source = model_source(config)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise _load_error("tokenizer", config, error) from error
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(
+            f"the tokenizer of {config.name_or_path} has no EOS token",
+            "model.name_or_path",
+            "add eos_token to its tokenizer_config.json",
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model with its weights on ``device``, dropout off.
+
+    Only safetensors weights are read and no code from the model folder is run unless ``trust_remote_code`` says
+    so.
+
+    Raises:
+        MissingError: the folder, the hub name or the weights do not exist.
+    """
+    source = model_source(config)
+    options = {
+        "revision": config.revision,
+        "trust_remote_code": config.trust_remote_code,
+        "attn_implementation": config.attn_implementation,
+        "dtype": dtype,
+    }
+    try:
+        if config.random_weights:
+            revision = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+            shape = AutoConfig.from_pretrained(source, **revision)
+            with torch.device(device):
+                model = AutoModelForCausalLM.from_config(
+                    shape, dtype=dtype, attn_implementation=config.attn_implementation
+                )
+        else:
+            model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise _load_error("model", config, error) from error
+    _disable_dropout(model)
+    if device.type == "cpu":
+        use_onednn(model)
+        use_rms_norm(model)
+        if dtype == torch.float32:
+            use_packed_attention(model)
+    if config.gradient_checkpointing:
+        model.train()  # layers recompute their activations in training mode only
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.to(device)
+
+
+def model_source(config: ModelConfig) -> str:
+    """What `from_pretrained` is given: the embedded policy's folder, a folder, or a hub name.
+
+    Raises:
+        MissingError: a path that does not exist or holds no config.json.
+    """
+    name = config.name_or_path
+    if name == TINY:
+        return str(ensure_tiny_policy())
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise MissingError(
+                f"no config.json in {folder}", "model.name_or_path", "give a folder saved by save_pretrained"
+            )
+        return str(folder)
+    if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
+        raise MissingError(f"no such model folder: {name}", "model.name_or_path", "check the path")
+    return name
+
+
+def check_weights(config: ModelConfig) -> None:
+    """Refuse a local model folder without safetensors weights, before anything is started.
+
+    Raises:
+        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder.
+    """
+    source = Path(model_source(config))
+    if source.is_dir() and not config.random_weights and not list(source.glob("*.safetensors")):
+        raise MissingError(
+            f"no safetensors weights in {source}",
+            "model.name_or_path",
+            "save the model with save_pretrained(safe_serialization=True)",
+        )
+
+
+def _disable_dropout(model: PreTrainedModel) -> None:
+    # A dropped activation would make old log-probabilities and the first update differ.
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+
+
+def _load_error(what: str, config: ModelConfig, error: Exception) -> MissingError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return MissingError(
+        f"cannot load the {what} of {config.name_or_path}: {reason}",
+        "model.name_or_path",
+        "give a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
+    )

@@ -1,0 +1,202 @@
+"""The embedded policy: a Qwen2 of about 110,000 parameters that half knows how to solve small puzzles.
+
+It is warm-started once by supervised learning on the demonstrations of `trainer.policy.tiny_teacher` and kept in a
+cache, so that sweeps run end to end on a laptop.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+
+from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
+from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt, generate
+
+_FINGERPRINT_EXAMPLES = 16
+_IGNORED = -100  # label of positions without a loss
+
+
+@dataclass(frozen=True)
+class TinyRecipe:
+    """How the embedded policy is made; every field is part of the cache key."""
+
+    seed: int = 0
+    people: tuple[int, ...] = (2, 3)
+    puzzles: int = 12000
+    value_error: float = 0.12
+    verdict_error: float = 0.01
+    width: int = 64
+    layers: int = 2
+    heads: int = 2  # of 32: vLLM has no CPU kernels for heads of 16
+    feed_forward: int = 176
+    embedding_std: float = 0.25
+    residual_scale: float = 0.1
+    steps: int = 1500
+    batch_size: int = 16
+    lr: float = 4e-3
+    betas: tuple[float, float] = (0.9, 0.98)
+    decay_share: float = 0.4  # of the steps, at the end, with linearly falling learning rate
+
+
+def ensure_tiny_policy(cache_dir: Path | None = None, recipe: TinyRecipe | None = None) -> Path:
+    """The folder of the warm-started policy (safetensors and tokenizer), made on first use.
+
+    Args:
+        cache_dir: where policies are kept; ``$LOPTUNE_CACHE`` or ``~/.cache/loptune`` if None.
+        recipe: how to make it. Another recipe, vocabulary or teacher gets another folder.
+
+    Processes that ask at the same time wait for the first one. An interrupted run leaves no folder.
+    """
+    recipe = recipe or TinyRecipe()
+    cache = cache_dir or Path(os.environ.get("LOPTUNE_CACHE") or Path.home() / ".cache" / "loptune")
+    folder = cache / f"tiny-{fingerprint(recipe)}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_suffix(".lock")):
+        if not folder.is_dir():
+            unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
+            try:
+                model, tokenizer = warm_start(recipe)
+                model.save_pretrained(unfinished)
+                tokenizer.save_pretrained(unfinished)
+                unfinished.chmod(0o755)  # mkdtemp's folders are for the user alone
+                unfinished.rename(folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+def fingerprint(recipe: TinyRecipe) -> str:
+    """Hash of the recipe, the vocabulary and the first demonstrations, which stand for teacher and puzzles."""
+    content = [asdict(recipe), vocabulary(), demonstrations(recipe, _FINGERPRINT_EXAMPLES)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
+    """Pairs of prompt (prefill included) and completion (end token included)."""
+    rng = random.Random(recipe.seed)
+    return [
+        (
+            compact_prompt(puzzle) + PREFILL,
+            demonstration(puzzle, rng, recipe.value_error, recipe.verdict_error) + END,
+        )
+        for puzzle in generate("train", recipe.people, count, recipe.seed)
+    ]
+
+
+def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
+    """Train the policy from scratch on one thread; the global random state is left as it was."""
+    started = time.monotonic()
+    _report(f"making the tiny policy: {recipe.steps} supervised steps, about a minute, only once")
+    tokenizer = build_tokenizer()
+    with torch.random.fork_rng(devices=[]), _one_thread():
+        torch.manual_seed(recipe.seed)
+        model = _initial_model(recipe, tokenizer)
+        batches = _batches(recipe, tokenizer)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=recipe.betas, weight_decay=0.0)
+        for step in range(recipe.steps):
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.lr * min(1.0, (1 - step / recipe.steps) / recipe.decay_share)
+            loss = _loss(model, *next(batches))
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if (step + 1) % max(1, recipe.steps // 5) == 0:
+                seconds = time.monotonic() - started
+                _report(f"  step {step + 1}/{recipe.steps}, loss {loss.item():.3f}, {seconds:.0f} s")
+    return model.eval(), tokenizer
+
+
+def _initial_model(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Qwen2ForCausalLM:
+    """Random weights: linears 1 / sqrt(fan_in), outputs into the residual stream small, biases 0."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.width,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.heads,
+        intermediate_size=recipe.feed_forward,
+        tie_word_embeddings=True,
+        max_position_embeddings=1024,
+        rope_theta=10000.0,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    model = Qwen2ForCausalLM(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_tokens" in name:
+                parameter.normal_(std=recipe.embedding_std)
+            elif parameter.ndim == 2:
+                residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+                scale = recipe.residual_scale if residual else 1.0
+                parameter.normal_(std=scale / parameter.shape[1] ** 0.5)
+    return model
+
+
+def _batches(recipe: TinyRecipe, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless (input_ids, labels), [batch, T]: right-padded, of similar lengths, reshuffled every epoch."""
+    examples = []
+    for prompt, completion in demonstrations(recipe, recipe.puzzles):
+        prompt_ids, completion_ids = (tokenizer(text)["input_ids"] for text in (prompt, completion))
+        examples.append((prompt_ids + completion_ids, len(prompt_ids)))
+    rng = random.Random(recipe.seed)
+    while True:
+        rng.shuffle(examples)
+        # A stable sort keeps the order within one length random.
+        examples.sort(key=lambda example: len(example[0]))
+        groups = [examples[i : i + recipe.batch_size] for i in range(0, len(examples), recipe.batch_size)]
+        rng.shuffle(groups)
+        for group in groups:
+            length = max(len(ids) for ids, _ in group)
+            input_ids = torch.full((len(group), length), tokenizer.pad_token_id)
+            labels = torch.full((len(group), length), _IGNORED)
+            for row, (ids, prompt_length) in enumerate(group):
+                input_ids[row, : len(ids)] = torch.tensor(ids)
+                labels[row, prompt_length : len(ids)] = torch.tensor(ids[prompt_length:])
+            yield input_ids, labels
+
+
+def _loss(model: Qwen2ForCausalLM, input_ids: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of the completion tokens. Padding is on the right, where causal attention ignores it."""
+    logits = model(input_ids=input_ids[:, :-1], use_cache=False).logits
+    return nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread: the same weights whatever the number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock that ends with the process at the latest."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,142 @@
+"""What the embedded policy learns from: worked examples by a deliberately sloppy teacher.
+
+The teacher assumes roles, checks the statements one after the other and goes on to the next assumption at the
+first contradiction, like a binary counter::
+
+    <think> assume Ava knight Ben knave Ava not Ben is a knave true so false Ava knight contradiction
+    assume Ava knave ... fits</think><answer>(1) Ava is a knave
+    (2) Ben is a knave</answer>
+
+Some truth values and verdicts are wrong, and what follows builds on them. The policy imitates the errors, and
+reinforcement learning has something to remove.
+"""
+
+import itertools
+import random
+
+from tokenizers import AddedToken
+from transformers import Qwen2Tokenizer
+
+from trainer.problems.tasks.knights_knaves import NAMES, PREFILL, Puzzle, Statement, role_statement
+
+PAD, UNKNOWN, END = "<pad>", "<unk>", "<|end|>"
+_TAGS = (PREFILL, "</think>", "<answer>", "</answer>")
+_NUMBERS = tuple(f"({number})" for number in range(1, 9))
+_WORDS = (":", ",", ";", "says", "not", "and", "or", "iff", "if", "then", "(", ")")
+_WORKINGS = ("assume", "true", "false", "so true", "so false", "fits", "contradiction")
+_OPERATOR_WORDS = {"and": "and", "or": "or", "<=>": "iff", "->": "then"}
+
+
+def vocabulary() -> list[str]:
+    """All tokens, in the order of their ids.
+
+    Words carry the space in front of them, so that decoding is mere concatenation.
+    """
+    names = [f" {name}" for name in NAMES]
+    roles = [
+        f" {say(name, knight)}" for say in (role_statement, _assumed) for name in NAMES for knight in (True, False)
+    ]
+    return [
+        PAD,
+        UNKNOWN,
+        END,
+        *_TAGS,
+        "\n",
+        *_NUMBERS,
+        "people",
+        *(f" {word}" for word in (*_WORDS, *_WORKINGS)),
+        *names,
+        *roles,
+    ]
+
+
+def build_tokenizer() -> Qwen2Tokenizer:
+    """A word-level tokenizer in which a whole role statement (`` Ava is a knight``) is one token.
+
+    `AutoTokenizer` loads every Qwen2 folder as Qwen2Tokenizer, whose byte-level BPE would cut the words. So all
+    words are added tokens, which are matched before BPE (longest first); text outside the vocabulary is dropped.
+    """
+    tokens = vocabulary()
+    tokenizer = Qwen2Tokenizer(
+        vocab={token: i for i, token in enumerate(tokens)},
+        unk_token=UNKNOWN,
+        pad_token=PAD,
+        eos_token=END,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        loptune_compact_prompts=True,
+    )
+    special = tokenizer.all_special_tokens
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens if token not in special])
+    return tokenizer
+
+
+def demonstration(puzzle: Puzzle, rng: random.Random, value_error: float, verdict_error: float) -> str:
+    """The sloppy teacher's completion of ``compact_prompt(puzzle) + PREFILL``, without the end token.
+
+    Args:
+        puzzle: what to solve; at most one operator per statement.
+        rng: draws the errors.
+        value_error: probability that the truth value of a role statement is written down wrongly.
+        verdict_error: probability that "fits" is written for "contradiction" or the other way round.
+    """
+    words: list[str] = []
+    assumption: tuple[bool, ...] = ()
+    for assumption in itertools.product((True, False), repeat=len(puzzle.names)):
+        words += ["assume", *map(_assumed, puzzle.names, assumption)]
+        for speaker, statement in enumerate(puzzle.statements):
+            checked, value = _check(puzzle, statement, assumption, rng, value_error)
+            fits = (value == assumption[speaker]) != (rng.random() < verdict_error)
+            words += [puzzle.names[speaker], *checked, _assumed(puzzle.names[speaker], assumption[speaker])]
+            words.append("fits" if fits else "contradiction")
+            if not fits:
+                break
+        else:
+            break
+    # Without any fitting assumption the last one is the answer: a guess, as good as any.
+    answer = "\n".join(
+        f"({i}) {role}" for i, role in enumerate(map(role_statement, puzzle.names, assumption), start=1)
+    )
+    return f" {' '.join(words)}</think><answer>{answer}</answer>"
+
+
+def _assumed(name: str, knight: bool) -> str:
+    """An assumed role, told apart from what somebody says."""
+    return f"{name} {'knight' if knight else 'knave'}"
+
+
+def _check(
+    puzzle: Puzzle, statement: Statement, assumption: tuple[bool, ...], rng: random.Random, error: float
+) -> tuple[list[str], bool]:
+    """The words that evaluate a statement, and the truth value they arrive at."""
+
+    def role(part: Statement) -> tuple[list[str], bool]:
+        kind, person = part
+        value = (assumption[person] == (kind == "telling-truth")) != (rng.random() < error)
+        return [role_statement(puzzle.names[person], kind == "telling-truth"), _word(value)], value
+
+    match statement:
+        case ("telling-truth" | "lying", _):
+            words, value = role(statement)
+        case ("not", part):
+            words, value = role(part)
+            words, value = ["not", *words], not value
+        case (operator, left, right):
+            left_words, left_value = role(left)
+            right_words, right_value = role(right)
+            words = [*left_words, _OPERATOR_WORDS[operator], *right_words]
+            if operator == "->":
+                words.insert(0, "if")
+            value = {
+                "and": left_value and right_value,
+                "or": left_value or right_value,
+                "->": not left_value or right_value,
+                "<=>": left_value == right_value,
+            }[operator]
+        case _:
+            raise ValueError(f"not a statement: {statement!r}")
+    return [*words, f"so {_word(value)}"], value
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"

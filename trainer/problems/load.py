@@ -1,0 +1,261 @@
+"""Problems to train on: generated, from files or from the hub, and the order they come in."""
+
+import hashlib
+import json
+import logging
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from trainer.config.schema import DataConfig, DatasetConfig
+from trainer.errors import ConfigError
+from trainer.problems.prompts import Question, as_question, build_prompt, check_template
+from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
+from trainer.problems.tasks import TASKS, Task
+from trainer.problems.tasks.knights_knaves import Puzzle, compact_prompt, generate, puzzle_from_row
+from trainer.types import Problem
+
+_log = logging.getLogger(__name__)
+
+
+def load_problems(
+    dataset: DatasetConfig | Sequence[DatasetConfig], data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[Problem]:
+    """All problems of one dataset, or of a mixture of them.
+
+    Prompts longer than ``data.max_prompt_tokens`` are dropped, and their number is logged. In a mixture each
+    source has its share by weight; every problem occurs at least once and those of small sources repeatedly.
+
+    Raises:
+        MissingError: data that are not there or cannot be read.
+        ConfigError: data of another form than the task needs, naming file, row (from 1) and column.
+    """
+    check_template(data)
+    sources = [dataset] if isinstance(dataset, DatasetConfig) else list(dataset)
+    parts = [_load(source, data, tokenizer) for source in sources]
+    return parts[0] if len(parts) == 1 else _mix(parts, [source.weight for source in sources])
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[int, ...]:
+    """Token ids of prompt and prefill, with the BOS token where the tokenizer adds one and the text has none."""
+    ids: list[int] = tokenizer.encode(problem.prompt + problem.prefill, add_special_tokens=False)
+    bos = tokenizer.bos_token_id
+    if bos is not None and ids[:1] != [bos] and tokenizer.encode("")[:1] == [bos]:
+        return (bos, *ids)
+    return tuple(ids)
+
+
+class ProblemSampler:
+    """Goes over the problems epoch by epoch; the order of an epoch follows from (seed, epoch)."""
+
+    def __init__(self, problems: Sequence[Problem], seed: int, shuffle: bool) -> None:
+        if not problems:
+            raise ValueError("no problems to sample from")
+        self._problems = list(problems)
+        self._seed = seed
+        self._shuffle = shuffle
+        self._epoch = 0
+        self._position = 0
+        self._order = self._epoch_order()
+
+    def next(self, count: int) -> list[Problem]:
+        """The next problems; after the last one of an epoch the next epoch begins."""
+        taken: list[Problem] = []
+        while len(taken) < count:
+            if self._position == len(self._order):
+                self._epoch += 1
+                self._position = 0
+                self._order = self._epoch_order()
+            upto = min(len(self._order), self._position + count - len(taken))
+            taken += [self._problems[index] for index in self._order[self._position : upto]]
+            self._position = upto
+        return taken
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, as JSON values."""
+        return {"epoch": self._epoch, "position": self._position, "problems": len(self._problems)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from a saved position.
+
+        Raises:
+            ConfigError: the position belongs to another number of problems.
+        """
+        if state["problems"] != len(self._problems):
+            raise ConfigError(
+                f"the checkpoint was made with {state['problems']} problems, now there are {len(self._problems)}",
+                "data.train",
+                "resume with the data the run began with",
+            )
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._order = self._epoch_order()
+
+    def _epoch_order(self) -> list[int]:
+        order = list(range(len(self._problems)))
+        if self._shuffle:
+            random.Random(f"{self._seed} {self._epoch}").shuffle(order)
+        return order
+
+
+def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+    check_fields(dataset)
+    if dataset.source == "generated":
+        problems = _generated(dataset, data, tokenizer)
+    else:
+        problems = _from_rows(dataset, data, tokenizer)
+    encoded = tokenizer([p.prompt + p.prefill for p in problems], add_special_tokens=False)["input_ids"]
+    added = len(encode_prompt(tokenizer, problems[0])) - len(encoded[0])
+    kept = [
+        problem
+        for problem, ids in zip(problems, encoded, strict=True)
+        if len(ids) + added <= data.max_prompt_tokens
+    ]
+    if not kept:
+        raise ConfigError(
+            f"all {len(problems)} prompts of {dataset.source} are longer than {data.max_prompt_tokens} tokens",
+            "data.max_prompt_tokens",
+            "raise it",
+        )
+    if len(kept) < len(problems):
+        _log.warning(
+            "%s: dropped %d of %d prompts longer than %d tokens",
+            dataset.source,
+            len(problems) - len(kept),
+            len(problems),
+            data.max_prompt_tokens,
+        )
+    return kept
+
+
+def _generated(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+    if data.task != "knights_knaves":
+        raise ConfigError(
+            f"only Knights-and-Knaves puzzles are generated, not task {data.task}",
+            "data.task, source",
+            "set data.task=knights_knaves or give the dataset a file or hub name as source",
+        )
+    if dataset.split not in ("train", "dev", "test"):
+        raise ConfigError(f"no generated split named {dataset.split}", "split", "use train, dev or test")
+    puzzles = generate(dataset.split, dataset.people, dataset.size, dataset.seed)  # type: ignore[arg-type]
+    problems = []
+    for puzzle in puzzles[: dataset.limit]:
+        if _wants_compact(tokenizer):
+            prompt, prefill = _compact(puzzle, data, tokenizer, "generated puzzles")
+        else:
+            prompt, prefill = build_prompt(as_question(puzzle.text), TASKS[data.task], data, tokenizer)
+        people = str(len(puzzle.names))
+        problems.append(Problem(puzzle.key, prompt, prefill, puzzle.solution_text, "generated", people))
+    return problems
+
+
+def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+    rows = read_rows(dataset)
+    task = TASKS[data.task]
+    prompt_column = need_column(rows[0], "prompt", dataset.columns, task.prompt_columns)
+    answer_column = need_column(rows[0], "answer", dataset.columns, task.answer_columns)
+    difficulty_column = find_column(rows[0], "difficulty", dataset.columns, task.difficulty_columns)
+    source_column = find_column(rows[0], "source", dataset.columns, ("data_source", "source"))
+    levels = [value_at(row, difficulty_column) if difficulty_column else None for row in rows]
+    banded = any(isinstance(level, float) and not level.is_integer() for level in levels)
+    problems = []
+    for row, level in zip(rows, levels, strict=True):
+        question, answer = _read(row, prompt_column, answer_column, task)
+        if _wants_compact(tokenizer) and data.task == "knights_knaves":
+            prompt, prefill = _compact(_row_puzzle(row), data, tokenizer, row.where(prompt_column))
+        else:
+            prompt, prefill = build_prompt(question, task, data, tokenizer)
+            if _wants_compact(tokenizer):
+                _check_vocabulary(tokenizer, prompt + prefill, row.where(prompt_column))
+        source = value_at(row, source_column) if source_column else None
+        problems.append(
+            Problem(
+                _problem_id(question, answer),
+                prompt,
+                prefill,
+                answer,
+                str(source or Path(dataset.source).stem),
+                task.difficulty(answer) if level is None else _difficulty_label(level, banded),
+            )
+        )
+    return problems
+
+
+def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple[Question, Any]:
+    asked, answer = value_at(row, prompt_column), value_at(row, answer_column)
+    for column, value in ((prompt_column, asked), (answer_column, answer)):
+        if value is None:
+            raise ConfigError("the value is empty", row.where(column), "fill it in or remove the row")
+    column = prompt_column
+    try:
+        question = as_question(asked)
+        column = answer_column
+        return question, task.read_answer(answer)
+    except ValueError as error:
+        raise ConfigError(str(error), row.where(column), "mend the row or choose another column") from error
+
+
+def _wants_compact(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer knows words instead of text (the embedded policy's says so in its config)."""
+    return bool(tokenizer.init_kwargs.get("loptune_compact_prompts"))
+
+
+def _compact(puzzle: Puzzle, data: DataConfig, tokenizer: PreTrainedTokenizerBase, where: str) -> tuple[str, str]:
+    prompt = compact_prompt(puzzle)
+    prefill = TASKS["knights_knaves"].prefill if data.prefill is None else data.prefill
+    _check_vocabulary(tokenizer, prompt + prefill, where)
+    return prompt, prefill
+
+
+def _row_puzzle(row: Row) -> Puzzle:
+    for column in ("names", "statements", "solution"):
+        if value_at(row, column) is None:
+            raise ConfigError(
+                "the embedded policy reads puzzles in their logical form, which this row lacks",
+                row.where(column),
+                "use data with names, statements and solution, or another model",
+            )
+    try:
+        return puzzle_from_row(row.values["names"], row.values["statements"], row.values["solution"])
+    except ValueError as error:
+        raise ConfigError(str(error), row.where("statements"), "mend or remove the row") from error
+
+
+def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str) -> None:
+    # A word tokenizer drops what it does not know, so only decoding shows the loss.
+    known = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False), skip_special_tokens=False)
+    if known == text:
+        return
+    present = set(known.split())
+    unknown = sorted({word for word in text.split() if word not in present})
+    raise ConfigError(
+        f"the policy's vocabulary lacks: {', '.join(unknown[:10])}",
+        where,
+        "the embedded policy knows generated puzzles only; use another model for other data",
+    )
+
+
+def _difficulty_label(level: Any, banded: bool) -> str:
+    # Measured difficulties are percentages with decimals: five bands, not a metric for every value.
+    if banded:
+        low = min(80, int(float(level) // 20) * 20)
+        return f"{low}-{low + 20}"
+    return str(int(level)) if isinstance(level, float) else str(level)
+
+
+def _problem_id(question: Question, answer: Any) -> str:
+    content = json.dumps([[dict(message) for message in question.messages], answer], sort_keys=True, default=str)
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def _mix(parts: Sequence[list[Problem]], weights: Sequence[float]) -> list[Problem]:
+    """Interleave sources by weight; the smallest mixture in which every problem occurs."""
+    shares = [weight / sum(weights) for weight in weights]
+    total = max(len(part) / share for part, share in zip(parts, shares, strict=True))
+    placed = []
+    for source, (part, share) in enumerate(zip(parts, shares, strict=True)):
+        count = max(len(part), round(total * share))
+        placed += [((index + 0.5) / count, source, part[index % len(part)]) for index in range(count)]
+    return [problem for _, _, problem in sorted(placed, key=lambda place: place[:2])]

@@ -1,0 +1,138 @@
+"""How a question becomes the text that a policy reads."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from trainer.config.schema import DataConfig
+from trainer.errors import ConfigError
+from trainer.problems.tasks import Task
+
+_CONTROL_MARKS = ("<|im_start|>", "<|start_header_id|>", "<|begin_of_text|>", "[INST]", "<start_of_turn>")
+_CHATML_QUESTION = re.compile(r"<\|im_start\|>user\n(.*?)\n?<\|im_end\|>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: a conversation, or one text that already carries a model's control marks."""
+
+    messages: tuple[Mapping[str, str], ...]  # each with role and content
+
+    @property
+    def text(self) -> str:
+        """The user's words."""
+        return self.messages[-1]["content"]
+
+    @property
+    def templated(self) -> bool:
+        """Whether the text was already put through a chat template."""
+        return len(self.messages) == 1 and any(mark in self.text for mark in _CONTROL_MARKS)
+
+
+def as_question(value: object) -> Question:
+    """A question from a column: text, or a list of chat messages.
+
+    Raises:
+        ValueError: neither.
+    """
+    if isinstance(value, str):
+        return Question(({"role": "user", "content": value},))
+    if isinstance(value, Sequence) and value and all(isinstance(item, Mapping) for item in value):
+        messages = tuple({"role": str(item.get("role")), "content": item.get("content")} for item in value)
+        if all(isinstance(message["content"], str) and message["content"].strip() for message in messages):
+            return Question(messages)
+    raise ValueError("a prompt is text or a list of chat messages with role and content")
+
+
+def build_prompt(
+    question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> tuple[str, str]:
+    """The prompt and the prefill that follows it.
+
+    A prompt that already ends in the prefill, as the published Knights-and-Knaves prompts end in ``<think>``,
+    loses it there, so that it is neither doubled nor missing from what the reward reads.
+
+    Raises:
+        ConfigError: the tokenizer has no usable chat template, or a templated text cannot be templated again.
+    """
+    prefill = task.prefill if data.prefill is None else data.prefill
+    wants_own = data.prompt_format == "chat" or data.prompt_template is not None
+    if question.templated and wants_own:
+        question = _untemplated(question)
+    if question.templated:
+        prompt = question.text
+    elif data.prompt_format == "chat" or (data.prompt_format == "auto" and tokenizer.chat_template):
+        prompt = _chat_prompt(question, task, data, tokenizer)
+    else:
+        prompt = _raw_prompt(question, task, data)
+    if prefill and prompt.rstrip().endswith(prefill):
+        prompt = prompt.rstrip().removesuffix(prefill)
+    return prompt, prefill
+
+
+def check_template(data: DataConfig) -> None:
+    """Refuse a prompt template that has no place for the question.
+
+    Raises:
+        ConfigError: no ``{question}`` in it.
+    """
+    if data.prompt_template is not None and "{question}" not in data.prompt_template:
+        raise ConfigError(
+            "the prompt template has no {question}", "data.prompt_template", "write {question} where it belongs"
+        )
+
+
+def _untemplated(question: Question) -> Question:
+    match = _CHATML_QUESTION.search(question.text)
+    if match is None:
+        raise ConfigError(
+            "the data's prompts already carry a chat template",
+            "data.prompt_format, data.prompt_template",
+            "set data.prompt_format=raw, or name the column of the plain question in columns.prompt",
+        )
+    return Question(({"role": "user", "content": match[1]},))
+
+
+def _user_message(question: Question, task: Task, data: DataConfig) -> str:
+    if data.prompt_template is not None:
+        return data.prompt_template.replace("{question}", question.text)
+    return task.ask(question.text)
+
+
+def _raw_prompt(question: Question, task: Task, data: DataConfig) -> str:
+    if data.prompt_template is not None:
+        return _user_message(question, task, data)
+    system = task.system_prompt if data.system_prompt is None else data.system_prompt
+    before = [message["content"] for message in question.messages[:-1]]
+    asked = "\n\n".join([*before, _user_message(question, task, data)])
+    if "{system}" not in task.raw_template and system:
+        asked = f"{system}\n\n{asked}"
+    return task.raw_template.replace("{system}", system).replace("{question}", asked)
+
+
+def _chat_prompt(question: Question, task: Task, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> str:
+    if not tokenizer.chat_template:
+        raise ConfigError("the tokenizer has no chat template", "data.prompt_format", "set data.prompt_format=raw")
+    own = question.messages[0]["role"] == "system"
+    system = task.system_prompt if data.system_prompt is None else data.system_prompt
+    messages: list[Mapping[str, str]] = [*question.messages[:-1]]
+    if own and data.system_prompt is not None:
+        messages.pop(0)
+    if system and not (own and data.system_prompt is None):
+        messages.insert(0, {"role": "system", "content": system})
+    messages.append({"role": "user", "content": _user_message(question, task, data)})
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            )
+        )
+    except TemplateError as error:
+        raise ConfigError(
+            f"the tokenizer's chat template refuses the prompt: {error}",
+            "data.system_prompt",
+            'models without a system role need data.system_prompt=""',
+        ) from error

@@ -1,0 +1,202 @@
+"""Rows of problems from local files and the Hugging Face hub."""
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.config.schema import DatasetConfig
+from trainer.config.yaml_document import nearest
+from trainer.errors import ConfigError, MissingError
+
+FIELDS = ("prompt", "answer", "difficulty", "source")
+_FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row; ``number`` counts from 1, and ``place`` is the file or dataset it is from."""
+
+    values: Mapping[str, Any]
+    place: str
+    number: int
+
+    def where(self, column: str) -> str:
+        """The row and column for an error message."""
+        return f"{self.place}, row {self.number}, column {column}"
+
+
+def read_rows(dataset: DatasetConfig) -> list[Row]:
+    """The rows of a file or hub dataset, the first ``limit`` of them.
+
+    Raises:
+        MissingError: no such file, not readable, or empty; a hub dataset that cannot be had.
+        ConfigError: a file type that is not read, a line that is not a JSON object.
+    """
+    path = Path(dataset.source).expanduser()
+    if path.suffix in _FILE_TYPES:
+        if not path.is_file():
+            raise MissingError("there is no such data file", str(path), "check the path of the dataset's source")
+        rows = _read_file(path)
+    elif path.is_file():
+        raise ConfigError(
+            f"data files are {', '.join(_FILE_TYPES)}, not {path.suffix or 'without a type'}", str(path)
+        )
+    else:
+        rows = _read_hub(dataset)
+    kept = [
+        Row(values, dataset.source, number)
+        for number, values in enumerate(itertools.islice(rows, dataset.limit), start=1)
+    ]
+    if not kept:
+        raise MissingError("the dataset has no rows", dataset.source, "give a file with at least one problem")
+    return kept
+
+
+def find_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str | None:
+    """The column that holds a field: the configured one, else the first default the row has.
+
+    Raises:
+        ConfigError: the configured column does not exist.
+    """
+    if field in columns:
+        if not _has(row.values, columns[field]):
+            raise ConfigError(
+                f"no column {columns[field]} for {field}; there are {', '.join(_dotted(row.values))}",
+                row.place,
+                nearest(columns[field], _dotted(row.values)),
+            )
+        return columns[field]
+    return next((column for column in defaults if _has(row.values, column)), None)
+
+
+def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str:
+    """As ``find_column``, for a field that must be there.
+
+    Raises:
+        ConfigError: no column for the field.
+    """
+    column = find_column(row, field, columns, defaults)
+    if column is None:
+        raise ConfigError(
+            f"no column for {field}: none of {', '.join(defaults)}; there are {', '.join(_dotted(row.values))}",
+            row.place,
+            f"say which column it is, e.g. columns: {{{field}: {next(iter(row.values), 'NAME')}}}",
+        )
+    return column
+
+
+def value_at(row: Row, column: str) -> Any:
+    """The value in a dotted column; None for null, NaN and empty text."""
+    value: Any = row.values
+    for part in column.split(".") if column not in row.values else [column]:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def check_fields(dataset: DatasetConfig) -> None:
+    """Refuse a column mapping for a field that problems do not have.
+
+    Raises:
+        ConfigError: names the nearest field.
+    """
+    for field in dataset.columns:
+        if field not in FIELDS:
+            raise ConfigError(
+                f"columns has no field {field}; there are {', '.join(FIELDS)}",
+                f"columns of {dataset.source}",
+                nearest(field, FIELDS),
+            )
+
+
+def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
+    # Read directly, not through the datasets library: it would copy the file into a cache, guess types (an
+    # answer "007" becomes 7) and lose the row an error is in.
+    try:
+        if path.suffix == ".parquet":
+            yield from _read_parquet(path)
+        elif path.suffix == ".csv":
+            with path.open(encoding="utf-8-sig", newline="") as lines:
+                yield from csv.DictReader(lines)
+        else:
+            yield from _read_json(path)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise MissingError(f"cannot read the data file: {error}", str(path), "check or fetch it again") from error
+
+
+def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise MissingError(
+            f"not a whole parquet file: {error}", str(path), "it may be cut short; fetch it again"
+        ) from error
+
+
+def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json" and text.lstrip().startswith("["):
+        yield from _objects([(1, text)], path, whole=True)
+    else:
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        yield from _objects(lines, path, whole=False)
+
+
+def _objects(texts: Sequence[tuple[int, str]], path: Path, whole: bool) -> Iterator[Mapping[str, Any]]:
+    for number, text in texts:
+        try:
+            parsed = json.loads(text)
+        except json.JSONDecodeError as error:
+            line = number + error.lineno - 1
+            raise ConfigError(f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line") from error
+        for item in parsed if whole else [parsed]:
+            yield _as_row(item, f"{path}, line {number}")
+
+
+def _as_row(item: Any, where: str) -> Mapping[str, Any]:
+    if isinstance(item, list) and item and all(isinstance(turn, dict) for turn in item):
+        # A conversation, as in the ORZ files: its turns are the columns "0", "1" ..., as the hub shows them too.
+        return {str(number): turn for number, turn in enumerate(item)}
+    if not isinstance(item, dict):
+        raise ConfigError(f"a row is a JSON object, not {type(item).__name__}", where)
+    return item
+
+
+def _read_hub(dataset: DatasetConfig) -> Iterator[Mapping[str, Any]]:
+    from datasets import load_dataset
+
+    try:
+        # Every failure there is an exception of another library: hub, network, files, arrow.
+        yield from load_dataset(dataset.source, dataset.name, split=dataset.split)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise MissingError(
+            f"cannot load the dataset {dataset.source}, split {dataset.split}: {reason}",
+            f"source {dataset.source}",
+            "give an existing file, or check hub name, subset, split and network",
+        ) from error
+
+
+def _has(values: Any, column: str) -> bool:
+    if isinstance(values, Mapping) and column in values:
+        return True
+    head, _, rest = column.partition(".")
+    return bool(rest) and isinstance(values, Mapping) and head in values and _has(values[head], rest)
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, value in values.items():
+        names += _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
+    return names

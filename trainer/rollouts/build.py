@@ -1,0 +1,78 @@
+"""The configured rollout engine and scoring processes."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from rewards.sandbox import RewardPool
+from trainer.config.schema import RewardConfig, TrainConfig
+from trainer.errors import ConfigError
+from trainer.policy.load import model_source
+from trainer.rollouts.engine import RolloutEngine
+from trainer.rollouts.transformers import TransformersEngine
+from trainer.rollouts.vllm.engine import VllmEngine, context_length, vllm_installed
+
+
+def build_engine(
+    config: TrainConfig,
+    model: PreTrainedModel,
+    tokenizer: Any,
+    whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> RolloutEngine:
+    """The configured rollout engine.
+
+    Args:
+        config: of the run.
+        model: the policy.
+        tokenizer: the policy's.
+        whole_weights: makes a context in which the policy's parameters are whole on this rank.
+
+    Raises:
+        ConfigError: vLLM is asked for where it is not installed, or a request can exceed its context.
+        EngineError: vLLM does not start, or a server cannot be used.
+        MissingError: a server does not answer.
+    """
+    wanted = config.rollout.engine
+    if wanted != "transformers" and config.rollout.vllm.mode == "server":
+        from trainer.rollouts.vllm.server import VllmServerEngine
+
+        return VllmServerEngine(config.rollout.vllm, context_length(config, model), config.model.dtype)
+    if wanted == "vllm" or (wanted == "auto" and torch.cuda.is_available() and vllm_installed()):
+        return VllmEngine(
+            model,
+            model_source(config.model),
+            context_length(config, model),
+            config.rollout.vllm,
+            revision=config.model.revision,
+            dtype=config.model.dtype,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+    return TransformersEngine(
+        model,
+        pad_token_id=tokenizer.pad_token_id,
+        max_batch_tokens=config.rollout.max_batch_tokens,
+        whole_weights=whole_weights,
+    )
+
+
+def build_rewards(config: RewardConfig) -> RewardPool:
+    """The scoring processes.
+
+    Raises:
+        ConfigError: a reward function that does not exist or cannot be imported.
+    """
+    try:
+        return RewardPool(
+            config.functions,
+            timeout_s=config.timeout_s,
+            memory_mb=config.memory_mb,
+            workers=config.workers,
+            failure_score=config.failure_score,
+        )
+    except ValueError as error:
+        raise ConfigError(
+            str(error), "reward.functions", "name a reward or module:function on the path"
+        ) from error

@@ -1,0 +1,103 @@
+"""The state of a batch between its tokens, for every Hugging Face family.
+
+`trainer.rollouts.shared_prefix` has a faster one for the families it knows.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
+
+
+class DecodingBatch(Protocol):
+    """Rows (completions) that grow by one token at a time."""
+
+    logits: Tensor  # [R, V], of the next token of every row
+
+    def step(self, tokens: Tensor) -> None:
+        """Append one token [R] to every row."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows only, given by ascending indices; ``logits`` are not kept."""
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """What a model has read: P prompts, left-padded to L tokens."""
+
+    cache: Cache
+    logits: Tensor  # [P, V], of the token after each prompt
+    mask: Tensor  # [P, L] bool, True at prompt tokens
+    positions: Tensor  # [P], of the last prompt token
+
+
+def read_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int) -> Prefill:
+    """Run the model over the prompts, none of them empty."""
+    length = max(map(len, prompts))
+    device = next(model.parameters()).device
+    padding = torch.tensor([[length - len(prompt)] for prompt in prompts])
+    input_ids = torch.tensor([[pad_token_id] * (length - len(p)) + list(p) for p in prompts])
+    positions = torch.arange(length) - padding
+    mask = (positions >= 0).to(device)
+    position_ids = positions.clamp(min=0).to(device)
+    cache = DynamicCache(config=model.config)
+    logits = next_logits(model, input_ids.to(device), mask.long(), position_ids, cache)
+    return Prefill(cache, logits, mask, position_ids[:, -1])
+
+
+def next_logits(
+    model: PreTrainedModel, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache
+) -> Tensor:
+    """Logits after the last column of ``input_ids`` [B, T]: [B, V]. The cache grows by T."""
+    # A few families know no logits_to_keep and return the logits of all positions.
+    keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+    options: dict[str, Any] = {"logits_to_keep": 1} if keeps else {}
+    output = model(
+        input_ids=input_ids,
+        attention_mask=mask,
+        position_ids=position_ids,
+        past_key_values=cache,
+        use_cache=True,
+        **options,
+    )
+    logits: Tensor = output.logits[:, -1]
+    return logits
+
+
+class CachedBatch:
+    """Steps the model itself; every row has a copy of its prompt's cache.
+
+    Args:
+        model: any causal language model with a KV cache.
+        prefill: the prompts; its cache is taken over.
+        prompt_of_row: [R], the prompt that each row continues.
+        max_new_tokens: limit of steps.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
+    ) -> None:
+        self.model = model
+        self.logits = prefill.logits[prompt_of_row]
+        self._cache = prefill.cache
+        self._cache.batch_select_indices(prompt_of_row)
+        self._length = prefill.mask.shape[1]
+        self._mask = nn.functional.pad(prefill.mask[prompt_of_row].long(), (0, max_new_tokens), value=1)
+        self._positions = prefill.positions[prompt_of_row, None]
+
+    def step(self, tokens: Tensor) -> None:
+        """Append one token [R] to every row."""
+        self._length += 1
+        self._positions = self._positions + 1
+        mask = self._mask[:, : self._length]
+        self.logits = next_logits(self.model, tokens[:, None], mask, self._positions, self._cache)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows only."""
+        self._cache.batch_select_indices(rows)
+        self._mask, self._positions = self._mask[rows], self._positions[rows]

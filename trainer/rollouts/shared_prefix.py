@@ -1,0 +1,230 @@
+"""A lean decoding step for Llama and Qwen2 models.
+
+Completions of one prompt share its keys and values, which exist once per prompt, and append their own to
+growing buffers; attention is one softmax over two products. The step computes with the layers' own weights
+but without their modules: what a forward pass of transformers does around the arithmetic for every token (masks,
+cache objects, hooks) costs more than the arithmetic of a small model.
+
+Letters: P prompts, L tokens of the longest one, R rows (completions), S rows of the prompt that has most, H query
+heads, K key heads, n = H / K, D head size, t tokens completed. Heads come before rows, [K, R, ...], so that the
+rows of a prompt are adjacent and [K * R, n, D] is [K * P, S * n, D] without copying while no row is missing.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
+
+from trainer.cpu.onednn import OneDnnLinear, repeated_linear
+from trainer.cpu.rms_norm import rms_norm
+from trainer.rollouts.decoding import Prefill
+
+FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
+Operation = Callable[[Tensor], Tensor]
+MIN_GROWTH = 8  # positions by which the buffers of keys and values grow
+_VARYING_ROPE = ("dynamic", "longrope")  # angles depend on the longest sequence so far
+
+
+def is_supported(model: PreTrainedModel) -> bool:
+    """Whether the step below is this model's: a known family, full attention, plain linear layers."""
+    config = model.config
+    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
+    return (
+        type(model) in FAMILIES
+        and set(layer_types) == {"full_attention"}
+        and config.rope_parameters["rope_type"] not in _VARYING_ROPE
+        and all(
+            type(module) in (nn.Linear, OneDnnLinear)
+            for name, module in model.named_modules()
+            if name.endswith("_proj")
+        )
+    )
+
+
+class SharedPrefixBatch:
+    """Rows that grow by one token at a time (a `trainer.rollouts.decoding.DecodingBatch`).
+
+    Args:
+        model: a model that ``is_supported``.
+        prefill: the prompts.
+        prompt_of_row: [R], the prompt that each row continues, ascending.
+        max_new_tokens: limit of steps.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
+    ) -> None:
+        body: Any = model.model
+        self._blocks = [_Block(layer, len(prompt_of_row)) for layer in body.layers]
+        self._embedding, self._norm, self._head = body.embed_tokens.weight, _norm(body.norm), model.lm_head
+        self.logits = prefill.logits[prompt_of_row]
+        self._prompt_of_row = prompt_of_row
+        self._arrangement = _Arrangement(prompt_of_row, len(prefill.mask))
+        self._layers = [
+            _KeysValues(layer.keys, layer.values, len(prompt_of_row)) for layer in prefill.cache.layers
+        ]
+        mask = torch.zeros(prefill.mask.shape, dtype=model.dtype, device=prefill.mask.device)
+        mask = mask.masked_fill_(~prefill.mask, -torch.inf)[:, None]
+        self._mask = mask.repeat(prefill.cache.layers[0].keys.shape[1], 1, 1)  # [K * P, 1, L]
+        self._positions = prefill.positions[prompt_of_row]
+        every_position = torch.arange(prefill.mask.shape[1] + max_new_tokens, device=mask.device)
+        cos, sin = body.rotary_emb(mask, every_position[None])
+        half = sin.shape[-1] // 2
+        self._cos, self._sin = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)  # [positions, D]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows only (ascending indices)."""
+        for layer in self._layers:
+            layer.select(rows)
+        self._positions, self._prompt_of_row = self._positions[rows], self._prompt_of_row[rows]
+        self._arrangement = _Arrangement(self._prompt_of_row, self._arrangement.n_prompts)
+
+    def step(self, tokens: Tensor) -> None:
+        """Append one token [R] to every row."""
+        self.logits = self._head(self._next_hidden(tokens))
+
+    # Cheaper than the no_grad it is called in. The head is a module, whose hooks may keep what they see.
+    @torch.inference_mode()
+    def _next_hidden(self, tokens: Tensor) -> Tensor:
+        """What the output embedding takes, [R, hidden]."""
+        self._positions = self._positions + 1
+        rotation = self._cos[self._positions, None], self._sin[self._positions, None]  # [R, 1, D]
+        hidden = functional.embedding(tokens, self._embedding)  # [R, hidden]
+        for block, states in zip(self._blocks, self._layers, strict=True):
+            hidden = hidden + self._attend(block, states, block.input_norm(hidden), rotation)
+            x = block.mlp_norm(hidden)
+            gate, up = block.gate_up(x).chunk(2, dim=-1)
+            hidden = hidden + block.down(block.activation(gate) * up)
+        return self._norm(hidden)
+
+    def _attend(
+        self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Self-attention of one new token per row, x [R, hidden], to its prompt and its own completion."""
+        rows, size, n = x.shape[0], block.head_size, block.group
+        heads = block.query_key_value(x).view(rows, -1, size)
+        key_heads = heads.shape[1] // (n + 2)
+        heads, values = heads.split(((n + 1) * key_heads, key_heads), dim=1)
+        # Rotary embedding: the halves of a head are turned against each other; the sines carry the sign.
+        cos, sin = rotation
+        heads = torch.addcmul(heads * cos, heads.roll(size // 2, dims=-1), sin)
+        states.append(heads[:, n * key_heads :].transpose(0, 1), values.transpose(0, 1))
+
+        queries = heads[:, : n * key_heads].view(rows, key_heads, n, size).transpose(0, 1) * block.scaling
+        arrangement = self._arrangement
+        prompt_scores = torch.baddbmm(self._mask, arrangement.to_prompts(queries), states.prompt_keys)
+        own_scores = torch.bmm(queries.reshape(-1, n, size), states.keys).view(key_heads, rows, n, -1)
+        scores = torch.cat((arrangement.to_rows(prompt_scores, key_heads), own_scores), dim=-1)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)  # [K, R, n, L + t]
+        length = states.prompt_values.shape[1]
+        prompt_output = torch.bmm(arrangement.to_prompts(weights[..., :length]), states.prompt_values)
+        output = torch.baddbmm(
+            arrangement.to_rows(prompt_output, key_heads).flatten(0, 1),
+            weights[..., length:].flatten(0, 1),
+            states.values,
+        )
+        return block.output(output.view(key_heads, rows, -1).transpose(0, 1).reshape(rows, -1))
+
+
+class _Block:
+    """The operations of one layer, bound to its weights once: looking them up in modules costs more than some."""
+
+    def __init__(self, layer: Any, rows: int) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.head_size: int = attention.head_dim
+        self.group: int = attention.num_key_value_groups
+        self.scaling: float = attention.scaling
+        self.input_norm, self.mlp_norm = _norm(layer.input_layernorm), _norm(layer.post_attention_layernorm)
+        self.query_key_value = _joined(rows, attention.q_proj, attention.k_proj, attention.v_proj)
+        self.output = _joined(rows, attention.o_proj)
+        self.gate_up, self.down = _joined(rows, mlp.gate_proj, mlp.up_proj), _joined(rows, mlp.down_proj)
+        self.activation: Operation = mlp.act_fn
+
+
+def _joined(rows: int, *layers: Any) -> Operation:
+    """The outputs of several layers for one input, side by side; one product where memory is no concern."""
+    if layers[0].weight.device.type != "cpu":
+        return lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
+    return repeated_linear(layers, rows)
+
+
+def _norm(norm: Any) -> Operation:
+    if norm.weight.device.type == "cpu" and norm.weight.dtype == torch.float32:
+        return partial(rms_norm, weight=norm.weight, epsilon=norm.variance_epsilon)
+    return partial(
+        torch.rms_norm, normalized_shape=norm.weight.shape, weight=norm.weight, eps=norm.variance_epsilon
+    )
+
+
+class _Arrangement:
+    """Where rows sit in a [P, S] arrangement by prompt, with some row repeated in the places left over."""
+
+    def __init__(self, prompt_of_row: Tensor, n_prompts: int) -> None:
+        self.n_prompts = n_prompts
+        counts = torch.bincount(prompt_of_row, minlength=n_prompts)
+        first = counts.cumsum(0) - counts
+        size = int(counts.max())
+        places = torch.arange(size, device=counts.device)
+        numbers = torch.arange(len(prompt_of_row), device=counts.device)
+        self._dense = n_prompts * size == len(prompt_of_row)
+        self._row_of_place = (first[:, None] + places).clamp_(max=len(prompt_of_row) - 1).flatten()  # [P * S]
+        self._place_of_row = prompt_of_row * size + numbers - first[prompt_of_row]  # [R]
+
+    def to_prompts(self, states: Tensor) -> Tensor:
+        """[K, R, n, d] of rows to [K * P, S * n, d] of prompts."""
+        heads, _, _, d = states.shape
+        if not self._dense:
+            states = states.index_select(1, self._row_of_place)
+        return states.reshape(heads * self.n_prompts, -1, d)
+
+    def to_rows(self, states: Tensor, heads: int) -> Tensor:
+        """The inverse: [K * P, S * n, d] of prompts to [K, R, n, d] of rows."""
+        states = states.view(heads, self._row_of_place.shape[0], -1, states.shape[-1])
+        return states if self._dense else states.index_select(1, self._place_of_row)
+
+
+class _KeysValues:
+    """Keys and values of one layer: the prompts' (given as [P, K, L, D]), and buffers for the rows."""
+
+    def __init__(self, keys: Tensor, values: Tensor, rows: int) -> None:
+        self.prompt_keys = keys.permute(1, 0, 3, 2).flatten(0, 1).contiguous()  # [K * P, D, L]
+        self.prompt_values = values.transpose(0, 1).flatten(0, 1)  # [K * P, L, D]
+        self._buffers = [states.new_empty(states.shape[1], rows, 0, states.shape[3]) for states in (keys, values)]
+        self._length = 0
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Add one position: [K, R, D] each."""
+        if self._length == self._buffers[0].shape[2]:
+            self._grow()
+        self._buffers[0][:, :, self._length] = keys
+        self._buffers[1][:, :, self._length] = values
+        self._length += 1
+
+    def _grow(self) -> None:
+        """Make room for more positions. Much room would keep rows apart and crowd a few sets of the cache."""
+        capacity = self._length + max(MIN_GROWTH, self._length // 8)
+        for i, buffer in enumerate(self._buffers):
+            heads, rows, _, size = buffer.shape
+            self._buffers[i] = buffer.new_empty(heads, rows, capacity, size)
+            self._buffers[i][:, :, : self._length] = buffer
+
+    @property
+    def keys(self) -> Tensor:
+        """[K * R, D, t]."""
+        return self._buffers[0].flatten(0, 1)[:, : self._length].transpose(1, 2)
+
+    @property
+    def values(self) -> Tensor:
+        """[K * R, t, D]."""
+        return self._buffers[1].flatten(0, 1)[:, : self._length]
+
+    def select(self, rows: Tensor) -> None:
+        """Move these rows into smaller buffers."""
+        for i, buffer in enumerate(self._buffers):
+            kept = buffer.new_empty(len(buffer), len(rows), *buffer.shape[2:])
+            kept[:, :, : self._length] = buffer[:, rows, : self._length]
+            self._buffers[i] = kept

@@ -1,0 +1,150 @@
+"""Rollouts from a live Hugging Face model.
+
+A group shares the prefill of its prompt, and finished rows leave the batch. `generate` of transformers is not
+used: its work per token outweighs a small model's forward pass.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from trainer.rollouts.decoding import CachedBatch, DecodingBatch, read_prompts
+from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.sampling import row_uniforms, sample_tokens
+from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
+
+COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
+
+
+class TransformersEngine:
+    """Samples from the policy's own module, so that its weights are always the current ones.
+
+    Args:
+        model: a Hugging Face causal language model with attention caches.
+        pad_token_id: any valid token id; padding is masked.
+        max_batch_tokens: limit of rows x (longest prompt + ``max_new_tokens``) decoded together, the positions
+            of the KV cache. One row is decoded even where it is larger.
+        whole_weights: makes a context in which the model's parameters are whole on this rank. Where it is a
+            collective, so is every ``generate``.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        pad_token_id: int,
+        max_batch_tokens: int,
+        whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.model = model
+        self.pad_token_id = pad_token_id
+        self.max_batch_tokens = max_batch_tokens
+        self.whole_weights = whole_weights
+
+    def sync_weights(self, policy_model: nn.Module) -> None:
+        """Nothing to do: the engine runs the policy itself."""
+
+    def sleep(self) -> None:
+        """Nothing to do: no memory is held between calls."""
+
+    def wake(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+    ) -> list[list[Sample]]:
+        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
+
+        A completion depends on its prompt, its seed and the weights alone, not on its neighbours or on how the
+        batch was split (up to float rounding). The global random state is neither read nor changed.
+
+        Raises:
+            ValueError: an empty prompt, or not one list of seeds per prompt.
+        """
+        if len(prompts) != len(seeds):
+            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds: give one per prompt")
+        if not all(len(prompt) for prompt in prompts):
+            raise ValueError("a prompt has no tokens: give at least one, such as the BOS token")
+        samples: dict[tuple[int, int], Sample] = {}
+        with self.whole_weights(), _evaluating(self.model), torch.no_grad():
+            for rows in self._split(prompts, seeds, params.max_new_tokens):
+                samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
+        return [[samples[p, g] for g in range(len(row_seeds))] for p, row_seeds in enumerate(seeds)]
+
+    def _split(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Batches of (prompt, completion) indices within the token budget, of similar prompt lengths."""
+        batch: list[tuple[int, int]] = []
+        for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p])):
+            for g in range(len(seeds[p])):
+                if batch and (len(batch) + 1) * (len(prompts[p]) + max_new_tokens) > self.max_batch_tokens:
+                    yield batch
+                    batch = []
+                batch.append((p, g))
+        if batch:
+            yield batch
+
+    def _decode(
+        self,
+        places: Sequence[tuple[int, int]],
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        params: SamplingParams,
+    ) -> list[Sample]:
+        """Complete all (prompt, completion) places together, one prefill per prompt."""
+        unique = list(dict.fromkeys(p for p, _ in places))
+        prefill = read_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
+        device = prefill.logits.device
+        prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
+        kind = SharedPrefixBatch if is_supported(self.model) else CachedBatch
+        batch: DecodingBatch = kind(self.model, prefill, prompt_of_row, params.max_new_tokens)
+        uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
+        stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
+        rows = torch.arange(len(places), device=device)  # the place each row of the shrinking batch belongs to
+        finished = torch.zeros(len(places), dtype=torch.bool, device=device)
+        tokens = torch.full((len(places), params.max_new_tokens), -1, dtype=torch.int64, device=device)
+        logprobs = torch.zeros(tokens.shape, device=device)
+        for position in range(params.max_new_tokens):
+            chosen, chosen_logprobs = sample_tokens(batch.logits, uniforms[:, position], params)
+            tokens[rows, position], logprobs[rows, position] = chosen, chosen_logprobs
+            finished |= (chosen[:, None] == stop_ids).any(dim=-1)
+            n_finished = int(finished.sum())
+            if n_finished == len(rows) or position + 1 == params.max_new_tokens:
+                break
+            if n_finished >= max(1, COMPACT_FRACTION * len(rows)):
+                keep = (~finished).nonzero()[:, 0]
+                batch.select(keep)
+                rows, chosen, finished, uniforms = rows[keep], chosen[keep], finished[keep], uniforms[keep]
+            batch.step(chosen)
+        return _samples(tokens.cpu(), logprobs.cpu(), stop_ids.cpu())
+
+
+def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Sample]:
+    """Cut every row after its first stop token; what a finished row sampled later is not part of it."""
+    stops = torch.isin(tokens, stop_ids)
+    lengths = torch.where(stops.any(dim=-1), stops.int().argmax(dim=-1) + 1, tokens.shape[-1])
+    return [
+        Sample(tuple(row[:length]), tuple(row_logprobs[:length]), "stop" if stopped else "length")
+        for row, row_logprobs, length, stopped in zip(
+            tokens.tolist(), logprobs.tolist(), lengths.tolist(), stops.any(dim=-1).tolist(), strict=True
+        )
+    ]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode (no dropout), then the mode every submodule had."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

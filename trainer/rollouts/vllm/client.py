@@ -1,0 +1,232 @@
+"""The routes of a vLLM server that training needs: sampling in tokens, and taking weights."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+import requests
+import torch
+from torch import Tensor
+
+from trainer.errors import ConfigError, EngineError, MissingError
+from trainer.rollouts.engine import Sample, SamplingParams
+
+TIMEOUTS_S = (10.0, 600.0)  # to connect, and for an answer
+SAMPLING_TIMEOUT_S = 3600.0  # for an answer: a batch of long completions may queue that long
+CONCURRENT_REQUESTS = 512  # half of the files that a process may usually open
+GENERATE = "inference/v1/generate"
+POLL_S = 1.0
+INCOMPLETE = "incomplete"  # weights of no run: those of an update that has not ended
+START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.server_base_urls"
+# How weights travel, by rollout.vllm.server_weight_transfer: the name of vLLM's backend.
+BACKENDS = {"http": "loptune_http", "nccl": "nccl"}
+
+
+class VllmServer:
+    """One server's routes."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    def wait(self, timeout_s: float) -> None:
+        """Until the server is up.
+
+        Raises:
+            MissingError: it is not after ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                if requests.get(f"{self.url}/health", timeout=10).ok:
+                    return
+            except requests.RequestException:
+                pass
+            if time.monotonic() > deadline:
+                raise MissingError(
+                    f"no vLLM server answers at {self.url} ({timeout_s:g} s)",
+                    "rollout.vllm.server_base_urls",
+                    START,
+                )
+            time.sleep(POLL_S)
+
+    def check(self, max_model_len: int, dtype: str, weight_transfer: str) -> None:
+        """Whether the server was started as training with it needs.
+
+        Raises:
+            EngineError: it lacks the routes that take weights, or was started with other options.
+            ConfigError: its context is too short.
+        """
+        if self._call("GET", "weight_info", allowed=(404,)).status_code == 404:
+            raise EngineError(
+                f"the vLLM server at {self.url} takes no weights", "rollout.vllm.server_base_urls", START
+            )
+        # Before its first answer the server collects facts about its machine, which takes some seconds.
+        options = self._call("GET", "server_info", params={"config_format": "json"}).json()["vllm_config"]
+        model, transfer = options["model_config"], options["weight_transfer_config"] or {}
+        for name, found, wanted in (
+            ("--logprobs-mode", model["logprobs_mode"], "processed_logprobs"),
+            ("--dtype", model["dtype"].removeprefix("torch."), dtype),
+            ("--weight-transfer-config", transfer.get("backend"), BACKENDS[weight_transfer]),
+        ):
+            if found != wanted:
+                raise EngineError(
+                    f"the vLLM server at {self.url} was started with {name} {found}, this run needs {wanted}",
+                    "rollout.vllm.server_base_urls",
+                    "restart it by `trainer serve` with this run's configuration",
+                )
+        allowed = model["max_model_len"]
+        if allowed < max_model_len:
+            raise ConfigError(
+                f"the vLLM server at {self.url} has a context of {allowed} tokens, this run needs {max_model_len}",
+                "data.max_prompt_tokens, rollout.max_new_tokens",
+                "lower them, or restart `trainer serve` with this run's configuration",
+            )
+
+    def world_size(self) -> int:
+        """Number of the server's workers."""
+        return int(self._call("GET", "get_world_size").json()["world_size"])
+
+    def begin_update(self) -> None:
+        """Stop sampling; until all weights have come, theirs is the name of no run."""
+        self._call("POST", "pause", params={"mode": "abort"})
+        self._call("POST", "update_weight_version", json={"new_version": INCOMPLETE})
+
+    def connect(self, init_info: dict[str, Any]) -> None:
+        """Have the workers join this trainer, and leave the one before it."""
+        self._call(
+            "POST", "finish_weight_update", (500,), json={"weight_version": INCOMPLETE}
+        )  # 500: none is open
+        self._call("POST", "shutdown_weight_transfer_engine")
+        self._call("POST", "init_weight_transfer_engine", json={"init_info": init_info})
+
+    def start_update(self) -> None:
+        """Make the workers ready for weights."""
+        if self._call("POST", "start_weight_update", allowed=(500,)).status_code == 500:
+            # A trainer that died amid an update left it open.
+            self._call("POST", "finish_weight_update", json={"weight_version": INCOMPLETE})
+            self._call("POST", "start_weight_update")
+
+    def abandon_update(self) -> None:
+        """Leave the server to other runs after an update that failed; its weights stay nobody's."""
+        with suppress(EngineError):  # whatever made the update fail is the error to tell of
+            self._call("POST", "finish_weight_update", (500,), json={"weight_version": INCOMPLETE})
+            self._call("POST", "resume")
+
+    def update(self, update_info: dict[str, Any]) -> None:
+        """Have the workers take some weights: what their backend has to know."""
+        self._call("POST", "update_weights", json={"update_info": update_info})
+
+    def end_update(self, name: str) -> None:
+        """Sample again, with the new weights under this name."""
+        self._call("POST", "finish_weight_update", json={"weight_version": name})
+        self._call("POST", "resume")
+
+    def prompt_logprobs(self, token_ids: Sequence[int]) -> Tensor:
+        """Log-probabilities of the tokens after the first, [n - 1]."""
+        options = {
+            "max_tokens": 1,
+            "temperature": 0,
+            "prompt_logprobs": 0,
+            "detokenize": False,
+            "ignore_eos": True,
+        }
+        body = {"token_ids": list(token_ids), "sampling_params": options}
+        found = self._call("POST", GENERATE, json=body).json()["prompt_logprobs"]
+        pairs = zip(token_ids[1:], found[1:], strict=True)
+        return torch.tensor([entry[str(token_id)]["logprob"] for token_id, entry in pairs])
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End the requests of these names that are under way."""
+        with suppress(EngineError):  # whatever made the caller give up is the error to tell of
+            named = [f"generate-tokens-{request_id}" for request_id in request_ids]  # as the route calls them
+            self._call("POST", "inference/v1/abort_requests", json={"request_ids": named})
+
+    async def complete(
+        self,
+        session: aiohttp.ClientSession,
+        prompt: Sequence[int],
+        seed: int,
+        params: SamplingParams,
+        weights: str,
+        request_id: str,
+    ) -> Sample:
+        """One completion by the weights of this name. Cancelled, it ends on the server too.
+
+        Raises:
+            EngineError: the request failed, or other weights answered.
+        """
+        options = {
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "top_k": params.top_k,
+            "min_p": params.min_p,
+            "max_tokens": params.max_new_tokens,
+            "stop_token_ids": list(params.stop_token_ids),
+            "ignore_eos": True,  # the caller's stop tokens are the only ones
+            "seed": seed,
+            "logprobs": 0,  # of the sampled token
+            "detokenize": False,
+        }
+        body = {"token_ids": list(prompt), "sampling_params": options, "request_id": request_id}
+        [choice] = (await self._ask(session, GENERATE, body))["choices"]
+        others = {part["version"] for part in choice["weight_versions"] or ()} - {weights}
+        if choice["finish_reason"] == "abort":  # only a run that brings its weights does that to others
+            others = {"those of a run that is just bringing them"}
+        if others:
+            raise EngineError(
+                f"the vLLM server at {self.url} samples with weights that are not this run's ({others.pop()})",
+                "rollout.vllm.server_base_urls",
+                "give every run servers of its own; if the server was restarted, resume the run",
+            )
+        if choice["finish_reason"] not in ("stop", "length"):
+            raise EngineError(
+                f"the vLLM server at {self.url} did not finish a request: {choice['finish_reason']}",
+                "rollout.vllm.server_base_urls",
+                "see the server's log",
+            )
+        logprobs = tuple(entry["logprob"] for entry in choice["logprobs"]["content"])
+        return Sample(tuple(choice["token_ids"]), logprobs, choice["finish_reason"])
+
+    def _call(self, method: str, route: str, allowed: Sequence[int] = (), **options: Any) -> requests.Response:
+        try:
+            response = requests.request(method, f"{self.url}/{route}", **{"timeout": TIMEOUTS_S, **options})
+        except requests.RequestException as error:
+            raise self._gone(route, error) from error
+        if response.ok or response.status_code in allowed:
+            return response
+        raise self._refused(route, response.status_code, response.text)
+
+    async def _ask(self, session: aiohttp.ClientSession, route: str, body: Any) -> Any:
+        try:
+            async with session.post(f"{self.url}/{route}", json=body) as response:
+                if response.ok:
+                    return await response.json(content_type=None)
+                text = await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._gone(route, error) from error
+        raise self._refused(route, response.status, text)
+
+    def _gone(self, route: str, error: Exception) -> EngineError:
+        return EngineError(
+            f"the vLLM server at {self.url} is gone ({type(error).__name__} at /{route})",
+            "rollout.vllm.server_base_urls",
+            "start it again and resume the run",
+        )
+
+    def _refused(self, route: str, status: int, text: str) -> EngineError:
+        reason = (text.strip().splitlines() or [""])[0][:300]
+        return EngineError(
+            f"the vLLM server at {self.url} refused /{route}: {status} {reason}",
+            "rollout.vllm.server_base_urls",
+            "see the server's log; it must have been started by `trainer serve` with the policy's model",
+        )
+
+
+def sampling_session() -> aiohttp.ClientSession:
+    """Connections for many requests that take as long as sampling does."""
+    # A connection is not used again: the server may be closing it just then.
+    connector = aiohttp.TCPConnector(limit=CONCURRENT_REQUESTS, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUTS_S[0], sock_read=SAMPLING_TIMEOUT_S)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)

@@ -1,0 +1,209 @@
+"""Rollouts from vLLM servers on other GPUs or nodes, reached over HTTP.
+
+`trainer serve` starts such a server. It is asked in tokens, not in text, and takes its weights through vLLM's
+weight-transfer routes (`trainer.rollouts.vllm.receiver` and vLLM's NCCL backend are the receiving sides).
+"""
+
+import asyncio
+import base64
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from trainer.config.schema import VllmConfig
+from trainer.errors import ConfigError
+from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.vllm.client import VllmServer, sampling_session
+from trainer.rollouts.vllm.engine import check_request, vllm_installed
+from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
+
+CHUNK_BYTES = 64 << 20  # of weights in one request
+
+
+class VllmServerEngine:
+    """Engines that belong to nobody's process; rank r samples from the server ``r % number of servers``.
+
+    A server holds the weights of one run at a time. Each synchronisation gives them a name of their own, and the
+    server says with every completion under which name it sampled: a completion of other weights, those of
+    another run or of a server that was restarted, is an error and never trained on.
+
+    Args:
+        settings: addresses and timeouts.
+        max_model_len: context that a request may need [tokens].
+        dtype: compute dtype of policy and servers, ``float32`` or ``bfloat16``.
+
+    Raises:
+        MissingError: a server does not answer in time.
+        EngineError: a server was started in another way than `trainer serve` does.
+        ConfigError: a server's context is too short, or NCCL is asked for where it cannot be.
+    """
+
+    def __init__(self, settings: VllmConfig, max_model_len: int, dtype: str) -> None:
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        self._pushes = rank == 0
+        self._servers = [VllmServer(url) for url in settings.server_base_urls]
+        self._own = self._servers[rank % len(self._servers)]
+        self.dtype = dtype
+        self.max_model_len = max_model_len
+        name = [uuid.uuid4().hex]
+        if dist.is_initialized():
+            dist.broadcast_object_list(name)
+        self._run = name[0]
+        self._synchronisations = 0
+        self._checked = False
+        for server in self._servers if self._pushes else [self._own]:
+            server.wait(settings.server_timeout_s)
+            server.check(max_model_len, dtype, settings.server_weight_transfer)
+        self._transfer = _transfer(settings.server_weight_transfer, self._servers, rank, getattr(torch, dtype))
+
+    def sync_weights(self, policy_model: nn.Module) -> None:
+        """Push the policy's weights to all servers; every rank at the same time.
+
+        Raises:
+            EngineError: a server refused them, or disagrees with the policy about a short text afterwards.
+        """
+        self._synchronisations += 1
+        try:
+            self._push(policy_model)
+        except BaseException:
+            for server in self._servers if self._pushes else ():
+                server.abandon_update()
+            raise
+        if dist.is_initialized():
+            dist.barrier()  # no rank samples before the servers have the weights
+        if not self._checked:
+            check_weights_arrived(self._own.prompt_logprobs, policy_model, self.dtype)
+            self._checked = True
+
+    @torch.no_grad()
+    def _push(self, policy_model: nn.Module) -> None:
+        if self._pushes:
+            for server in self._servers:
+                server.begin_update()
+        self._transfer.send(policy_model)
+        if self._pushes:
+            for server in self._servers:
+                server.end_update(self._name())
+
+    def _name(self) -> str:
+        return f"{self._run}-{self._synchronisations}"
+
+    def sleep(self) -> None:
+        """Nothing to do: a server's memory is not the trainer's."""
+
+    def wake(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do: the servers go on."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+    ) -> list[list[Sample]]:
+        """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
+
+        Raises:
+            ConfigError: a request is longer than the servers' context.
+            EngineError: a request failed, or was answered with other weights than the last synchronised.
+        """
+        assert self._checked, "the servers have no weights: synchronise first"
+        if len(prompts) != len(seeds):
+            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds: give one per prompt")
+        for place, prompt in enumerate(prompts):
+            check_request(place, prompt, params.max_new_tokens, self.max_model_len)
+        requested = [(prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
+        call = uuid.uuid4().hex
+        request_ids = [f"{call}-{place}" for place in range(len(requested))]
+        try:
+            samples = iter(asyncio.run(self._complete(requested, request_ids, params)))
+        except BaseException:
+            self._own.abort(request_ids)  # those that the server has read but not yet begun
+            raise
+        return [[next(samples) for _ in row] for row in seeds]
+
+    async def _complete(
+        self, requested: Sequence[tuple[Sequence[int], int]], request_ids: Sequence[str], params: SamplingParams
+    ) -> list[Sample]:
+        """All completions at once, in order; the first error cancels the others."""
+        name = self._name()
+        async with sampling_session() as session:
+            answers = [
+                asyncio.ensure_future(self._own.complete(session, prompt, seed, params, name, request_id))
+                for (prompt, seed), request_id in zip(requested, request_ids, strict=True)
+            ]
+            try:
+                return await asyncio.gather(*answers)
+            finally:
+                for answer in answers:
+                    answer.cancel()
+                await asyncio.gather(*answers, return_exceptions=True)
+
+
+class WeightTransfer(Protocol):
+    """Carries the policy's weights to servers that do not sample; every rank calls it at the same time."""
+
+    def send(self, model: nn.Module) -> None:
+        """Send all weights; the update stays open."""
+
+
+class HttpTransfer:
+    """Weights as safetensors in the bodies of requests, `CHUNK_BYTES` at a time.
+
+    Args:
+        servers: all of the run.
+        rank: of this process; rank 0 sends.
+        dtype: the servers' compute dtype.
+    """
+
+    def __init__(self, servers: Sequence[VllmServer], rank: int, dtype: torch.dtype) -> None:
+        self._servers = servers if rank == 0 else ()
+        self._dtype = dtype
+
+    def send(self, model: nn.Module) -> None:
+        """Send all weights; the update stays open.
+
+        Raises:
+            EngineError: a server refused them.
+        """
+        for server in self._servers:
+            server.start_update()
+        for weights in _chunks(model, self._dtype):  # a collective under ZeRO-3
+            if self._servers:
+                update_info = {"safetensors": base64.b64encode(save(weights)).decode()}
+                for server in self._servers:
+                    server.update(update_info)
+
+
+def _transfer(
+    kind: Literal["http", "nccl"], servers: Sequence[VllmServer], rank: int, dtype: torch.dtype
+) -> WeightTransfer:
+    if kind == "http":
+        return HttpTransfer(servers, rank, dtype)
+    if not (vllm_installed() and torch.cuda.is_available()):
+        raise ConfigError(
+            "weights go by NCCL from GPU to GPU, and by vLLM's own code on both sides",
+            "rollout.vllm.server_weight_transfer",
+            "use http, or a machine with GPUs and `pip install 'loptune[vllm]'`",
+        )
+    from trainer.rollouts.vllm.nccl import NcclTransfer
+
+    return NcclTransfer(servers, rank, dtype)
+
+
+def _chunks(model: nn.Module, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
+    """The policy's weights as the servers compute with them, some at a time."""
+    chunk: dict[str, Tensor] = {}
+    size = 0
+    for name, weight in named_weights(model):
+        chunk[name] = weight.to(dtype).cpu().contiguous()
+        size += chunk[name].nbytes
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = {}, 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,102 @@
+"""Carrying the policy's weights into a vLLM engine, and proof that they arrived."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainer.errors import EngineError
+from trainer.rollouts.vllm.output import repack_output_embedding
+
+CHECK_TOKENS = 32
+# Largest mean |difference| of the log-probabilities of the check text [nats]. Two correct implementations differ
+# by rounding alone: 1e-5 in float32, up to some 1e-2 in bfloat16. A weight that did not arrive costs far more,
+# because the engine starts from placeholder weights, not from the checkpoint.
+CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 1e-1}
+
+
+def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter of a Hugging Face model under its name, whole on this rank, one at a time.
+
+    Tied parameters come once. Parameters that ZeRO-3 has partitioned are gathered one by one; all ranks must
+    iterate together.
+    """
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "ds_id"):
+            from deepspeed.runtime.zero import GatheredParameters
+
+            with GatheredParameters([parameter]):
+                weight = parameter.detach().clone()  # the receiver may hold it until its layer is complete
+            yield name, weight
+        else:
+            yield name, parameter.detach()
+
+
+def load_weights(llm: Any, model: nn.Module) -> None:
+    """Replace all weights of the engine in one call and forget the cached prefixes of the old ones."""
+    with torch.no_grad():
+        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})
+        llm.collective_rpc(repack_worker)
+    llm.reset_prefix_cache()
+
+
+def repack_worker(worker: Any) -> None:
+    """`repack_output_embedding` of a worker's model."""
+    repack_output_embedding(worker.model_runner.get_model())
+
+
+def check_weights_arrived(engine_logprobs: Callable[[list[int]], Tensor], model: nn.Module, dtype: str) -> float:
+    """Compare the log-probabilities that engine and policy give a short fixed text.
+
+    Args:
+        engine_logprobs: from tokens [n] to the engine's log-probabilities of those after the first [n - 1].
+        model: the policy, a Hugging Face causal language model.
+        dtype: compute dtype of both.
+
+    Returns:
+        Their mean |difference| [nats].
+
+    Raises:
+        EngineError: they differ by more than rounding; training would follow a policy that is not the one
+            sampled from.
+    """
+    vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    stride = max(1, vocabulary // CHECK_TOKENS) | 1
+    token_ids = [(3 + stride * i) % vocabulary for i in range(CHECK_TOKENS)]
+    theirs = engine_logprobs(token_ids)
+    ours = _policy_logprobs(model, token_ids, dtype)
+    difference = float((theirs - ours).abs().mean())
+    if not difference <= CHECK_BOUNDS[dtype]:
+        raise EngineError(
+            f"the vLLM engine disagrees with the policy after a weight synchronisation: the log-probabilities of "
+            f"{CHECK_TOKENS - 1} tokens differ by {difference:.3g} nats on average "
+            f"({CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
+            "rollout.engine",
+            "this vLLM does not take over the weights of this model: use rollout.engine=transformers",
+        )
+    return difference
+
+
+def engine_logprobs(llm: Any, token_ids: list[int]) -> Tensor:
+    """Log-probabilities that an engine of this process gives the tokens after the first, [n - 1]."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False, ignore_eos=True)
+    [output] = llm.generate([{"prompt_token_ids": token_ids}], params, use_tqdm=False)
+    return torch.tensor(
+        [
+            entry[token_id].logprob
+            for token_id, entry in zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
+        ]
+    )
+
+
+@torch.no_grad()
+def _policy_logprobs(model: nn.Module, token_ids: list[int], dtype: str) -> Tensor:
+    device = next(model.parameters()).device
+    input_ids = torch.tensor([token_ids], device=device)
+    with torch.autocast(device.type, getattr(torch, dtype), enabled=dtype != "float32"):
+        logits = model(input_ids=input_ids, use_cache=False).logits[0, :-1]
+    logprobs: Tensor = logits.float().log_softmax(dim=-1).gather(-1, input_ids[0, 1:, None])[:, 0]
+    return logprobs.cpu()

@@ -1,0 +1,290 @@
+"""Reaching MLflow: which store, its schema, and runs that are found again by tag.
+
+MLflow takes two seconds to import, so it is imported where it is used.
+"""
+
+import contextlib
+import fcntl
+import getpass
+import logging
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainer.config.schema import TrackingConfig
+from trainer.errors import StorageError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+RUN_TAG = "loptune.run"
+SWEEP_TAG = "loptune.sweep"
+PARENT_TAG = "mlflow.parentRunId"
+
+START_LIMIT_S = 5.0  # patience with a server that does not answer
+LOCK_LIMIT_S = 30.0  # patience with a database that another process has locked
+
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    # The shipper retries by itself and knows what was sent; retries inside one call would block it for
+    # minutes, and a repeated create-run request would make a second run.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+_PERMANENT = ("INVALID_PARAMETER_VALUE", "PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_DOES_NOT_EXIST")
+
+T = TypeVar("T")
+
+
+def quiet_mlflow() -> None:
+    """Set MLflow's environment (telemetry off, short calls) and silence its logging.
+
+    A variable the user has set keeps its value. Takes effect only before MLflow is imported.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # Every failure reaches us as an exception as well; MLflow would print its stack on top.
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
+    """The store of a run: ``tracking.uri``, else ``MLFLOW_TRACKING_URI``, else SQLite in the runs folder.
+
+    A SQLite path is made absolute, because the processes of a sweep run in other folders.
+    """
+    uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.resolve()}/mlflow.db"
+    path = sqlite_path(uri)
+    return uri if path is None else f"sqlite:///{path.resolve()}"
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The database file of a ``sqlite:///`` URI, None for any other store."""
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def prepare_store(uri: str) -> None:
+    """Create or upgrade the schema of a SQLite store; other stores look after themselves.
+
+    One process calls this before the trials start: several processes that open a fresh SQLite file at the
+    same time break each other's migrations.
+
+    Raises:
+        StorageError: the file cannot be created, or stays locked.
+    """
+    path = sqlite_path(uri)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock").open("w")
+    except OSError as error:
+        raise StorageError(f"cannot create the MLflow store: {error}", uri, "choose another folder") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _schema_exists(path, uri)  # waits for a lock, or tells that the file is no database
+        quiet_mlflow()
+        from mlflow import MlflowClient
+
+        with _disabled_logging():
+            retry(lambda: MlflowClient(uri).search_experiments(max_results=1), uri, LOCK_LIMIT_S)
+
+
+def connect(uri: str) -> "MlflowClient":
+    """A client of the store.
+
+    Raises:
+        StorageError: a SQLite store without schema (``prepare_store`` makes it), or one that stays locked.
+    """
+    path = sqlite_path(uri)
+    if path is not None and not _schema_exists(path, uri):
+        raise StorageError(
+            "the MLflow store does not exist or is empty", str(path), "start the run or sweep again"
+        )
+    quiet_mlflow()
+    from mlflow import MlflowClient
+
+    return retry(lambda: MlflowClient(uri), uri, patience(uri))
+
+
+def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> T:
+    """Repeat ``action`` until it succeeds or ``limit_s`` seconds have passed.
+
+    Raises:
+        StorageError: it never succeeded, or failed in a way that waiting does not mend.
+    """
+    from mlflow.exceptions import MlflowException
+    from requests.exceptions import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    deadline, pause = time.monotonic() + limit_s, 0.2
+    while True:
+        try:
+            return action()
+        except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+            permanent = getattr(error, "error_code", None) in _PERMANENT or "out-of-date" in str(error)
+            if permanent or time.monotonic() + pause > deadline:
+                raise StorageError(
+                    f"MLflow does not answer: {first_line(error)}",
+                    uri,
+                    "start the server, or run with tracking.offline=true and `trainer upload` later",
+                ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+def first_line(error: BaseException) -> str:
+    """The telling part of an error's text: MLflow's runs over many lines, requests' nests its causes."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "HTTPConnectionPool" in line:
+        line = line.rsplit("Caused by ", 1)[-1].rsplit(": ", 1)[-1].strip("\"')")
+    return line[:300]
+
+
+def patience(uri: str) -> float:
+    """Seconds to keep trying at the start: a local lock passes, a dead server seldom returns."""
+    return LOCK_LIMIT_S if sqlite_path(uri) is not None else START_LIMIT_S
+
+
+def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
+    """The id of the experiment, created where it is missing. Processes may race for it.
+
+    Raises:
+        StorageError: the store does not answer, or the experiment was deleted in the UI.
+    """
+    from mlflow.exceptions import MlflowException
+
+    def get_or_create() -> Any:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is not None:
+            return experiment
+        database = sqlite_path(uri)
+        folder = None if database is None else database.parent / "mlartifacts" / re.sub(r"[^\w-]", "_", name)
+        try:
+            created: str = client.create_experiment(name, artifact_location=folder and folder.resolve().as_uri())
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            return client.get_experiment_by_name(name)
+        return client.get_experiment(created)
+
+    experiment = retry(get_or_create, uri, patience(uri))
+    if experiment.lifecycle_stage != "active":
+        raise StorageError(
+            f"experiment {name} was deleted in MLflow", uri, "restore it there, or choose another name"
+        )
+    return str(experiment.experiment_id)
+
+
+def find_runs(client: "MlflowClient", experiment_ids: list[str], tags: Mapping[str, str]) -> list[Any]:
+    """Runs that carry all tags, oldest first."""
+    condition = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    found, token = [], None
+    while True:
+        page = client.search_runs(experiment_ids, condition, order_by=["start_time ASC"], page_token=token)
+        found.extend(page)
+        token = page.token
+        if not token:
+            return found
+
+
+def open_run(
+    client: "MlflowClient", uri: str, experiment_id: str, run_name: str, tags: Mapping[str, str], key: str
+) -> str:
+    """The id of the run tagged ``loptune.run = key``, created where it is missing, status RUNNING.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+
+    def find_or_create() -> str:
+        # Searched anew in every attempt: an attempt whose answer was lost may have created the run.
+        for run in find_runs(client, [experiment_id], {RUN_TAG: key}):
+            run_id = str(run.info.run_id)
+            client.update_run(run_id, status="RUNNING")
+            return run_id
+        created = client.create_run(
+            experiment_id, run_name=run_name, tags={**_system_tags(), **tags, RUN_TAG: key}
+        )
+        return str(created.info.run_id)
+
+    return retry(find_or_create, uri, patience(uri))
+
+
+def log_missing_params(client: "MlflowClient", run_id: str, params: Mapping[str, Any]) -> None:
+    """Log the parameters that the run lacks; MLflow refuses to change one.
+
+    Values are cut to MLflow's limit; lists and mappings are written as Python shows them.
+    """
+    from mlflow.entities import Param
+
+    present = client.get_run(run_id).data.params
+    missing = [
+        Param(mlflow_name(name), str(value)[:6000])
+        for name, value in params.items()
+        if mlflow_name(name) not in present
+    ]
+    for start in range(0, len(missing), 100):
+        client.log_batch(run_id, params=missing[start : start + 100])
+
+
+def mlflow_name(name: str) -> str:
+    """The name with the characters MLflow refuses replaced (data set names are free text)."""
+    return re.sub(r"[^\w\-. /:]", "_", name)[:250]
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _system_tags() -> dict[str, str]:
+    tags = {"mlflow.source.name": "loptune", "mlflow.source.type": "LOCAL"}
+    with contextlib.suppress(KeyError, OSError):  # no name for this user id, as in many containers
+        tags["mlflow.user"] = getpass.getuser()
+    return tags
+
+
+def _schema_exists(path: Path, uri: str) -> bool:
+    """Whether the database has MLflow's schema; waits for a lock, because MLflow itself would wait 100 s."""
+    if not path.exists():
+        return False
+    deadline = time.monotonic() + LOCK_LIMIT_S
+    while True:
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as database:
+                row = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
+                return bool(row)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise StorageError(
+                    f"cannot read the MLflow store: {error}", uri, "end the process that holds it, then resume"
+                ) from None
+        except sqlite3.DatabaseError as error:
+            raise StorageError(
+                f"not an SQLite database: {error}", str(path), "restore the file or move it away"
+            ) from None
+
+
+@contextlib.contextmanager
+def _disabled_logging() -> Iterator[None]:
+    """Alembic reconfigures the loggers while it migrates; only a global stop holds it."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,176 @@
+"""Sending a run's local record to MLflow, and remembering how far that has come.
+
+``metrics.jsonl`` is the queue. ``tracking.json`` beside it holds the offset up to which lines were sent. A
+process that dies between sending and remembering sends one batch twice; MLflow keeps one copy of equal
+(metric, step, time, value), so nothing is counted double.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import StorageError
+from trainer.tracking.mlflow_store import mlflow_name
+from trainer.tracking.records import metric_values, read_records
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+METRICS_FILE = "metrics.jsonl"
+COMPLETIONS_FILE = "completions.jsonl"
+STATE_FILE = "tracking.json"
+COMPLETIONS_TABLE = "completions.json"
+
+MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
+MAX_TABLE_ROWS = 400  # the table is uploaded whole each time; completions.jsonl keeps all rows
+
+
+@dataclass
+class TrackingState:
+    """What a later process must know to go on with a run's MLflow record; stored as ``tracking.json``."""
+
+    key: str  # value of the tag loptune.run
+    experiment: str
+    run_name: str
+    tags: dict[str, str]
+    runs_dir: str
+    uri: str | None = None  # the store that run_id and the offsets belong to
+    run_id: str | None = None
+    metrics_sent: int = 0  # bytes of metrics.jsonl
+    completions_sent: int = 0  # bytes of completions.jsonl
+    sent_through: dict[str, int] = field(default_factory=dict)  # metric -> last step sent before a rewind
+    artifacts: list[tuple[str, str]] = field(default_factory=list)  # (file, artifact folder) still to send
+    status: str | None = None  # FINISHED, FAILED or KILLED once the run has ended
+    status_sent: bool = False
+
+    @classmethod
+    def load(cls, run_dir: Path) -> "TrackingState | None":
+        """The stored state, None where there is none.
+
+        Raises:
+            StorageError: the file is not what ``save`` wrote.
+        """
+        path = run_dir / STATE_FILE
+        if not path.exists():
+            return None
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise StorageError(
+                f"cannot read the tracking state: {error}", str(path), "remove it to send the run anew"
+            ) from None
+
+    def save(self, run_dir: Path) -> None:
+        """Replace the stored state."""
+        replacement = run_dir / f"{STATE_FILE}.new"
+        replacement.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        os.replace(replacement, run_dir / STATE_FILE)
+
+
+class Shipper:
+    """Sends what a run directory holds beyond its state's offsets.
+
+    Every method that talks to MLflow raises whatever MLflow raises and leaves the state as it was; calling
+    it again is always safe.
+    """
+
+    def __init__(self, client: "MlflowClient", run_dir: Path, state: TrackingState, lock: Lock) -> None:
+        assert state.run_id is not None
+        self._client = client
+        self._run_id = state.run_id
+        self._run_dir = run_dir
+        self._state = state
+        self._lock = lock  # guards the state; never held while MLflow is called
+        self._abandoned = False
+
+    def successor(self) -> "Shipper":
+        """A shipper in this one's place; a call of this one that still hangs can change nothing any more."""
+        with self._lock:
+            self._abandoned = True
+        return Shipper(self._client, self._run_dir, self._state, self._lock)
+
+    def send_all(self, stop: Event | None = None) -> None:
+        """Send everything that is on disk now; after ``stop`` is set, no further request is begun."""
+        for send in (self._send_metrics, self._send_completions, self._send_artifact):
+            while not (stop and stop.is_set()) and send():
+                pass
+
+    def _send_metrics(self) -> bool:
+        """Send one batch of lines; False when none is left."""
+        from mlflow.entities import Metric
+
+        batch: list[Any] = []
+        offset = self._state.metrics_sent
+        path = self._run_dir / METRICS_FILE
+        if not path.exists() or path.stat().st_size <= offset:
+            return False
+        for record, end in read_records(path, offset):
+            step, milliseconds = record["step"], round(record["time"] * 1000)
+            line = [
+                Metric(mlflow_name(name), value, milliseconds, step)
+                for name, value in metric_values(record).items()
+                if step > self._state.sent_through.get(name, -1)
+            ]
+            if batch and len(batch) + len(line) > MAX_METRICS_PER_BATCH:
+                break
+            batch += line
+            offset = end
+        for start in range(0, len(batch), MAX_METRICS_PER_BATCH):
+            self._client.log_batch(self._run_id, metrics=batch[start : start + MAX_METRICS_PER_BATCH])
+        if offset == self._state.metrics_sent:
+            return False
+        with self._remember():
+            self._state.metrics_sent = offset
+        return True
+
+    def finish(self, status: str) -> None:
+        """Set the run's final status."""
+        self._client.set_terminated(self._run_id, status)
+        with self._remember():
+            self._state.status_sent = True
+
+    def _send_completions(self) -> bool:
+        """Send the table of completions, whole."""
+        path = self._run_dir / COMPLETIONS_FILE
+        if not path.exists() or path.stat().st_size <= self._state.completions_sent:
+            return False
+        rows, offset = [], 0
+        for record, end in read_records(path):
+            rows.append(record)
+            offset = end
+        rows = rows[-MAX_TABLE_ROWS:]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        # The form of MlflowClient.log_table, which would download and send the whole table for every row.
+        table = {"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}
+        self._client.log_dict(self._run_id, table, COMPLETIONS_TABLE)
+        kind = json.dumps([{"path": COMPLETIONS_TABLE, "type": "table"}])
+        self._client.set_tag(self._run_id, "mlflow.loggedArtifacts", kind)
+        with self._remember():
+            self._state.completions_sent = offset
+        return False
+
+    def _send_artifact(self) -> bool:
+        """Send one waiting file or folder; False when none is left."""
+        if not self._state.artifacts:
+            return False
+        file, folder = self._state.artifacts[0]
+        if Path(file).is_dir():
+            self._client.log_artifacts(self._run_id, file, folder or None)
+        elif Path(file).exists():
+            self._client.log_artifact(self._run_id, file, folder or None)
+        with self._remember():
+            self._state.artifacts.pop(0)
+        return True
+
+    @contextmanager
+    def _remember(self) -> Iterator[None]:
+        with self._lock:
+            if self._abandoned:
+                raise RuntimeError("another shipper has taken over")
+            yield
+            self._state.save(self._run_dir)

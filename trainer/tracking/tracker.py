@@ -1,0 +1,306 @@
+"""The only writer of a run's record: lines on disk at once, MLflow when it can be reached.
+
+``log`` appends to ``metrics.jsonl`` and returns; a thread sends the lines to MLflow in batches. A server
+that dies delays the sending and nothing else: what is not sent stays known and is sent when the server
+returns, when the run ends, or by ``upload``.
+"""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config.schema import TrainConfig, dump_config, load_config
+from trainer.errors import MissingError
+from trainer.tracking.mlflow_store import (
+    RUN_TAG,
+    connect,
+    find_experiment,
+    first_line,
+    flatten,
+    log_missing_params,
+    open_run,
+    patience,
+    prepare_store,
+    retry,
+    tracking_uri,
+)
+from trainer.tracking.records import JsonLines, metrics_record, rewind_lines
+from trainer.tracking.shipping import COMPLETIONS_FILE, METRICS_FILE, Shipper, TrackingState
+from trainer.types import RunContext
+
+CONFIG_FILE = "config.yaml"
+SHIP_INTERVAL_S = 1.0
+MAX_PAUSE_S = 10.0  # between attempts while the server is away
+STOP_LIMIT_S = 3.0  # for the call in flight
+CLOSE_LIMIT_S = 12.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Tracker:
+    """Records one run.
+
+    Opening it finds the run's MLflow run again by its tag ``loptune.run``, or creates it, and logs the
+    flattened configuration as parameters and the resolved YAML as ``config.yaml``. With
+    ``tracking.offline`` only the local files are written.
+
+    Args:
+        config: the resolved configuration of the run.
+        context: where the run lives; ``tags["loptune.run"]`` is its stable id, derived from the run's
+            folder where absent.
+        close_limit_s: how long ``close`` may wait for MLflow [s].
+
+    Raises:
+        StorageError: MLflow cannot be reached, or a SQLite store was not prepared (``prepare_store``).
+    """
+
+    def __init__(self, config: TrainConfig, context: RunContext, *, close_limit_s: float = CLOSE_LIMIT_S) -> None:
+        self.run_dir = context.run_dir
+        self._close_limit_s = close_limit_s
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        (self.run_dir / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
+        self._state = _load_state(config, context)
+        self._state_lock = threading.Lock()
+        self._shipper: Shipper | None = None
+        if config.tracking.offline:
+            self._state.save(self.run_dir)
+        else:
+            uri = tracking_uri(config.tracking, context.runs_dir)
+            self._shipper = _open_shipper(config, self.run_dir, self._state, uri, self._state_lock)
+        self._metrics = JsonLines(self.run_dir / METRICS_FILE)
+        self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
+        self._last_step = 0
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._closed = False
+
+    @property
+    def run_id(self) -> str | None:
+        """The MLflow run, None while offline."""
+        return self._state.run_id if self._shipper is not None else None
+
+    @property
+    def uri(self) -> str | None:
+        """The MLflow store, None while offline."""
+        return self._state.uri if self._shipper is not None else None
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Record metrics of a step. Never waits for MLflow.
+
+        Raises:
+            KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
+        """
+        self._metrics.append([metrics_record(metrics, step)])
+        self._last_step = max(self._last_step, step)
+        self._start_shipping()
+
+    def summarize(self, metrics: Mapping[str, float]) -> None:
+        """Record the run's ``best/*`` and ``final/*`` values, at the last step logged."""
+        self.log(metrics, self._last_step)
+
+    def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Append sampled completions (JSON values, the same columns in every row) to the run's table."""
+        self._completions.append([{"step": step, **row} for row in rows])
+        self._start_shipping()
+
+    def log_artifact(self, path: Path, artifact_path: str = "") -> None:
+        """Copy a file or folder to the MLflow run; it must stay in place until it has been sent."""
+        with self._state_lock:
+            self._state.artifacts.append((str(path.resolve()), artifact_path))
+            self._state.save(self.run_dir)
+        self._start_shipping()
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after ``step`` (-1: everything), before those steps are computed again.
+
+        Values that MLflow already has are not sent a second time.
+        """
+        self._stop_shipping()
+        self._metrics.close()
+        self._completions.close()
+        state = self._state
+        state.metrics_sent, dropped = rewind_lines(self.run_dir / METRICS_FILE, step, state.metrics_sent)
+        for record in dropped:
+            for name in record.keys() - {"step", "time", "nonfinite"}:
+                if record[name] is not None:
+                    state.sent_through[name] = max(state.sent_through.get(name, -1), record["step"])
+        rewind_lines(self.run_dir / COMPLETIONS_FILE, step, 0)
+        state.completions_sent = 0
+        with self._state_lock:
+            state.save(self.run_dir)
+        self._metrics = JsonLines(self.run_dir / METRICS_FILE)
+        self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
+        self._last_step = max(step, 0)
+
+    def close(self, status: str = "FINISHED") -> bool:
+        """End the record: send the rest within ``close_limit_s`` and set the MLflow status.
+
+        Args:
+            status: FINISHED, FAILED or KILLED.
+
+        Returns:
+            False when MLflow does not have everything; ``trainer upload`` can send it later.
+        """
+        if self._closed:
+            return True
+        self._closed = True
+        self._metrics.close()
+        self._completions.close()
+        with self._state_lock:
+            self._state.status = status
+            self._state.save(self.run_dir)
+        if self._shipper is None:
+            return True
+        self._stop_shipping()
+        # A thread, because a call to a hanging server cannot be ended.
+        done = threading.Event()
+        final = threading.Thread(
+            target=_send_rest, args=(self._shipper, status, self._close_limit_s, done), daemon=True
+        )
+        final.start()
+        final.join(self._close_limit_s + 1.0)
+        if not done.is_set():
+            _logger.warning(
+                "MLflow at %s does not have the whole run; nothing is lost: trainer upload %s",
+                self._state.uri,
+                self.run_dir,
+            )
+        return done.is_set()
+
+    def _start_shipping(self) -> None:
+        if self._shipper is not None and self._thread is None:
+            self._stop = threading.Event()
+            self._thread = threading.Thread(
+                target=_ship, args=(self._shipper, self._stop), name="mlflow-shipper", daemon=True
+            )
+            self._thread.start()
+
+    def _stop_shipping(self) -> None:
+        if self._thread is None or self._shipper is None:
+            return
+        self._stop.set()
+        self._thread.join(STOP_LIMIT_S)
+        if self._thread.is_alive():  # a call to a hanging server cannot be ended
+            self._shipper = self._shipper.successor()
+        self._thread = None
+
+
+def _ship(shipper: Shipper, stop: threading.Event) -> None:
+    pause = SHIP_INTERVAL_S
+    while not stop.wait(min(pause, MAX_PAUSE_S)):
+        try:
+            shipper.send_all(stop)
+            if pause > SHIP_INTERVAL_S:
+                _logger.warning("MLflow answers again; the missing metrics were sent")
+            pause = SHIP_INTERVAL_S
+        except Exception as error:  # training goes on whatever MLflow raises; the lines are on disk
+            if stop.is_set():
+                return
+            if pause == SHIP_INTERVAL_S:
+                _logger.warning("cannot send to MLflow, will try again: %s", first_line(error))
+            pause *= 2
+
+
+def _send_rest(shipper: Shipper, status: str, limit_s: float, done: threading.Event) -> None:
+    deadline, pause = time.monotonic() + limit_s, 0.2
+    while True:
+        try:
+            shipper.send_all()
+            shipper.finish(status)
+            done.set()
+            return
+        except Exception as error:  # whatever MLflow raises, the run is complete on disk
+            if time.monotonic() + pause > deadline:
+                _logger.warning("could not send to MLflow: %s", first_line(error))
+                return
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+class NullTracker:
+    """What ranks other than 0 log to: nothing."""
+
+    run_id: str | None = None
+    uri: str | None = None
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Ignore."""
+
+    def summarize(self, metrics: Mapping[str, float]) -> None:
+        """Ignore."""
+
+    def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Ignore."""
+
+    def log_artifact(self, path: Path, artifact_path: str = "") -> None:
+        """Ignore."""
+
+    def rewind(self, step: int) -> None:
+        """Ignore."""
+
+    def close(self, status: str = "FINISHED") -> bool:
+        """Nothing is left to send."""
+        return True
+
+
+def upload(run_dir: Path, uri: str | None = None) -> str:
+    """Send what MLflow lacks of a run that has ended: one made offline, or one whose server died.
+
+    Args:
+        run_dir: the run's folder.
+        uri: the store to send to; the one of the run's configuration if None.
+
+    Returns:
+        The id of the MLflow run.
+
+    Raises:
+        MissingError: the folder holds no run.
+        StorageError: MLflow cannot be reached or refuses the data.
+    """
+    state = TrackingState.load(run_dir)
+    if state is None or not (run_dir / CONFIG_FILE).exists():
+        raise MissingError("no run in this folder", str(run_dir), "name a folder that holds tracking.json")
+    config = load_config(str(run_dir / CONFIG_FILE))
+    target = uri or tracking_uri(config.tracking, Path(state.runs_dir))
+    prepare_store(target)
+    shipper = _open_shipper(config, run_dir, state, target, threading.Lock())
+    retry(shipper.send_all, target, patience(target))
+    # A run that never closed was killed.
+    retry(lambda: shipper.finish(state.status or "KILLED"), target, patience(target))
+    assert state.run_id is not None
+    return state.run_id
+
+
+def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
+    """The state of an earlier process with this run's folder, or a fresh one; tags are today's."""
+    tags = {**config.tracking.tags, **context.tags}
+    stored = TrackingState.load(context.run_dir)
+    place = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:12]
+    key = tags.pop(RUN_TAG, None) or (stored.key if stored else f"{context.run_dir.name}-{place}")
+    state = stored or TrackingState(key, context.experiment, context.run_name, tags, "")
+    state.key, state.tags, state.status, state.status_sent = key, tags, None, False
+    state.runs_dir = str(context.runs_dir.resolve())
+    return state
+
+
+def _open_shipper(
+    config: TrainConfig, run_dir: Path, state: TrackingState, uri: str, lock: threading.Lock
+) -> Shipper:
+    client = connect(uri)
+    experiment_id = find_experiment(client, uri, state.experiment)
+    run_id = open_run(client, uri, experiment_id, state.run_name, state.tags, state.key)
+    if (state.uri, state.run_id) != (uri, run_id):  # another store, or the run was deleted: send it all
+        state.metrics_sent, state.completions_sent, state.sent_through = 0, 0, {}
+    state.uri, state.run_id = uri, run_id
+    state.save(run_dir)
+
+    def describe() -> None:
+        log_missing_params(client, run_id, flatten(config.model_dump(mode="json")))
+        client.log_artifact(run_id, str(run_dir / CONFIG_FILE))
+
+    retry(describe, uri, patience(uri))
+    return Shipper(client, run_dir, state, lock)
