@@ -107,7 +107,7 @@ def check_address(address: str | None) -> None:
             "a sweep is not driven through a Ray client",
             f"--address {address}",
             "type it on a node of the cluster with --address auto, or send it there with `ray job submit` "
-            "(sweep/docs/cluster.md)",
+            "(docs/cluster.md)",
         )
 
 

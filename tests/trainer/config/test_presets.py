@@ -5,12 +5,12 @@ import shlex
 
 import pytest
 
-from tests.paths import SEARCH_SPACES
+from tests.paths import ROOT
 from trainer.cli import _parser
 from trainer.commands.arguments import parse_arguments
 from trainer.config.schema import find_spec, load_config, preset_names
 
-PAGE = SEARCH_SPACES / "PAPER.md"
+PAGE = ROOT / "docs" / "paper.md"
 
 # The scripts train_kklogic_*_4x80GB.sh of the published repository, by our names.
 KNIGHTS_KNAVES = {
