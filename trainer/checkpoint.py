@@ -2,12 +2,14 @@
 
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)")
+_SET_ASIDE = re.compile(r"damaged-step-(\d+)")
+_RECORD = ("metrics.jsonl", "completions.jsonl")
 
 
 def write_checkpoint(
@@ -60,7 +64,8 @@ def write_checkpoint(
 
 
 def _publish(partial: Path, final: Path) -> None:
-    hashes = {str(path.relative_to(partial)): _sha256(path) for path in _files(partial)}
+    files = _files(partial)
+    hashes = {str(path.relative_to(partial)): sha for path, sha in zip(files, _sha256(files), strict=True)}
     (partial / MANIFEST).write_text(json.dumps(hashes, indent=1))
     for path in [*_files(partial), partial]:
         _fsync(path)
@@ -71,11 +76,8 @@ def _publish(partial: Path, final: Path) -> None:
 
 
 def steps_on_disk(root: Path) -> list[int]:
-    """Steps of the complete checkpoints, newest first."""
-    if not root.is_dir():
-        return []
-    matches = (_NAME.fullmatch(entry.name) for entry in root.iterdir() if (entry / MANIFEST).is_file())
-    return sorted((int(match[1]) for match in matches if match), reverse=True)
+    """Steps of the checkpoints, newest first; not of those set aside as damaged."""
+    return _steps(root, _NAME)
 
 
 def intact_checkpoints(root: Path) -> Iterator[Path]:
@@ -91,20 +93,91 @@ def intact_checkpoints(root: Path) -> Iterator[Path]:
             yield folder
 
 
+def newest_checkpoint(root: Path) -> Path | None:
+    """The newest intact checkpoint, None where there has been none yet.
+
+    Damaged ones get the name ``damaged-step-N``: the next to be written must not be taken for older than they.
+
+    Raises:
+        StorageError: there are checkpoints and none is intact; to begin again would lose the run's record.
+    """
+    for step in steps_on_disk(root):
+        damaged = damaged_files(root / f"step-{step}")
+        if not damaged:
+            return root / f"step-{step}"
+        logger.warning("checkpoint step-%d is damaged (%s): set aside in %s", step, ", ".join(damaged), root)
+        _set_aside(root, step)
+    set_aside = _steps(root, _SET_ASIDE)
+    if set_aside:
+        raise StorageError(
+            f"no intact checkpoint: those of step {', '.join(map(str, set_aside))} are damaged",
+            str(root),
+            "put back a copy of one as step-N, or resume with --start-over",
+        )
+    return None
+
+
 def damaged_files(folder: Path) -> list[str]:
-    """Names of files that are missing from a checkpoint or do not have the recorded hash."""
+    """Names of files that are missing from a checkpoint or do not have the recorded hash.
+
+    Raises:
+        StorageError: a file may not be read, which says nothing about what is in it.
+    """
     try:
-        hashes: dict[str, str] = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
+        hashes = json.loads((folder / MANIFEST).read_text())
+        present = {name: folder / name for name in hashes if (folder / name).is_file()}
+        found = dict(zip(present, _sha256(list(present.values())), strict=True))
+        return [name for name, sha in hashes.items() if found.get(name) != sha]
+    except PermissionError as error:
+        raise StorageError(
+            f"may not read the checkpoint: {error.strerror}", str(error.filename), "mend the permissions"
+        ) from error
+    except (OSError, ValueError, TypeError, AttributeError):
         return [MANIFEST]
-    return [name for name, sha in hashes.items() if not (folder / name).is_file() or _sha256(folder / name) != sha]
 
 
-def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -> None:
-    """Delete all but the newest ``keep_last`` checkpoints and those of ``keep_steps``."""
-    for step in steps_on_disk(root)[keep_last:]:
-        if step not in keep_steps:
-            shutil.rmtree(root / f"step-{step}")
+def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int], written: int = -1) -> None:
+    """Delete all but the newest ``keep_last`` intact checkpoints and those of ``keep_steps``.
+
+    Args:
+        root: the run's ``checkpoints`` folder.
+        keep_last: how many to keep.
+        keep_steps: steps to keep besides.
+        written: step whose files were hashed a moment ago, which need not be read again.
+    """
+    steps = steps_on_disk(root)
+    kept: list[int] = []
+    for step in steps if len(steps) > keep_last else []:
+        if len(kept) == keep_last:
+            if step not in keep_steps:
+                shutil.rmtree(root / f"step-{step}")
+        elif step != written and damaged_files(root / f"step-{step}"):
+            _set_aside(root, step)
+        else:
+            kept.append(step)
+    for step in _steps(root, _SET_ASIDE):
+        if kept and step <= kept[0]:  # the run has come past it
+            shutil.rmtree(root / f"damaged-step-{step}")
+
+
+def start_over(run_dir: Path) -> Path | None:
+    """Put the checkpoints of a run, and a copy of its record, into ``earlier-N``; its next start is at step 0.
+
+    Returns:
+        That folder; None where there was no checkpoint.
+    """
+    checkpoints = run_dir / "checkpoints"
+    if not checkpoints.is_dir():
+        return None
+    number = next(n for n in itertools.count(1) if not (run_dir / f"earlier-{n}").exists())
+    earlier = run_dir / f"earlier-{number}"
+    earlier.mkdir()
+    for name in _RECORD:
+        # A copy: from the original the tracker learns what MLflow has already.
+        if (run_dir / name).exists():
+            shutil.copy2(run_dir / name, earlier)
+    checkpoints.rename(earlier / checkpoints.name)
+    return earlier
 
 
 def save_training_state(
@@ -171,9 +244,27 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _steps(root: Path, name: re.Pattern[str]) -> list[int]:
+    if not root.is_dir():
+        return []
+    matches = (name.fullmatch(entry.name) for entry in root.iterdir() if entry.is_dir())
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def _set_aside(root: Path, step: int) -> None:
+    aside = root / f"damaged-step-{step}"
+    shutil.rmtree(aside, ignore_errors=True)
+    (root / f"step-{step}").rename(aside)
+
+
+def _sha256(paths: Sequence[Path]) -> list[str]:
+    def of_file(path: Path) -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    # Hashing lets go of the interpreter, and a sharded state is one file per rank.
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(of_file, paths))
 
 
 def _fsync(path: Path) -> None:

@@ -69,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
     run.add_argument("--resume", action="store_true", help="continue the run NAME from its newest checkpoint")
     run.add_argument(
+        "--start-over", action="store_true", help="with --resume: from step 0; the old record stays in earlier-N"
+    )
+    run.add_argument(
         "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
     )
     run.set_defaults(command=_run)
@@ -145,6 +148,8 @@ def _run(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.spec, overrides)
     path = find_spec(arguments.spec)
     in_run_folder = path.name == "config.yaml" and path.parent.parent.resolve() == arguments.runs_dir.resolve()
+    if arguments.start_over and not arguments.resume:
+        raise ConfigError("--start-over goes with --resume", "--start-over", "add --resume")
     if arguments.name is None and arguments.resume and not in_run_folder:
         raise ConfigError("--resume needs the run's name", "--resume", "add --name NAME")
     default = path.parent.name if arguments.resume else f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -164,8 +169,18 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"no run {name} to resume", str(saved), "leave out --resume to start it")
         _check_same_run(config, load_config(str(saved)))
     with hold(run_dir):
+        if arguments.start_over:
+            _start_over(run_dir)
         save_config(config, saved)
         return _train(config, name, arguments)
+
+
+def _start_over(run_dir: Path) -> None:
+    from trainer.checkpoint import start_over
+
+    earlier = start_over(run_dir)
+    if earlier is not None:
+        print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
 
 
 def _has_history(run_dir: Path) -> bool:

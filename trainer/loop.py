@@ -26,8 +26,8 @@ from trainer.algorithm.update import (
 )
 from trainer.checkpoint import (
     damaged_files,
-    intact_checkpoints,
     load_training_state,
+    newest_checkpoint,
     prune_checkpoints,
     save_training_state,
     write_checkpoint,
@@ -279,17 +279,20 @@ class Trainer:
         )
         best = {self.best[0]} if self.best and self.config.checkpoint.keep_best else set()
         if parallel.is_main:
-            prune_checkpoints(root, self.config.checkpoint.keep_last, best)
+            prune_checkpoints(root, self.config.checkpoint.keep_last, best, self.step)
         return folder
 
     def resume(self) -> int:
         """Continue from the newest intact checkpoint of the run folder.
 
         Returns:
-            The step continued from; 0 where there is no checkpoint.
+            The step continued from; 0 where there has been no checkpoint.
+
+        Raises:
+            StorageError: there are checkpoints and none is intact.
         """
         root, parallel = self.context.run_dir / "checkpoints", self.parallel
-        newest = next(intact_checkpoints(root), None) if parallel.is_main else None
+        newest = newest_checkpoint(root) if parallel.is_main else None
         name = parallel.gather([newest.name if newest else None])[0]
         if name is not None:
             state = load_training_state(root / name, self.causal_lm, self.optimizer, parallel)

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -9,7 +10,9 @@ import pytest
 from trainer.checkpoint import (
     damaged_files,
     intact_checkpoints,
+    newest_checkpoint,
     prune_checkpoints,
+    start_over,
     steps_on_disk,
     write_checkpoint,
 )
@@ -82,3 +85,64 @@ def test_pruning_keeps_the_newest_and_the_best(tmp_path):
         write_checkpoint(tmp_path, step, write_text(str(step)))
     prune_checkpoints(tmp_path, keep_last=2, keep_steps={1})
     assert steps_on_disk(tmp_path) == [5, 4, 1]
+
+
+def damage(folder):
+    (folder / "state.txt").write_text("damaged")
+
+
+def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path):
+    for step in (2, 4, 8, 10):
+        write_checkpoint(tmp_path, step, write_text(f"state {step}"))
+    for step in (8, 10):
+        damage(tmp_path / f"step-{step}")
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-4"
+    assert sorted(path.name for path in tmp_path.glob("damaged-*")) == ["damaged-step-10", "damaged-step-8"]
+    write_checkpoint(tmp_path, 6, write_text("state 6"))
+    prune_checkpoints(tmp_path, keep_last=2, keep_steps=set(), written=6)
+    assert steps_on_disk(tmp_path) == [6, 4]
+    write_checkpoint(tmp_path, 8, write_text("state 8"))
+    prune_checkpoints(tmp_path, keep_last=2, keep_steps=set(), written=8)
+    assert steps_on_disk(tmp_path) == [8, 6]
+    assert [path.name for path in tmp_path.glob("damaged-*")] == ["damaged-step-10"]  # not yet come past it
+
+
+def test_pruning_counts_intact_checkpoints_only(tmp_path):
+    for step in (1, 2, 3, 4):
+        write_checkpoint(tmp_path, step, write_text(f"state {step}"))
+    damage(tmp_path / "step-3")
+    prune_checkpoints(tmp_path, keep_last=2, keep_steps=set(), written=4)
+    assert steps_on_disk(tmp_path) == [4, 2]
+
+
+def test_with_damaged_checkpoints_alone_nothing_begins_again_by_itself(tmp_path):
+    assert newest_checkpoint(tmp_path) is None
+    write_checkpoint(tmp_path, 2, write_text("state"))
+    (tmp_path / "step-2" / "manifest.json").unlink()
+    for _ in range(2):  # the second time it has been set aside already
+        with pytest.raises(StorageError, match="those of step 2 are damaged") as caught:
+            newest_checkpoint(tmp_path)
+        assert "--start-over" in caught.value.hint
+
+
+def test_starting_over_keeps_the_old_record(tmp_path):
+    assert start_over(tmp_path) is None
+    for attempt in (1, 2):
+        write_checkpoint(tmp_path / "checkpoints", attempt, write_text("state"))
+        (tmp_path / "metrics.jsonl").write_text(f"attempt {attempt}\n")
+        assert start_over(tmp_path) == tmp_path / f"earlier-{attempt}"
+    assert newest_checkpoint(tmp_path / "checkpoints") is None
+    assert (tmp_path / "earlier-1" / "metrics.jsonl").read_text() == "attempt 1\n"
+    assert (tmp_path / "earlier-2" / "checkpoints" / "step-2" / "manifest.json").is_file()
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path, 2, write_text("state"))
+
+    def refused(paths):
+        raise PermissionError(errno.EACCES, "Permission denied", str(paths[0]))
+
+    monkeypatch.setattr("trainer.checkpoint._sha256", refused)  # root, as in a container, may read everything
+    with pytest.raises(StorageError, match="may not read the checkpoint"):
+        newest_checkpoint(tmp_path)
+    assert steps_on_disk(tmp_path) == [2]

@@ -102,3 +102,18 @@ def test_presets_and_options_print_tables_and_json(capsys):
         }
     ]
     assert main(["options", "nothing"]) == 2
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_starts_over_only_when_told_to(tmp_path, capsys, tiny_policy):
+    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN]
+    folder = tmp_path / "runs" / "r"
+    assert run(tmp_path, *words) == 0
+    record = (folder / "metrics.jsonl").read_bytes()
+    (folder / "checkpoints" / "step-1" / "model.safetensors").write_bytes(b"")
+    assert run(tmp_path, *words, "--resume") == 4
+    assert "no intact checkpoint: those of step 1 are damaged" in capsys.readouterr().err
+    assert (folder / "metrics.jsonl").read_bytes() == record
+    assert run(tmp_path, *words, "--start-over") == 2
+    assert run(tmp_path, *words, "--resume", "--start-over") == 0
+    assert (folder / "earlier-1" / "metrics.jsonl").read_bytes() == record
+    assert (folder / "checkpoints" / "step-1" / "manifest.json").is_file()
