@@ -1,22 +1,32 @@
 """Reward functions: what a completion is worth.
 
 Add one by writing ``score(text, answer) -> Score`` in a file here and naming it in ``REWARDS``, or keep it
-anywhere on the import path and name it ``module:function`` in the configuration. Such a function may also return
-a plain number (then a positive one counts as correct); its module may define ``prepare()``, which is called once
-before the first completion, and ``MINIMUM``, the score of a completion whose scoring fails.
+anywhere on the import path and name it ``module:function`` in the configuration; ``rewards.own`` says which forms
+such a function may have. Its module may define ``prepare()``, which is called once before the first completion,
+and ``MINIMUM``, the score of a completion whose scoring fails.
 """
 
-import importlib
-import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from rewards import knights_knaves, math_answers, think_format
-from rewards.score import RewardFunction, Score
+from rewards.own import as_batch, load_function, takes_batch
+from rewards.score import BatchRewardFunction, RewardFunction, Score
 
-__all__ = ["REWARDS", "RewardFunction", "Score", "combine", "minimum", "prepare", "resolve"]
+__all__ = [
+    "REWARDS",
+    "BatchRewardFunction",
+    "RewardFunction",
+    "Score",
+    "combine",
+    "combine_batch",
+    "minimum",
+    "prepare",
+    "resolve",
+    "wants_batches",
+]
 
 REWARDS: dict[str, RewardFunction] = {
     "knights_knaves": knights_knaves.score,
@@ -26,30 +36,25 @@ REWARDS: dict[str, RewardFunction] = {
 
 
 def resolve(name: str) -> RewardFunction:
-    """The reward function behind a name of ``REWARDS`` or ``module:function``.
+    """The reward function of one completion behind a name of ``REWARDS`` or ``module:function``.
 
     Raises:
         ValueError: no such name, module or function; the text says what to write instead.
     """
     if name in REWARDS:
         return REWARDS[name]
-    module_name, separator, function_name = name.partition(":")
-    if not separator:
-        near = get_close_matches(name, REWARDS, n=1)
-        meant = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(REWARDS))}"
-        raise ValueError(f"no reward named {name}; {meant} Your own is written module:function")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"reward {name}: cannot import {module_name} ({error})") from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ValueError(f"reward {name}: {module_name} has no function {function_name}")
-    return _scored(function, name)
+    of_batch = _resolve_batch(name)
+    return lambda text, answer: of_batch([text], [answer])[0]
 
 
 def combine(functions: Mapping[str, float]) -> RewardFunction:
-    """The weighted sum of reward functions.
+    """The weighted sum of reward functions for one completion; as ``combine_batch``."""
+    of_batch = combine_batch(functions)
+    return lambda text, answer: of_batch([text], [answer])[0]
+
+
+def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
+    """The weighted sum of reward functions for many completions at once.
 
     Several functions give a breakdown of one part each. The one with the largest weight (the first of them on a
     tie) decides what counts as correct and as parsed.
@@ -62,22 +67,30 @@ def combine(functions: Mapping[str, float]) -> RewardFunction:
     """
     if not functions:
         raise ValueError("name at least one reward function")
-    parts = [(_short(name), weight, resolve(name)) for name, weight in functions.items()]
-    judge = max(range(len(parts)), key=lambda index: abs(parts[index][1]))
+    names, weights = [_short(name) for name in functions], list(functions.values())
+    of_batch = [_resolve_batch(name) for name in functions]
+    judge = max(range(len(weights)), key=lambda index: abs(weights[index]))
 
-    def weighted_sum(text: str, answer: Any) -> Score:
-        scores = [function(text, answer) for _, _, function in parts]
-        if len(parts) == 1:
-            (_, weight, _), (score,) = parts[0], scores
-            breakdown = {part: weight * value for part, value in score.breakdown.items()}
+    def weighted_sum(scores: Sequence[Score]) -> Score:
+        if len(scores) == 1:
+            breakdown = {part: weights[0] * value for part, value in scores[0].breakdown.items()}
         else:
             breakdown = {
-                name: weight * score.reward for (name, weight, _), score in zip(parts, scores, strict=True)
+                name: weight * score.reward for name, weight, score in zip(names, weights, scores, strict=True)
             }
-        reward = sum(weight * score.reward for (_, weight, _), score in zip(parts, scores, strict=True))
+        reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
         return Score(reward, scores[judge].correct, breakdown, scores[judge].parsed)
 
-    return weighted_sum
+    def combined(texts: Sequence[str], answers: Sequence[Any]) -> list[Score]:
+        by_function = [function(texts, answers) for function in of_batch]
+        return [weighted_sum(of_text) for of_text in zip(*by_function, strict=True)]
+
+    return combined
+
+
+def wants_batches(functions: Mapping[str, float]) -> bool:
+    """Whether one of the functions is to score many completions in one call."""
+    return any(name not in REWARDS and takes_batch(load_function(name)) for name in functions)
 
 
 def prepare(functions: Mapping[str, float]) -> None:
@@ -106,13 +119,9 @@ def _short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def _scored(function: Callable[[str, Any], Any], name: str) -> RewardFunction:
-    def scored(text: str, answer: Any) -> Score:
-        result = function(text, answer)
-        if isinstance(result, Score):
-            return result
-        if not isinstance(result, int | float) or not math.isfinite(result):
-            raise ValueError(f"reward {name} returned {result!r}; expected a Score or a finite number")
-        return Score(float(result), result > 0, {_short(name): float(result)})
-
-    return scored
+def _resolve_batch(name: str) -> BatchRewardFunction:
+    if name not in REWARDS and ":" not in name:
+        near = get_close_matches(name, REWARDS, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(REWARDS))}"
+        raise ValueError(f"no reward named {name}; {meant} Your own is written module:function")
+    return as_batch(REWARDS[name] if name in REWARDS else load_function(name), name)

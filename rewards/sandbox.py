@@ -43,7 +43,7 @@ class RewardPool:
 
     Args:
         functions: reward name or ``module:function`` -> weight.
-        timeout_s: limit for one completion [s].
+        timeout_s: limit for one completion, or for one batch of a function that takes batches [s].
         memory_mb: address space that scoring may take in one process, beyond that of its imports [MiB].
         workers: number of processes.
         failure_score: reward of a completion whose scoring failed; the functions' weighted minimum if None.
@@ -68,6 +68,7 @@ class RewardPool:
         self._failure_score = failure_score
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
+        self._batches = False  # whether a function takes many completions in one call; said by the first worker
         try:
             self._workers = [self._start() for _ in range(workers)]
             while not all(worker.ready for worker in self._workers):
@@ -89,9 +90,10 @@ class RewardPool:
         if not self._workers:
             raise RuntimeError("the reward pool is closed")
         results: list[ScoredText | None] = [None] * len(texts)
+        size = max(1, -(-len(texts) // len(self._workers))) if self._batches else 1
         waiting = deque(
-            _Job(index, json.dumps([text, answer]).encode() + b"\n")
-            for index, (text, answer) in enumerate(zip(texts, answers, strict=True))
+            _job(range(start, min(start + size, len(texts))), texts, answers)
+            for start in range(0, len(texts), size)
         )
         try:
             while waiting or any(worker.in_flight for worker in self._workers):
@@ -193,30 +195,36 @@ class RewardPool:
                 if worker.answered:
                     waiting.appendleft(job)
                 else:
-                    results[job.index] = self._failed("error", reply["message"])
+                    self._fail(job, results, "error", reply["message"])
                 self._replace(worker, waiting)
                 return
             worker.answered += 1
             worker.deadline = time.monotonic() + self._timeout_s if worker.in_flight else None
-            results[job.index] = self._scored(reply)
+            self._take_scores(job, results, reply)
 
     def _greet(self, worker: "_Worker", reply: dict[str, Any]) -> None:
         if reply["status"] != "ready":
             raise ValueError(reply["message"])
         worker.ready = True
         worker.deadline = None
+        self._batches = reply["batches"]
         if self._failure_score is None:
             self._failure_score = float(reply["minimum"])
 
-    def _scored(self, reply: dict[str, Any]) -> ScoredText:
+    def _take_scores(self, job: "_Job", results: list[ScoredText | None], reply: dict[str, Any]) -> None:
         if reply["status"] != "ok":
-            return self._failed("error", reply["message"])
-        score = Score(reply["reward"], reply["correct"], reply["breakdown"], reply["parsed"])
-        return ScoredText(score, "ok")
+            self._fail(job, results, "error", reply["message"])
+            return
+        for index, said in zip(job.indices, reply["scores"], strict=True):
+            score = Score(said["reward"], said["correct"], said["breakdown"], said["parsed"])
+            results[index] = ScoredText(score, "ok")
 
-    def _failed(self, status: Literal["timeout", "error"], message: str) -> ScoredText:
+    def _fail(
+        self, job: "_Job", results: list[ScoredText | None], status: Literal["timeout", "error"], message: str
+    ) -> None:
         assert self._failure_score is not None, "known since the first worker's greeting"
-        return ScoredText(Score(self._failure_score, False, {}, parsed=False), status, message)
+        for index in job.indices:
+            results[index] = ScoredText(Score(self._failure_score, False, {}, parsed=False), status, message)
 
     def _give_up(self, worker: "_Worker", results: list[ScoredText | None], waiting: "deque[_Job]") -> None:
         """Replace a worker that is late or gone; the completion it was at has failed."""
@@ -229,9 +237,9 @@ class RewardPool:
         if worker.in_flight:
             job = worker.in_flight.popleft()
             if late or code in (-signal.SIGALRM, -signal.SIGPROF):
-                results[job.index] = self._failed("timeout", f"no score after {self._timeout_s:g} s")
+                self._fail(job, results, "timeout", f"no score after {self._timeout_s:g} s")
             else:
-                results[job.index] = self._failed("error", f"the scoring process ended (exit {code})")
+                self._fail(job, results, "error", f"the scoring process ended (exit {code})")
         self._replace(worker, waiting)
 
     def _replace(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
@@ -284,8 +292,13 @@ class RewardPool:
 
 @dataclass(frozen=True)
 class _Job:
-    index: int
+    indices: range  # of the texts
     line: bytes
+
+
+def _job(indices: range, texts: Sequence[str], answers: Sequence[Any]) -> _Job:
+    part = slice(indices.start, indices.stop)
+    return _Job(indices, json.dumps([list(texts[part]), list(answers[part])]).encode() + b"\n")
 
 
 class _Worker:

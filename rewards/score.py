@@ -1,6 +1,6 @@
 """What a reward function takes and returns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,3 +19,4 @@ class Score:
 
 
 RewardFunction = Callable[[str, Any], Score]  # (prefill + completion, answer of the problem) -> score
+BatchRewardFunction = Callable[[Sequence[str], Sequence[Any]], list[Score]]  # the same, of many at once

@@ -1,5 +1,8 @@
 """A scoring process: JSON lines in on stdin, JSON lines out on a descriptor of its own.
 
+A line in holds texts and their answers: one of each, or as many as a function wants in one call. The line that
+answers it holds their scores, or why there are none.
+
 Started by ``rewards.sandbox`` as ``python -m rewards.worker SETTINGS``. It ends by itself when its parent is gone:
 between completions it sees stdin close or its parent change; during one, a timer one second past the limit ends it
 even inside native code that never returns to the interpreter.
@@ -15,8 +18,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from rewards import combine, minimum, prepare
-from rewards.score import RewardFunction
+from rewards import combine_batch, minimum, prepare, wants_batches
+from rewards.score import BatchRewardFunction, Score
 
 _MIB = 1 << 20
 _GRACE_S = 1.0  # the parent, which can tell why, should be the one to end a slow completion
@@ -26,20 +29,21 @@ _CLOCKS = ((signal.ITIMER_REAL, signal.SIGALRM), (signal.ITIMER_PROF, signal.SIG
 
 
 def main() -> None:
-    """Answer ``[text, answer]`` lines until stdin ends."""
+    """Answer ``[texts, answers]`` lines until stdin ends."""
     settings = json.loads(sys.argv[1])
     requests, replies = _private_descriptors(settings["reply_fd"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Exact scores of honest answers never need more digits; this bounds int <-> str conversions.
     sys.set_int_max_str_digits(10_000)
     try:
-        function = combine(settings["functions"])
+        function = combine_batch(settings["functions"])
+        batches = wants_batches(settings["functions"])
         prepare(settings["functions"])
     except Exception as error:
         _reply(replies, {"status": "refused", "message": _describe(error, settings["memory_mb"])})
         return
     _limit_memory(settings["memory_mb"])
-    _reply(replies, {"status": "ready", "minimum": minimum(settings["functions"])})
+    _reply(replies, {"status": "ready", "minimum": minimum(settings["functions"]), "batches": batches})
     for line in _lines(requests, settings["parent_pid"]):
         _start_clock(settings["timeout_s"])
         reply = _score(function, line, settings["memory_mb"])
@@ -83,23 +87,25 @@ def _lines(requests: int, parent_pid: int) -> Iterator[bytes]:
         buffer += received
 
 
-def _score(function: RewardFunction, line: bytes, memory_mb: int) -> dict[str, Any]:
+def _score(function: BatchRewardFunction, line: bytes, memory_mb: int) -> dict[str, Any]:
     try:
-        text, answer = json.loads(line)
-        score = function(text, answer)
-        if not math.isfinite(score.reward):
-            raise ValueError(f"the reward is {score.reward}")
-        return {
-            "status": "ok",
-            "reward": float(score.reward),
-            "correct": bool(score.correct),
-            "breakdown": {str(part): float(value) for part, value in score.breakdown.items()},
-            "parsed": bool(score.parsed),
-        }
+        texts, answers = json.loads(line)
+        return {"status": "ok", "scores": [_as_json(score) for score in function(texts, answers)]}
     except MemoryError as error:
         return {"status": "memory", "message": _describe(error, memory_mb)}
     except Exception as error:
         return {"status": "error", "message": _describe(error, memory_mb)}
+
+
+def _as_json(score: Score) -> dict[str, Any]:
+    if not math.isfinite(score.reward):
+        raise ValueError(f"the reward is {score.reward}")
+    return {
+        "reward": float(score.reward),
+        "correct": bool(score.correct),
+        "breakdown": {str(part): float(value) for part, value in score.breakdown.items()},
+        "parsed": bool(score.parsed),
+    }
 
 
 def _describe(error: Exception, memory_mb: int) -> str:

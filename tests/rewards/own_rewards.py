@@ -1,11 +1,14 @@
 """Reward functions of a user, good and bad, named ``tests.rewards.own_rewards:...`` in the tests."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+
+import numpy as np
 
 from rewards import Score
 
@@ -76,6 +79,37 @@ def hoard(text, answer):
         _hoard.append(bytearray(150 << 20))
         return 1.0
     return float(len(bytearray(250 << 20)) > 0)
+
+
+def against_the_mean(texts, answers):
+    """Needs the whole batch: the length above its mean."""
+    mean = sum(map(len, texts)) / len(texts)
+    return [len(text) - mean for text in texts]
+
+
+async def judged_together(texts, answers):
+    return await asyncio.gather(*(judged(text, answer) for text, answer in zip(texts, answers, strict=True)))
+
+
+async def judged(text, answer):
+    await asyncio.sleep(0.2)
+    return float(text == answer)
+
+
+def too_few(texts, answers):
+    return [1.0] * (len(texts) - 1)
+
+
+def one_number(texts, answers):
+    return 1.0
+
+
+def as_numpy(text, answer):
+    return np.float32(0.5)
+
+
+def for_trl(completions, answer, **columns):
+    return [0.0] * len(completions)
 
 
 not_a_function = 3

@@ -65,6 +65,19 @@ def test_scores_are_those_of_the_function():
     assert (wrong.score.reward, wrong.score.correct, wrong.score.parsed) == (-3.0, False, False)
 
 
+def test_a_batch_function_sees_the_share_of_each_process():
+    with pool(f"{OWN}:against_the_mean", workers=2) as rewards:
+        scored = rewards.score(["a", "bbb", "cc", "cccccc"], [None] * 4)
+    assert [one.score.reward for one in scored] == [-1.0, 1.0, -2.0, 2.0]  # of (a, bbb) and of (cc, cccccc)
+
+
+def test_a_batch_function_that_fails_fails_for_its_batch():
+    with pool(f"{OWN}:too_few", failure_score=-2.0) as rewards:
+        scored = rewards.score(["a", "b"], [None] * 2)
+    assert [(one.status, one.score.reward) for one in scored] == [("error", -2.0)] * 2
+    assert scored[0].message == f"reward {OWN}:too_few returned 1 scores for 2 texts"
+
+
 def test_nothing_to_score():
     with pool("format") as rewards:
         assert rewards.score([], []) == []

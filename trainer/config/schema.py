@@ -97,7 +97,7 @@ class RewardConfig(Section):
     functions: dict[str, float] = Field(
         {"knights_knaves": 1.0}, description="reward name or module:function -> weight", min_length=1
     )
-    timeout_s: Positive = Field(5.0, description="limit for one completion [s]")
+    timeout_s: Positive = Field(5.0, description="limit for one completion, or one call of a batch function [s]")
     memory_mb: Count = Field(
         1024, description="memory a completion's scoring may take, beyond the process's imports [MiB]"
     )
