@@ -42,6 +42,7 @@ from sweep.trials.worker import TrainerFactory, build_trainer, evaluation_histor
 from sweep.views.progress import Reporter, SweepCallback
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
+from trainer.files import write_atomically
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         )
     _check(spec, options)
     with hold(folder):
-        folder.space.write_text(dump_space(spec), encoding="utf-8")
+        write_atomically(folder.space, dump_space(spec))
         try:
             return _drive(spec, folder, options)
         except (ConfigError, MissingError):
@@ -93,9 +94,7 @@ def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         ended = end_leftovers(folder)
         if ended:
             print(f"ended {ended} processes that an earlier driver left behind", flush=True)
-        replacement = folder.space.with_suffix(".new")
-        replacement.write_text(dump_space(spec), encoding="utf-8")
-        replacement.replace(folder.space)
+        write_atomically(folder.space, dump_space(spec))
         return _drive(spec, folder, options)
 
 

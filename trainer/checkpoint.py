@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -17,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from trainer.errors import StorageError
+from trainer.files import flush_to_disk
 from trainer.parallel.ranks import Parallel
 from trainer.policy.state import random_states, restore_random_states
 
@@ -68,11 +68,11 @@ def _publish(partial: Path, final: Path) -> None:
     hashes = {str(path.relative_to(partial)): sha for path, sha in zip(files, _sha256(files), strict=True)}
     (partial / MANIFEST).write_text(json.dumps(hashes, indent=1))
     for path in [*_files(partial), partial]:
-        _fsync(path)
+        flush_to_disk(path)
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
-    _fsync(final.parent)
+    flush_to_disk(final.parent)
 
 
 def steps_on_disk(root: Path) -> list[int]:
@@ -265,14 +265,6 @@ def _sha256(paths: Sequence[Path]) -> list[str]:
     # Hashing lets go of the interpreter, and a sharded state is one file per rank.
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(of_file, paths))
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _storage_error(root: Path, error: Exception) -> Exception:

@@ -12,12 +12,13 @@ from plotly.offline import get_plotlyjs
 
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
-from dashboards.pages.report import DATA_FOLDER, IMAGE_FOLDER, write_whole
+from dashboards.pages.report import DATA_FOLDER, IMAGE_FOLDER
 from dashboards.pictures.theme import Picture, colours, figure, label_rows, number, rows, signed, translucent
 from dashboards.pictures.verdict import comparable, plain_baseline, verdict
 from dashboards.queries import Sweep, read_sweep
 from dashboards.statistics.seed_noise import PairedDifference, paired_differences
 from trainer.errors import ConfigError
+from trainer.files import write_atomically
 
 COMPARISON_FILE = "comparison.html"
 MAX_NAMED = 4  # differing settings told in a sentence
@@ -69,7 +70,7 @@ def write_comparison(names: Sequence[str], uri: str, out_dir: Path, *, png: bool
     page = render_page(
         title, meta, compared(sweeps), pictures, _table(sweeps), get_plotlyjs(), table_title="The sweeps"
     )
-    write_whole(path, page)
+    write_atomically(path, page)
     if png:
         write_pngs(pictures, out_dir / IMAGE_FOLDER)
     return path

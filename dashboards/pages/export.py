@@ -19,6 +19,7 @@ from plotly.offline import get_plotlyjs
 
 from dashboards.pictures.theme import Picture
 from trainer.errors import MissingError, StorageError
+from trainer.files import write_atomically
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 WIDTH = 900  # [px] of a PNG before scaling
@@ -51,7 +52,7 @@ def write_csvs(pictures: Iterable[Picture], folder: Path) -> list[Path]:
     for picture in pictures:
         if picture.figures:
             path = folder / f"{picture.key}.csv"
-            path.write_text(picture_csv(picture), encoding="utf-8")
+            write_atomically(path, picture_csv(picture))
             paths.append(path)
     return paths
 

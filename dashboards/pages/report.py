@@ -1,6 +1,5 @@
 """A sweep's report: one self-contained HTML file, the trials and the numbers of every picture as CSV beside it."""
 
-import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +25,7 @@ from dashboards.pictures.mechanism import probability_bands, reward_audit
 from dashboards.pictures.theme import Picture, setting, short_name
 from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep, read_sweep
+from trainer.files import write_atomically
 
 REPORT_FILE = "report.html"
 TRIALS_FILE = "trials.csv"
@@ -74,9 +74,9 @@ def write_report(sweep_name: str, uri: str, out_dir: Path, *, png: bool = False)
     pictures = draw(sweep)
     out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / REPORT_FILE
-    write_whole(out_dir / TRIALS_FILE, sweep.trials.to_csv(index=False))
+    write_atomically(out_dir / TRIALS_FILE, sweep.trials.to_csv(index=False))
     write_csvs(pictures, out_dir / DATA_FOLDER)
-    write_whole(path, report_html(sweep, pictures))
+    write_atomically(path, report_html(sweep, pictures))
     if png:
         write_pngs(pictures, out_dir / IMAGE_FOLDER)
     return path
@@ -124,10 +124,3 @@ def _cell(value: object, decimals: int | None = None) -> Cell:
     exact = float(value)  # type: ignore[arg-type]
     shown = setting(exact) if decimals is None else f"{exact:.{decimals}f}"
     return shown, repr(exact), "number"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace the file whole: a reader never sees half a report."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8")
-    os.replace(new, path)

@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 
 from dashboards.pictures.theme import FAILED, MUTED, Picture, colours, figure, hover, number, rows
 from dashboards.queries import Sweep
-from dashboards.statistics.estimates import rank_correlation
+from trainer.evaluation.estimators import rank_correlation
 
 STATE_COLOURS = {
     "COMPLETE": "#2a9d6f",

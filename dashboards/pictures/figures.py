@@ -32,8 +32,8 @@ from dashboards.statistics.estimates import (
     interquartile_mean,
     local_mean,
     probability_of_improvement,
-    rank_correlation,
 )
+from trainer.evaluation.estimators import rank_correlation
 
 MIN_BAND_POINTS = 5  # configurations needed for a local mean
 MAX_NUMBERED = 5  # ranks written beside their points

@@ -1,6 +1,6 @@
 """The few statistics a report quotes. Resampling is seeded: the same sweep gives the same page."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dashboards.statistics.seed_noise import Interval
+from trainer.evaluation.estimators import bootstrap_interval
 
 Vector = NDArray[np.float64]
 
@@ -35,10 +36,12 @@ def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], f
     """
     units = groups if len(groups) > 1 else [[value] for value in groups[0]]
     arrays = [np.asarray(unit, dtype=float) for unit in units]
-    draws = np.random.default_rng(seed).integers(0, len(arrays), (RESAMPLES, len(arrays)))
-    spread = [statistic(np.concatenate([arrays[index] for index in draw])) for draw in draws]
-    low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(statistic(np.concatenate(arrays))), float(low), float(high))
+
+    def of_drawn(drawn: Iterable[int]) -> float:
+        return statistic(np.concatenate([arrays[index] for index in drawn]))
+
+    every = range(len(arrays))
+    return Interval(of_drawn(every), *bootstrap_interval(every, of_drawn, LEVEL, RESAMPLES, seed))
 
 
 def interquartile_mean(values: Vector) -> float:
@@ -88,21 +91,18 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str], seed: i
         if column.isna().any() or column.nunique() < 2:
             continue
         design = _design(column)
-        draws = generator.integers(0, len(scores), (RESAMPLES // 4, len(scores)))
-        resampled = [_adjusted_r2(design[draw], scores[draw]) for draw in draws]
-        shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in draws]
-        low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        low, high = bootstrap_interval(
+            np.arange(len(scores)),
+            lambda drawn, design=design: _adjusted_r2(design[drawn], scores[drawn]),
+            LEVEL,
+            RESAMPLES // 4,
+            seed,
+        )
+        shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(RESAMPLES // 4)]
         share = max(0.0, _adjusted_r2(design, scores))
-        interval = Interval(share, max(0.0, float(low)), max(share, float(high)))
+        interval = Interval(share, max(0.0, low), max(share, high))
         found.append(Importance(name, interval, max(0.0, float(np.quantile(shuffled, 0.95)))))
     return sorted(found, key=lambda one: -one.share.value)
-
-
-def rank_correlation(x: Sequence[Any], y: Sequence[Any]) -> float:
-    """Spearman's rho; NaN where either side does not vary."""
-    if len(set(x)) < 2 or len(set(y)) < 2:
-        return float("nan")
-    return float(stats.spearmanr(x, y).statistic)
 
 
 def _design(column: "pd.Series[Any]") -> Vector:

@@ -12,7 +12,7 @@ from sweep.search.history import Configuration, Result, TrialKey, best, outcome,
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import ObjectiveSpec, SweepSpec
-from trainer.tracking.records import read_records
+from trainer.files import read_json_lines
 
 MAX_COUNTED = 1000  # points of a finite space that are compared one by one
 FAILURE_FILE = "failure.txt"  # in a trial's folder: the last thing that went wrong
@@ -40,7 +40,7 @@ def configurations(folder: SweepFolder) -> list[Configuration]:
     """The configurations of a sweep, read without disturbing the driver that writes them."""
     if not folder.ledger.exists():
         return []
-    return replay(record for record, _ in read_records(folder.ledger))
+    return replay(record for record, _ in read_json_lines(folder.ledger))
 
 
 def trial_rows(spec: SweepSpec, folder: SweepFolder, running: bool = False) -> list[TrialRow]:
@@ -118,7 +118,7 @@ def gpu_hours_spent(spec: SweepSpec, folder: SweepFolder) -> float:
     seconds = sum(
         float(record.get("time/step") or 0) + float(record.get("time/evaluation") or 0)
         for metrics in (folder.root / "trials").glob("*/metrics.jsonl")
-        for record, _ in read_records(metrics)
+        for record, _ in read_json_lines(metrics)
     )
     return seconds * spec.resources.gpus_per_trial / 3600
 
@@ -128,7 +128,7 @@ def step_seconds(folder: SweepFolder) -> list[float]:
     return [
         float(record["time/step"])
         for metrics in (folder.root / "trials").glob("*/metrics.jsonl")
-        for record, _ in read_records(metrics)
+        for record, _ in read_json_lines(metrics)
         if record.get("time/step") is not None
     ]
 

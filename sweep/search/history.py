@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sweep.search.ledger import Record
 from sweep.space.points import Parameters
+from trainer.files import Record
 
 Origin = Literal["baseline", "search"]
 TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]

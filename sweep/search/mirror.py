@@ -62,7 +62,7 @@ class StudyMirror:
         self._written = list(states)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._storage is not None:
             self._storage.remove_session()
             self._storage.engine.dispose()

@@ -11,7 +11,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,13 @@ from sweep.search.history import (
     configuration_of,
     replay,
 )
-from sweep.search.ledger import Ledger
 from sweep.search.mirror import StudyMirror
 from sweep.search.study import ask, make_sampler
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
 from trainer.errors import StorageError
+from trainer.files import JsonLines, Record, read_json_lines
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     "overrides": {...}}``: ``overrides`` are the dotted trainer keys, seed included; ``parameters`` are the
     active parameters with the switches. Use it with ``num_samples=-1``; it says itself when it is finished.
 
-    A new searcher on an old ledger issues again every pair without a result. Only after ``Tuner.restore``,
-    where Tune itself still has such trials, ``restore`` and ``reconcile`` keep them from being issued twice.
+    A new searcher on an old ledger issues again every pair without a result. It is for a new Tuner:
+    ``Tuner.restore``, which brings back trials of its own, is not supported.
 
     Args:
         spec: the checked search space.
@@ -64,8 +64,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         super().__init__(metric=SCORE, mode=spec.objective.mode)
         self.spec = spec
         self.space = Space(spec.parameters)
-        self.ledger = Ledger(ledger_path)
-        self.configurations = replay(self.ledger.records)
+        self.ledger = JsonLines(ledger_path)
+        self.configurations = replay(record for record, _ in read_json_lines(ledger_path))
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
         self.halted = False
         self._study_path = study_path
@@ -130,7 +130,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.halted = True
 
     def close(self) -> None:
-        """Let go of the study's file."""
+        """Close the study's file."""
         if self._mirror is not None:
             self._mirror.close()
 
@@ -144,25 +144,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             if seed not in configuration.results
         )
 
-    def reconcile(self, live: Collection[str]) -> list[TrialKey]:
-        """After ``restore``: give up the trials whose Tune id is not in ``live``; they are issued again."""
-        orphans = [trial_id for trial_id in self.running if trial_id not in live]
-        return [self.running.pop(trial_id) for trial_id in orphans]
-
     def save(self, checkpoint_path: str) -> None:
-        """Write which Tune ids are running; all else is in the ledger."""
-        issued = {trial_id: [key.configuration, key.seed] for trial_id, key in self.running.items()}
-        Path(checkpoint_path).write_text(json.dumps({"running": issued}), encoding="utf-8")
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Read the ledger again, and take up the trials that ran when Tune's state was saved."""
-        self.ledger = Ledger(self.ledger.path)
-        self.configurations = replay(self.ledger.records)
-        state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
-        still_open = set(self.open_pairs)
-        pairs = {trial_id: TrialKey(*pair) for trial_id, pair in state["running"].items()}
-        self.running = {trial_id: key for trial_id, key in pairs.items() if key in still_open}
-        self._mirror_changes()
+        """Nothing: the ledger has it. Tune warns where this is missing."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles the searcher with its settings; a database connection cannot be.
@@ -226,9 +209,11 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         random.Random(settings.seed).shuffle(points)
         return next(filter(is_new, points), None), {}
 
-    def _append(self, **record: Any) -> dict[str, Any]:
+    def _append(self, **values: Any) -> Record:
+        record: Record = json.loads(json.dumps({**values, "time": time.time()}))  # as the next driver reads it
         try:
-            return self.ledger.append({**record, "time": time.time()})
+            self.ledger.append(record)
+            return record
         except StorageError as error:
             self._failure = error
             raise

@@ -20,7 +20,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainer.config.schema import TrainConfig
-from trainer.tracking.records import read_records
+from trainer.files import read_json_lines
 
 logger = logging.getLogger(__name__)
 
@@ -327,7 +327,7 @@ def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
         return {}
     return {
         int(record["step"]): math.nan if record[metric] is None else float(record[metric])
-        for record, _ in read_records(metrics_file)
+        for record, _ in read_json_lines(metrics_file)
         if metric in record
     }
 

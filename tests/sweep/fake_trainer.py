@@ -20,7 +20,8 @@ from typing import Any
 
 from sweep.trials.worker import Assignment, StopWatcher
 from trainer.errors import DivergedError
-from trainer.tracking.records import JsonLines, metrics_record, rewind_lines
+from trainer.files import JsonLines
+from trainer.tracking.records import metrics_record, rewind_lines
 
 
 class FakeTrainer:
@@ -116,15 +117,13 @@ class LocalTracker:
         self.lines = JsonLines(self.path)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self.lines.append([metrics_record(metrics, step)])
+        self.lines.append(metrics_record(metrics, step))
 
     def rewind(self, step: int) -> None:
-        self.lines.close()
         rewind_lines(self.path, step, 0)
-        self.lines = JsonLines(self.path)
 
     def close(self, status: str) -> None:
-        self.lines.close()
+        pass
 
 
 def open_tracker(assignment: Assignment) -> Any:

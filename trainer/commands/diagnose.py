@@ -25,6 +25,7 @@ from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.update import UpdateStatistics, learning_rate, score_batch, update_policy
 from trainer.config.schema import AlgorithmConfig, ParallelConfig, TrainConfig
 from trainer.errors import ConfigError
+from trainer.evaluation.estimators import rank_correlation
 from trainer.loop import Trainer
 from trainer.metrics.bands import BANDS, QUARTILES, RESOLUTION, band_of, quartile_of
 from trainer.metrics.stopwatch import Stopwatch
@@ -77,8 +78,7 @@ class Diagnosis:
     def parameter_rank_correlation(self) -> float:
         """The same between ranks (Spearman)."""
         measured = ~self.parameter_norms.isnan()
-        ranks = [values[measured].argsort().argsort().float() for values in (self.parameter_norms, self.rest)]
-        return _correlation(*ranks)
+        return rank_correlation(self.parameter_norms[measured], self.rest[measured])
 
     def bound_ratios(self) -> tuple[float, float]:
         """Smallest and largest norm by the logits over 1 - probability, of tokens where float32 can tell.

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.evaluation.estimators import bootstrap_interval, rank_correlation
 
 _WORDS = {
     "analysis": """
@@ -148,11 +150,6 @@ def count_words(text: str, listed: Sequence[str]) -> int:
     return len(re.findall(rf"(?<!\w)(?:{alternatives})(?!\w)", text, re.IGNORECASE))
 
 
-def spearman(one: Floats, other: Floats) -> float:
-    """Spearman's rank correlation, ties at their mean rank; NaN where one of them never varies."""
-    return _pearson(_ranks(one), _ranks(other))
-
-
 def write_results(results: Sequence[CategoryResult], completions: Completions, folder: Path) -> list[Path]:
     """Write ``language.json``, ``language.csv`` (a line per category) and ``language_bins.csv`` (per bin).
 
@@ -211,10 +208,10 @@ def _category(
         per_completion=float(counts.mean()),
         per_100_words=float(rates.mean()),
         used_by=float((counts > 0).mean()),
-        correlation=spearman(rates, given.rewards),
+        correlation=rank_correlation(rates, given.rewards),
         low=low,
         high=high,
-        count_correlation=spearman(counts.astype(np.float64), given.rewards),
+        count_correlation=rank_correlation(counts.astype(np.float64), given.rewards),
         bins=_frequency_bins(rates, given.rewards),
     )
 
@@ -231,30 +228,16 @@ def _frequency_bins(rates: Floats, rewards: Floats) -> list[FrequencyBin]:
     ]
 
 
-def _correlation_interval(one: Floats, other: Floats, resamples: int = 1000) -> tuple[float, float]:
+def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
     # Ranks are taken once: ranking again in every resample would change the interval little and cost most.
-    ranks, others = _ranks(one), _ranks(other)
-    generator = np.random.default_rng(0)
-    drawn = (generator.integers(len(one), size=len(one)) for _ in range(resamples))
-    values = np.array([_pearson(ranks[index], others[index]) for index in drawn])
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return math.nan, math.nan
-    low, high = np.quantile(values, [0.025, 0.975])
-    return float(low), float(high)
+    ranks = np.stack([stats.rankdata(x), stats.rankdata(y)])
 
+    def correlation(drawn: NDArray[np.int64]) -> float:
+        of_x, of_y = ranks[:, drawn]
+        varies = np.ptp(of_x) > 0 and np.ptp(of_y) > 0
+        return float(stats.pearsonr(of_x, of_y).statistic) if varies else math.nan
 
-def _ranks(values: Floats) -> Floats:
-    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: Floats = (last - (counts - 1) / 2)[index]
-    return ranks
-
-
-def _pearson(one: Floats, other: Floats) -> float:
-    a, b = one - one.mean(), other - other.mean()
-    size = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / size if size > 0 else math.nan
+    return bootstrap_interval(np.arange(len(x)), correlation, resamples=1000)
 
 
 def _row(line: str, where: str) -> dict[str, Any]:

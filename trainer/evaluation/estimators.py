@@ -1,7 +1,13 @@
 """Estimates from several completions per problem, and how far they can be trusted."""
 
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
 
 _BLOCK = 1_000_000  # resampled values in memory at one time
 
@@ -34,26 +40,51 @@ def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.
 
 
 def bootstrap_interval(
-    values: ArrayLike, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+    values: ArrayLike,
+    statistic: Callable[..., Any] = np.mean,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean, resampling problems.
+    """Percentile bootstrap interval of a statistic.
 
-    The completions of one problem stay together: they are not independent. Where all values are equal the
-    interval is a point, which says nothing about problems that were not drawn.
+    What depends on each other is one value: completions are drawn by their problem, trials by their
+    configuration. Where all values are equal the interval is a point, which says nothing about values that
+    were not drawn. Resamples in which the statistic is NaN are left out.
 
     Args:
-        values: one value per problem, [P].
-        confidence: share of the resampled means inside.
-        resamples: number of resampled means.
+        values: what is drawn, [N]; indices where the statistic looks its data up.
+        statistic: of the drawn values, [N] -> number; of many resamples at once where it takes an ``axis``.
+        confidence: share of the resampled statistics inside.
+        resamples: number of resampled statistics.
         seed: of the resampling.
+
+    Returns:
+        The interval's ends; NaN where no resample has the statistic.
     """
-    sample = np.asarray(values, dtype=np.float64)
-    generator = np.random.default_rng(seed)
-    block = max(1, _BLOCK // len(sample))
-    means = [
-        sample[generator.integers(len(sample), size=(min(block, resamples - start), len(sample)))].mean(axis=1)
-        for start in range(0, resamples, block)
-    ]
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    sample = np.asarray(values)
+    if len(sample) == 1:
+        return float(statistic(sample)), float(statistic(sample))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # of NaNs, which are left out below
+        drawn = stats.bootstrap(
+            (sample,),
+            statistic,
+            n_resamples=resamples,
+            batch=max(1, _BLOCK // len(sample)),
+            method="percentile",
+            rng=seed,
+        ).bootstrap_distribution
+    drawn = drawn[~np.isnan(drawn)]
+    if not len(drawn):
+        return math.nan, math.nan
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
+
+
+def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
+    """Spearman's rank correlation, ties at their mean rank; NaN where either side never varies."""
+    xs, ys = np.asarray(x), np.asarray(y)
+    if len(np.unique(xs)) < 2 or len(np.unique(ys)) < 2:
+        return math.nan
+    return float(stats.spearmanr(xs, ys).statistic)

@@ -4,58 +4,14 @@
 reads from.
 """
 
-import json
-import logging
 import math
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import StorageError
+from trainer.files import read_json_lines, write_atomically
 from trainer.metrics.declared import declaration
-
-_logger = logging.getLogger(__name__)
-
-
-def cut_torn_line(path: Path) -> int:
-    """Remove what follows the last newline, the trace of a process killed while writing.
-
-    Returns:
-        The number of bytes removed; 0 for a whole or missing file.
-    """
-    if not path.exists():
-        return 0
-    with path.open("rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        torn = len(content) - whole
-        if torn:
-            file.truncate(whole)
-            _logger.warning("%s: the last line was torn; %d bytes cut, every whole line kept", path, torn)
-    return torn
-
-
-def read_records(path: Path, offset: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the whole lines from byte ``offset`` on, each with the offset that follows it.
-
-    Raises:
-        StorageError: a whole line is not a JSON object.
-    """
-    with path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                return  # still being written
-            offset += len(line)
-            try:
-                record = json.loads(line)
-            except ValueError:
-                raise StorageError(
-                    f"a line ending at byte {offset} is not JSON", str(path), "restore the file or remove it"
-                ) from None
-            yield record, offset
 
 
 def rewind_lines(path: Path, step: int, shipped: int) -> tuple[int, list[dict[str, Any]]]:
@@ -73,7 +29,7 @@ def rewind_lines(path: Path, step: int, shipped: int) -> tuple[int, list[dict[st
         return 0, []
     kept_shipped, dropped, start, kept = 0, [], 0, b""
     content = path.read_bytes()
-    for record, end in read_records(path):
+    for record, end in read_json_lines(path):
         if record["step"] <= step:
             kept += content[start:end]
             if end <= shipped:
@@ -81,32 +37,8 @@ def rewind_lines(path: Path, step: int, shipped: int) -> tuple[int, list[dict[st
         elif end <= shipped:
             dropped.append(record)
         start = end
-    replacement = path.with_name(path.name + ".new")
-    replacement.write_bytes(kept)
-    os.replace(replacement, path)
+    write_atomically(path, kept)
     return kept_shipped, dropped
-
-
-class JsonLines:
-    """An append-only file whose every line is on its way to disk when ``append`` returns.
-
-    A line survives the death of the process; a torn one, left by an earlier process, is cut on opening.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        cut_torn_line(path)
-        self._file = path.open("a", encoding="utf-8")
-
-    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Write the records as lines."""
-        text = "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records)
-        self._file.write(text)
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def metrics_record(metrics: Mapping[str, float], step: int) -> dict[str, Any]:

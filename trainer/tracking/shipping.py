@@ -6,7 +6,6 @@ process that dies between sending and remembering sends one batch twice; MLflow 
 """
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -15,8 +14,9 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError
+from trainer.files import read_json_lines, write_atomically
 from trainer.tracking.mlflow_store import mlflow_name
-from trainer.tracking.records import metric_values, read_records
+from trainer.tracking.records import metric_values
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -67,9 +67,7 @@ class TrackingState:
 
     def save(self, run_dir: Path) -> None:
         """Replace the stored state."""
-        replacement = run_dir / f"{STATE_FILE}.new"
-        replacement.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(replacement, run_dir / STATE_FILE)
+        write_atomically(run_dir / STATE_FILE, json.dumps(asdict(self)))
 
 
 class Shipper:
@@ -109,7 +107,7 @@ class Shipper:
         path = self._run_dir / METRICS_FILE
         if not path.exists() or path.stat().st_size <= offset:
             return False
-        for record, end in read_records(path, offset):
+        for record, end in read_json_lines(path, offset):
             step, milliseconds = record["step"], round(record["time"] * 1000)
             line = [
                 Metric(mlflow_name(name), value, milliseconds, step)
@@ -140,7 +138,7 @@ class Shipper:
         if not path.exists() or path.stat().st_size <= self._state.completions_sent:
             return False
         rows, offset = [], 0
-        for record, end in read_records(path):
+        for record, end in read_json_lines(path):
             rows.append(record)
             offset = end
         rows = rows[-MAX_TABLE_ROWS:]

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.errors import MissingError
+from trainer.files import JsonLines, write_atomically
 from trainer.tracking.mlflow_store import (
     RUN_TAG,
     connect,
@@ -28,7 +29,7 @@ from trainer.tracking.mlflow_store import (
     retry,
     tracking_uri,
 )
-from trainer.tracking.records import JsonLines, metrics_record, rewind_lines
+from trainer.tracking.records import metrics_record, rewind_lines
 from trainer.tracking.shipping import COMPLETIONS_FILE, METRICS_FILE, Shipper, TrackingState
 from trainer.types import RunContext
 
@@ -62,7 +63,7 @@ class Tracker:
         self.run_dir = context.run_dir
         self._close_limit_s = close_limit_s
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        (self.run_dir / CONFIG_FILE).write_text(dump_config(config), encoding="utf-8")
+        write_atomically(self.run_dir / CONFIG_FILE, dump_config(config))
         self._state = _load_state(config, context)
         self._state_lock = threading.Lock()
         self._shipper: Shipper | None = None
@@ -94,7 +95,7 @@ class Tracker:
         Raises:
             KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
         """
-        self._metrics.append([metrics_record(metrics, step)])
+        self._metrics.append(metrics_record(metrics, step))
         self._last_step = max(self._last_step, step)
         self._start_shipping()
 
@@ -104,7 +105,7 @@ class Tracker:
 
     def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         """Append sampled completions (JSON values, the same columns in every row) to the run's table."""
-        self._completions.append([{"step": step, **row} for row in rows])
+        self._completions.append(*({"step": step, **row} for row in rows))
         self._start_shipping()
 
     def log_artifact(self, path: Path, artifact_path: str = "") -> None:
@@ -120,8 +121,6 @@ class Tracker:
         Values that MLflow already has are not sent a second time.
         """
         self._stop_shipping()
-        self._metrics.close()
-        self._completions.close()
         state = self._state
         state.metrics_sent, dropped = rewind_lines(self.run_dir / METRICS_FILE, step, state.metrics_sent)
         for record in dropped:
@@ -132,8 +131,6 @@ class Tracker:
         state.completions_sent = 0
         with self._state_lock:
             state.save(self.run_dir)
-        self._metrics = JsonLines(self.run_dir / METRICS_FILE)
-        self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
         self._last_step = max(step, 0)
 
     def close(self, status: str = "FINISHED") -> bool:
@@ -148,8 +145,6 @@ class Tracker:
         if self._closed:
             return True
         self._closed = True
-        self._metrics.close()
-        self._completions.close()
         with self._state_lock:
             self._state.status = status
             self._state.save(self.run_dir)

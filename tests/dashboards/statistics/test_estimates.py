@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +9,6 @@ from dashboards.statistics.estimates import (
     interquartile_mean,
     local_mean,
     probability_of_improvement,
-    rank_correlation,
 )
 
 
@@ -85,8 +82,3 @@ def test_importance_of_a_word() -> None:
 
 def test_no_importance_from_a_handful_of_configurations() -> None:
     assert importances(settings(7), ["alpha"]) == []
-
-
-def test_rank_correlation() -> None:
-    assert rank_correlation([1, 2, 3], [10, 20, 25]) == pytest.approx(1)
-    assert math.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))

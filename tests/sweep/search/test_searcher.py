@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import os
-import pickle
 import random
 import sqlite3
 import warnings
@@ -21,7 +20,7 @@ from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
 from tests.sweep.spaces import make_spec, parameters
 from trainer.errors import StorageError
-from trainer.tracking.records import read_records
+from trainer.files import read_json_lines
 
 ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
 NUMERIC = {
@@ -304,7 +303,7 @@ def test_unknown_and_repeated_completions_are_ignored(tmp_path: Path) -> None:
 
 
 def read_ledger(path: Path) -> list[dict[str, Any]]:
-    return [record for record, _ in read_records(path)]
+    return [record for record, _ in read_json_lines(path)]
 
 
 def whole_sweep(tmp_path: Path) -> tuple[SweepSpec, bytes, list[dict[str, Any]]]:
@@ -377,24 +376,6 @@ def test_damaged_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(b"\n".join(lines))
     with pytest.raises(StorageError, match=r"events\.jsonl:3"):
         searcher_in(tmp_path, spec)
-
-
-def test_restored_by_tune_running_trials_are_not_issued_twice(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path)
-    searcher = searcher_in(tmp_path, spec)
-    for trial_id in ("a", "b", "c"):
-        searcher.suggest(trial_id)
-    searcher.save_to_dir(str(tmp_path), "session")
-    searcher.suggest("d")  # Tune dies before it saves this one
-    searcher.on_trial_complete("a", ended(0.5))  # nor does it save that this one ended
-
-    restored = pickle.loads(pickle.dumps(searcher))
-    restored.restore_from_dir(str(tmp_path))
-    assert sorted(restored.running) == ["b", "c"]
-    assert restored.reconcile({"b"}) == [TrialKey(1, 0)]
-    assert [restored.suggest(t)["trial"] for t in ("e", "f")] == ["c001-s0", "c001-s1"]
-    restored.on_trial_complete("a", ended(0.9))  # Tune tells the end again
-    assert restored.configurations[0].results[0].score == 0.5
 
 
 def test_study_file_is_what_the_ledger_says(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ import json
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
 from trainer.cli import main
 from trainer.commands.language import (
@@ -12,7 +11,6 @@ from trainer.commands.language import (
     analyze,
     count_words,
     read_completions,
-    spearman,
     table_rows,
     write_results,
 )
@@ -58,12 +56,6 @@ def test_frequencies_bins_and_correlation_by_hand(run):
     assert unused.occurrences == 0
     assert np.isnan(unused.correlation)
     assert [b.completions for b in unused.bins] == [12]
-
-
-def test_rank_correlation_is_scipys_with_ties():
-    generator = np.random.default_rng(0)
-    one, other = generator.integers(4, size=60).astype(float), generator.normal(size=60)
-    assert spearman(one, other) == pytest.approx(spearmanr(one, other).statistic)
 
 
 def test_bins_hold_every_completion_once_and_their_own_rewards():

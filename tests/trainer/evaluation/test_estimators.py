@@ -1,9 +1,9 @@
-from math import comb
+from math import comb, isnan
 
 import numpy as np
 import pytest
 
-from trainer.evaluation.estimators import bootstrap_interval, pass_at_k
+from trainer.evaluation.estimators import bootstrap_interval, pass_at_k, rank_correlation
 
 
 def test_pass_at_k_is_the_share_of_draws_with_a_correct_completion():
@@ -55,3 +55,31 @@ def test_more_problems_than_fit_a_block_are_resampled_in_blocks():
     low, high = bootstrap_interval(values, resamples=50)
     assert low <= 0.5 <= high
     assert high - low < 0.01
+
+
+def test_what_belongs_together_is_drawn_together():
+    # Four draws of (0, 0) or (1, 1): means 0, 1/4 .. 1 with binomial chances; 0 and 1 have 1/16 each.
+    pairs = [np.array([0.0, 0.0]), np.array([1.0, 1.0])] * 2
+
+    def mean(drawn):
+        return np.concatenate([pairs[index] for index in drawn]).mean()
+
+    assert bootstrap_interval(range(4), mean, confidence=0.95) == (0.0, 1.0)
+    assert bootstrap_interval(range(4), mean, confidence=0.8) == (0.25, 0.75)
+
+
+def test_resamples_without_the_statistic_are_left_out():
+    values = np.array([1.0, 1.0, 2.0])
+
+    def spread_where_there_is_any(drawn):
+        return float(np.ptp(drawn)) or float("nan")
+
+    assert bootstrap_interval(values, spread_where_there_is_any) == (1.0, 1.0)
+    assert all(isnan(end) for end in bootstrap_interval(values, lambda drawn: float("nan")))
+
+
+def test_rank_correlation_by_hand():
+    assert rank_correlation([1, 2, 3], [10, 20, 25]) == pytest.approx(1)
+    # Ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4, both around 2.5: 4.5 / sqrt(4.5 * 5).
+    assert rank_correlation([0, 5, 5, 9], [-1, 8, 3, 20]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+    assert isnan(rank_correlation([1, 1, 1], [1, 2, 3]))

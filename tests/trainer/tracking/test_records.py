@@ -1,19 +1,11 @@
 import json
-import logging
 import math
 from pathlib import Path
 
 import pytest
 
-from trainer.errors import StorageError
-from trainer.tracking.records import (
-    JsonLines,
-    cut_torn_line,
-    metric_values,
-    metrics_record,
-    read_records,
-    rewind_lines,
-)
+from trainer.files import read_json_lines
+from trainer.tracking.records import metric_values, metrics_record, rewind_lines
 
 
 def write_steps(path: Path, *steps: int) -> list[int]:
@@ -46,52 +38,13 @@ def test_nonfinite_values_become_null_with_a_note() -> None:
     assert metric_values(record) == {"optim/lr": 0.1}
 
 
-def test_torn_last_line_is_cut_and_whole_lines_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write_steps(path, 1, 2, 3)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-10])
-    with caplog.at_level(logging.WARNING):
-        lines = JsonLines(path)
-    assert "torn" in caplog.text and str(path) in caplog.text
-    lines.append([{"step": 4, "time": 1.0}])
-    lines.close()
-    assert [record["step"] for record, _ in read_records(path)] == [1, 2, 4]
-
-
-def test_whole_file_is_not_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write_steps(path, 1, 2)
-    before = path.read_bytes()
-    assert cut_torn_line(path) == 0
-    assert path.read_bytes() == before and not caplog.text
-
-
-def test_reading_starts_at_an_offset_and_stops_before_an_unfinished_line(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    offsets = write_steps(path, 1, 2, 3)
-    with path.open("a") as file:
-        file.write('{"step": 4, "ti')
-    assert [(record["step"], end) for record, end in read_records(path, offsets[0])] == [
-        (2, offsets[1]),
-        (3, offsets[2]),
-    ]
-
-
-def test_a_damaged_whole_line_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": \n')
-    with pytest.raises(StorageError, match=r"metrics\.jsonl"):
-        list(read_records(path))
-
-
 def test_rewind_drops_later_steps_and_keeps_the_offset_of_what_was_sent(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     offsets = write_steps(path, 1, 2, 3, 4, 5)
     sent, dropped = rewind_lines(path, 2, offsets[3])
     assert sent == offsets[1] == path.stat().st_size
     assert [record["step"] for record in dropped] == [3, 4]  # 5 had not been sent
-    assert [record["step"] for record, _ in read_records(path)] == [1, 2]
+    assert [record["step"] for record, _ in read_json_lines(path)] == [1, 2]
 
 
 def test_rewind_before_anything_kept_was_sent(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import StorageError
+from trainer.files import JsonLines, read_json_lines, write_atomically
+
+
+def write_steps(path: Path, *steps: int) -> list[int]:
+    """Write one line per step; return the offset after each."""
+    lines, offsets = JsonLines(path), []
+    for step in steps:
+        lines.append({"step": step, "policy/loss": step / 2})
+        offsets.append(path.stat().st_size)
+    return offsets
+
+
+def steps_in(path: Path) -> list[int]:
+    return [record["step"] for record, _ in read_json_lines(path)]
+
+
+def half_then_full(room: int) -> Callable[[int, bytes], int]:
+    """An ``os.write`` that writes half of what it is given, and fails once ``room`` bytes or fewer are asked."""
+    real_write = os.write
+
+    def write(descriptor: int, data: bytes) -> int:
+        if len(data) <= room:
+            raise OSError(28, "No space left on device")
+        return real_write(descriptor, data[: len(data) // 2])
+
+    return write
+
+
+def test_a_file_is_replaced_whole_and_leaves_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    write_atomically(path, "längst")
+    assert path.read_bytes() == "längst".encode()
+    write_atomically(path, b"\x00\x01")
+    assert path.read_bytes() == b"\x00\x01"
+    assert os.listdir(tmp_path) == ["state.json"]
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "state.json"
+    write_atomically(path, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["state.json"]
+
+
+def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    records = [{"text": "a\nb ü 数"}, {"half a surrogate pair": "\ud83d"}, {"nested": [{"x": None, "y": 0.1}]}]
+    JsonLines(path).append(*records)
+    assert [record for record, _ in read_json_lines(path)] == records
+    assert "数".encode() in path.read_bytes()
+    path.read_text(encoding="utf-8")
+
+
+def test_torn_last_line_is_cut_and_whole_lines_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_steps(path, 1, 2, 3)
+    path.write_bytes(path.read_bytes()[:-10])
+    with caplog.at_level(logging.WARNING):
+        lines = JsonLines(path)
+    assert "torn" in caplog.text and str(path) in caplog.text
+    lines.append({"step": 4})
+    assert steps_in(path) == [1, 2, 4]
+
+
+def test_whole_file_is_not_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_steps(path, 1, 2)
+    before = path.read_bytes()
+    JsonLines(path)
+    assert path.read_bytes() == before and not caplog.text
+
+
+@pytest.mark.parametrize("room", [5, 100])
+def test_a_full_disk_leaves_no_part_of_the_records(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_steps(path, 1, 2)
+    before, lines = path.read_bytes(), JsonLines(path)
+    monkeypatch.setattr(os, "write", half_then_full(room))
+    with pytest.raises(StorageError, match=r"No space left on device[\s\S]*MiB free"):
+        lines.append({"step": 3}, {"step": 4, "text": "x" * 200})
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    lines.append({"step": 3})
+    assert steps_in(path) == [1, 2, 3]
+
+
+def test_a_lost_file_is_not_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = JsonLines(path)
+    path.rename(tmp_path / "moved")
+    with pytest.raises(StorageError, match=r"metrics\.jsonl"):
+        lines.append({"step": 1})
+    assert not path.exists()
+
+
+def test_a_number_that_json_lacks_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(ValueError, match="JSON"):
+        JsonLines(path).append({"step": 1}, {"step": float("nan")})
+    assert path.read_bytes() == b""
+
+
+def test_reading_starts_at_an_offset_and_stops_before_an_unfinished_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    offsets = write_steps(path, 1, 2, 3)
+    with path.open("a") as file:
+        file.write('{"step": 4, "ti')
+    assert [(record["step"], end) for record, end in read_json_lines(path, offsets[0])] == [
+        (2, offsets[1]),
+        (3, offsets[2]),
+    ]
+
+
+def test_a_damaged_whole_line_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": \n')
+    with pytest.raises(StorageError, match=r"metrics\.jsonl:2"):
+        list(read_json_lines(path))
+    with pytest.raises(StorageError, match=r"metrics\.jsonl:2"):
+        list(read_json_lines(path, offset=12))
+    path.write_text("[1]\n")
+    with pytest.raises(StorageError, match=r"metrics\.jsonl:1"):
+        list(read_json_lines(path))

@@ -1,0 +1,144 @@
+"""Files that survive a crash: replaced whole, or grown line by line."""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import StorageError
+
+Record = dict[str, Any]
+
+_logger = logging.getLogger(__name__)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Put a file in place whole and on disk: readers, and what follows a crash, find the old one or the new one.
+
+    Args:
+        path: the file to write or replace; its folder exists.
+        content: text is written as UTF-8.
+
+    Raises:
+        OSError: the folder cannot be written; an older file is untouched.
+    """
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        with draft.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    flush_to_disk(path.parent)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, would survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class JsonLines:
+    """An append-only file with one JSON object per line; every line is on disk when ``append`` returns.
+
+    A last line without its newline was being written when the writer died; opening cuts it off. The file is
+    made by opening and never again: if it disappears later, appending fails. Only the one writer opens a file
+    this way; others use `read_json_lines`.
+
+    Args:
+        path: the file; its folder exists.
+
+    Raises:
+        StorageError: the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("a+b") as file:
+                file.seek(0)
+                content = file.read()
+                torn = len(content) - (content.rfind(b"\n") + 1)
+                if torn:
+                    _logger.warning("%s: cut the last line, torn: %d bytes never finished", path, torn)
+                    file.truncate(len(content) - torn)
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error.strerror}", str(path), "check the folder") from error
+
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Write the records as lines, all of them or none.
+
+        Raises:
+            StorageError: the file has disappeared, the disk is full or the write failed.
+            ValueError: a number that is not finite, which JSON does not have.
+        """
+        lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+        # Half of a surrogate pair, which UTF-8 does not have, becomes the escape that JSON has for it.
+        data = "".join(lines).encode("utf-8", "backslashreplace")
+        try:
+            # Without O_CREAT, so that a folder moved away is noticed instead of being made anew.
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        except OSError as error:
+            raise StorageError(
+                f"the file is gone: {self.path}", str(self.path), "put the folder back, then resume"
+            ) from error
+        try:
+            size = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, data)
+                os.fsync(descriptor)
+            except OSError as error:
+                os.ftruncate(descriptor, size)
+                raise StorageError(
+                    f"cannot write {self.path}: {error.strerror}",
+                    f"{self.path}, {_free_space(self.path)} free",
+                    "free some space, then resume",
+                ) from error
+        finally:
+            os.close(descriptor)
+
+
+def read_json_lines(path: Path, offset: int = 0) -> Iterator[tuple[Record, int]]:
+    """Yield the whole lines from byte ``offset`` on, each with the offset that follows it.
+
+    A last line without its newline is still being written, and left out.
+
+    Raises:
+        StorageError: a whole line is not a JSON object; names its number.
+    """
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if not isinstance(record, dict):
+                number = path.read_bytes()[:offset].count(b"\n") + 1
+                raise StorageError(f"{path} is damaged: not a record", f"{path}:{number}", "remove the line")
+            offset += len(line)
+            yield record, offset
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _free_space(path: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(path.parent).free / 2**20:.0f} MiB"
+    except OSError:
+        return "unknown space"
