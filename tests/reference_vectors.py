@@ -22,7 +22,7 @@ from trainer.algorithm.advantages import (
     token_rewards,
 )
 from trainer.algorithm.isolation import isolation_passes
-from trainer.algorithm.loss import kl_penalty, policy_loss, token_weights, update_loss
+from trainer.algorithm.loss import LossInputs, UpdateTotals, kl_penalty, update_loss
 from trainer.algorithm.reweighting import reweighted
 from trainer.config.schema import AlgorithmConfig
 from trainer.types import TrainBatch
@@ -69,10 +69,15 @@ def check_reweighting(case: Case) -> Iterator[float]:
 def check_policy_loss(case: Case) -> Iterator[float]:
     logprobs, old, advantages, mask = tensors(case, "logprobs", "old_logprobs", "advantages", "mask")
     logprobs.requires_grad_()
-    weights = token_weights(mask, case["aggregation"].replace("-", "_"), float(mask.sum()), len(mask))
-    output = policy_loss(
-        logprobs, old, advantages, weights, mask, case["clip_low"], case["clip_high"], case["dual_clip"]
+    config = AlgorithmConfig(
+        loss_aggregation=case["aggregation"].replace("-", "_"),
+        kl_coef=0.0,
+        clip_ratio_low=case["clip_low"],
+        clip_ratio_high=case["clip_high"],
+        dual_clip=case["dual_clip"],
     )
+    totals = UpdateTotals(float(mask.sum()), len(mask))
+    output = update_loss(LossInputs(logprobs, old, None, old, advantages, mask, mask, totals), config)
     output.loss.backward()
     tokens = output.metrics["tokens"]
     yield relative_error(output.loss.detach(), case["loss"])
@@ -99,13 +104,13 @@ def check_lopti(case: Case) -> Iterator[float]:
         dual_clip=case["dual_clip"],
     )
     empty = torch.zeros(0)
-    batch = TrainBatch(empty, empty, mask, old, old, ref, advantages, empty, empty)
+    batch = TrainBatch(empty, empty, mask, old, old, ref, empty, empty, advantages, empty, empty)
     passes = isolation_passes(batch, config)
     assert len(passes) == len(case["low_then_high"])
-    weights = token_weights(mask, "token_mean", float(mask.sum()), len(mask))
+    totals = UpdateTotals(float(mask.sum()), len(mask))
     for token_mask, published in zip(passes, case["low_then_high"], strict=True):
         logprobs = torch.tensor(case["logprobs"], requires_grad=True)
-        output = update_loss(logprobs, old, ref, old, advantages, weights, token_mask, config)
+        output = update_loss(LossInputs.of(batch, logprobs, token_mask, totals), config)
         output.loss.backward()
         yield relative_error(token_mask, published["keep"])
         yield relative_error(output.loss.detach(), published["loss"])

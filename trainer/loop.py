@@ -16,14 +16,8 @@ from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, build_batch, plan_update_batches
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.update import (
-    FirstForward,
-    UpdateStatistics,
-    attach_logprobs,
-    learning_rate,
-    score_batch,
-    update_policy,
-)
+from trainer.algorithm.scoring import attach_logprobs, score_batch
+from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.checkpoint import (
     damaged_files,
     load_training_state,
@@ -47,7 +41,7 @@ from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy, load_tokenizer
-from trainer.policy.logprobs import LogprobModel, TokenScores, check_logits, tokens_per_chunk
+from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
 from trainer.problems.load import ProblemSampler, load_problems
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import collect_rollouts, derive_seed, sampling_params
@@ -122,6 +116,9 @@ class Trainer:
         policy = self.logprob_model(self.causal_lm)
         self.packs_rows = policy.packs_rows
         self.policy, self.optimizer = self.parallel.prepare(policy, optimizer)
+        self.updater = Updater(
+            self.policy, self.optimizer, config.algorithm, config.optim.max_grad_norm, self.parallel
+        )
         whole_weights = partial(self.parallel.full_parameters, self.policy)
         with whole_weights():
             check_logits(self.causal_lm)
@@ -176,56 +173,46 @@ class Trainer:
         stopwatch = Stopwatch()
         with stopwatch("step"):
             # A wrapped policy may not run other forwards between one with gradient and its backward.
-            first = (
-                FirstForward(config.optim.kept_forward_tokens) if isinstance(self.policy, LogprobModel) else None
+            wrapped = not isinstance(self.policy, LogprobModel)
+            batch, plan, metrics = self.collect_batch(
+                stopwatch, 0 if wrapped else config.optim.kept_forward_tokens
             )
-            batch, scores, plan, metrics = self.collect_batch(stopwatch, first)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = reweight_advantages(batch, algorithm)
 
             lr = learning_rate(config.optim, self.step, self.total_steps)
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            statistics = UpdateStatistics()
+            self.updater.set_learning_rate(lr)
+            statistics = UpdateStatistics.of(batch)
             split_seed = derive_seed(config.seed, "isolation", self.step, parallel.rank)
             split_generator = torch.Generator().manual_seed(split_seed)
             with stopwatch("update"):
                 for _ in range(algorithm.update_epochs):
                     for token_mask in isolation_passes(batch, algorithm, split_generator):
-                        update_policy(
-                            self.policy,
-                            self.optimizer,
-                            batch,
-                            token_mask,
-                            plan,
-                            algorithm,
-                            config.optim.max_grad_norm,
-                            parallel,
-                            statistics,
-                            self.step + 1,
-                            first,
-                        )
+                        self.updater.run_pass(batch, token_mask, plan, statistics, self.step + 1)
             with stopwatch("diagnostics"):
-                metrics |= self._diagnostics(batch, scores, statistics, plan)
+                metrics |= self._diagnostics(batch, statistics, plan)
             with stopwatch("sync"):
                 self.engine.sync_weights(self.causal_lm)
                 self.engine.wake()
-        assert scores.entropies is not None
         return (
             metrics
-            | batch_metrics(batch, scores.entropies, algorithm, parallel)
+            | batch_metrics(batch, algorithm, parallel)
             | update_metrics(statistics, lr, parallel)
             | time_metrics(stopwatch, batch, parallel)
         )
 
     def collect_batch(
-        self, stopwatch: Stopwatch, first: FirstForward | None = None
-    ) -> tuple[TrainBatch, TokenScores, list[UpdateBatch], dict[str, float]]:
+        self, stopwatch: Stopwatch, kept_tokens: int = 0
+    ) -> tuple[TrainBatch, list[UpdateBatch], dict[str, float]]:
         """Roll out and score the next problems.
 
+        Args:
+            stopwatch: takes the time of the phases.
+            kept_tokens: tokens whose forwards are kept for the first update batch.
+
         Returns:
-            The batch with log-probabilities but without advantages, the policy's scores of it, its update
-            batches, and the metrics of the rollouts.
+            The batch with log-probabilities but without advantages, its update batches, and the metrics of the
+            rollouts.
         """
         config, parallel = self.config, self.parallel
         problems = self.sampler.next(config.rollout.prompts_per_step)
@@ -253,10 +240,11 @@ class Trainer:
             config.optim.tokens_per_microbatch,
             parallel.gather,
             self.packs_rows,
+            kept_tokens,
         )
         with stopwatch("logprobs"):
-            batch, scores = attach_logprobs(batch, self.policy, self.reference, plan, first)
-        return batch, scores, plan, metrics
+            batch = attach_logprobs(batch, self.policy, self.reference, plan)
+        return batch, plan, metrics
 
     def save_checkpoint(self) -> Path:
         """Write ``checkpoints/step-N`` of the run folder; nothing where it is already there and intact."""
@@ -322,20 +310,12 @@ class Trainer:
         )
 
     def _diagnostics(
-        self, batch: TrainBatch, scores: TokenScores, statistics: UpdateStatistics, plan: Sequence[UpdateBatch]
+        self, batch: TrainBatch, statistics: UpdateStatistics, plan: Sequence[UpdateBatch]
     ) -> dict[str, float]:
         config, algorithm = self.config.diagnostics, self.config.algorithm
         metrics: dict[str, float] = {}
         if config.bands:
-            assert scores.entropies is not None and scores.gradient_norms is not None
-            metrics |= band_metrics(
-                batch,
-                scores.entropies,
-                scores.gradient_norms,
-                statistics.clipped_by_band,
-                algorithm,
-                self.parallel,
-            )
+            metrics |= band_metrics(batch, statistics, algorithm, self.parallel)
         if config.every_steps and (self.step + 1) % config.every_steps == 0:
             new = score_batch(self.policy, batch, plan, with_entropy=False)
             metrics |= change_metrics(batch, new.logprobs, self.parallel)

@@ -74,6 +74,8 @@ class TrainBatch:
     rollout_logprobs: Tensor  # [B, T] float32, from the engine
     old_logprobs: Tensor  # [B, T] float32, from the policy before its update
     ref_logprobs: Tensor | None  # [B, T] float32, None where no KL coefficient asks for a reference
+    entropies: Tensor  # [B, T] float32, of the next-token distributions before the update
+    gradient_norms: Tensor  # [B, T] float32, of the old log-probability by the scaled logits
     advantages: Tensor  # [B, T] float32
     rewards: Tensor  # [B] float32
     group_ids: Tensor  # [B] int64
@@ -86,10 +88,11 @@ class TrainBatch:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A differentiable scalar and the detached sums its metrics are made of."""
+    """A differentiable scalar, and detached what its metrics are made of."""
 
     loss: Tensor  # []
-    metrics: Mapping[str, Tensor]
+    clipped: Tensor  # [B, T], 1 at tokens of the pass whose importance ratio is clipped
+    metrics: Mapping[str, Tensor]  # sums over the tokens of the pass
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, plan_update_batches
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.update import UpdateStatistics, attach_logprobs, update_policy
+from trainer.algorithm.scoring import attach_logprobs
+from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.checkpoint import load_training_state, save_training_state, write_checkpoint
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.cpu import onednn
@@ -87,23 +88,13 @@ class Updates:
             config.optim.tokens_per_microbatch,
             parallel.gather,
         )
-        batch, _ = attach_logprobs(batch, self.policy, self.reference, plan)
+        batch = attach_logprobs(batch, self.policy, self.reference, plan)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
         batch = reweight_advantages(batch, config.algorithm)
-        statistics = UpdateStatistics()
+        statistics = UpdateStatistics.of(batch)
+        updater = Updater(self.policy, self.optimizer, config.algorithm, config.optim.max_grad_norm, parallel)
         for mask in isolation_passes(batch, config.algorithm):
-            update_policy(
-                self.policy,
-                self.optimizer,
-                batch,
-                mask,
-                plan,
-                config.algorithm,
-                config.optim.max_grad_norm,
-                parallel,
-                statistics,
-                step,
-            )
+            updater.run_pass(batch, mask, plan, statistics, step)
         return {
             "loss": statistics.loss,
             "grad_norm": statistics.grad_norm,

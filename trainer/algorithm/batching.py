@@ -1,17 +1,18 @@
 """From rollout groups to tensors, update batches and microbatches."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainer.policy.logprobs import TokenScores
 from trainer.types import RolloutGroup, TrainBatch
 
 
 def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch.device) -> TrainBatch:
-    """The completions of some groups as tensors; old and reference log-probabilities are still 0 / None."""
+    """The completions of some groups as tensors; what models say of them is still 0, or None for the reference."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     sequences = [torch.tensor([*r.prompt_ids, *r.completion.token_ids]) for r in rollouts]
     logprobs = [torch.tensor(r.completion.rollout_logprobs, dtype=torch.float32) for r in rollouts]
@@ -25,6 +26,8 @@ def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch
         rollout_logprobs=pad(logprobs, batch_first=True),
         old_logprobs=torch.zeros_like(mask),
         ref_logprobs=None,
+        entropies=torch.zeros_like(mask),
+        gradient_norms=torch.zeros_like(mask),
         advantages=torch.zeros_like(mask),
         rewards=torch.tensor([r.reward for r in rollouts], dtype=torch.float32),
         group_ids=torch.tensor([r.group_id for r in rollouts]),
@@ -43,6 +46,38 @@ def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
     )
 
 
+class KeptForwards:
+    """Forwards of an update batch with their graphs, from scoring to its optimizer step.
+
+    As long as the weights do not move, the forwards that gave the old log-probabilities are those that the update
+    would compute again.
+
+    Args:
+        max_tokens: rows x longest sequence, added over the microbatches whose graphs are kept.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self._room = max_tokens
+        self._scores: dict[int, TokenScores] = {}
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether a microbatch of so many tokens may be kept."""
+        return tokens <= self._room
+
+    def keep(self, index: int, scores: TokenScores, tokens: int) -> None:
+        """Keep the scores of a microbatch that were computed with gradient."""
+        self._room -= tokens
+        self._scores[index] = scores
+
+    def take(self, index: int) -> TokenScores | None:
+        """What was kept of a microbatch, once: its graph is freed with it."""
+        return self._scores.pop(index, None)
+
+    def discard(self) -> None:
+        """Free what was not taken: the weights move."""
+        self._scores.clear()
+
+
 @dataclass(frozen=True)
 class UpdateBatch:
     """The rows of one optimizer step, in microbatches.
@@ -52,6 +87,7 @@ class UpdateBatch:
     """
 
     microbatches: Sequence[Tensor]  # row indices, [b] int64 each
+    kept: KeptForwards = field(default_factory=lambda: KeptForwards(0))
 
     @property
     def rows(self) -> Tensor:
@@ -70,6 +106,7 @@ def plan_update_batches(
     tokens_per_microbatch: int,
     gather: Callable[[list[Any]], list[Any]] = lambda items: items,
     packed: bool = False,
+    kept_tokens: int = 0,
 ) -> list[UpdateBatch]:
     """Cut the rows into update batches in order, and each into microbatches under a token budget.
 
@@ -83,6 +120,7 @@ def plan_update_batches(
         gather: the items of all ranks; every rank gets as many microbatches as the one with the most.
         packed: whether the model takes packed rows. Then groups stay together, as a prompt is computed once for
             its rows; else rows are sorted by length, and padding counts.
+        kept_tokens: of the first update batch, the tokens whose forwards are kept from scoring to the update.
     """
     groups, prompts, completions = (
         tensor.cpu() for tensor in (batch.group_ids, batch.prompt_lengths, batch.completion_lengths)
@@ -94,7 +132,9 @@ def plan_update_batches(
         else:
             parts = _cut_by_length((prompts + completions)[rows], tokens_per_microbatch)
         plan.append(UpdateBatch([rows[part].to(batch.input_ids.device) for part in parts]))
-    return _padded(plan, gather([[len(update_batch.microbatches) for update_batch in plan]]))
+    padded = _padded(plan, gather([[len(update_batch.microbatches) for update_batch in plan]]))
+    # Only of the first: its optimizer step moves the weights.
+    return [replace(padded[0], kept=KeptForwards(kept_tokens)), *padded[1:]]
 
 
 def _cut_by_length(lengths: Tensor, budget: int) -> list[Tensor]:

@@ -1,35 +1,128 @@
-"""The clipped policy loss, the KL penalty, and how token losses become one number."""
+"""The policy losses, the KL penalty, and how token losses become one number."""
 
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trainer.config.schema import AlgorithmConfig
-from trainer.types import LossOutput
+from trainer.types import LossOutput, TrainBatch
 
 Aggregation = Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean"]
 
 
-def token_weights(
-    completion_mask: Tensor, aggregation: Aggregation, total_tokens: float, total_sequences: float
-) -> Tensor:
-    """Weights w such that the aggregated loss is ``sum(w * token_loss)``, [B, T].
+class UpdateTotals(NamedTuple):
+    """What an update batch holds over all microbatches and ranks: the denominators of its loss.
 
-    The totals are those of the whole update batch over all microbatches and ranks, so that neither gradient
-    accumulation nor data parallelism changes the loss. They count all completion tokens, also those that an
-    isolation pass leaves out.
+    So neither gradient accumulation nor data parallelism changes the loss. They count all completion tokens, also
+    those that an isolation pass leaves out.
+    """
+
+    tokens: float
+    sequences: float
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """Some rows of an update batch in one pass. Fields [B, T] are aligned with the completion tokens."""
+
+    logprobs: Tensor  # [B, T], with gradient
+    old_logprobs: Tensor  # [B, T], 0 outside the completions
+    ref_logprobs: Tensor | None  # [B, T]
+    rollout_logprobs: Tensor  # [B, T], 0 outside the completions
+    advantages: Tensor  # [B, T]
+    completion_mask: Tensor  # [B, T]
+    token_mask: Tensor  # [B, T], 1 at the tokens of the pass
+    totals: UpdateTotals
+
+    @classmethod
+    def of(cls, rows: TrainBatch, logprobs: Tensor, token_mask: Tensor, totals: UpdateTotals) -> "LossInputs":
+        """Those of some rows [B, T] of a scored batch with advantages."""
+        return cls(
+            logprobs=logprobs,
+            old_logprobs=rows.old_logprobs,
+            ref_logprobs=rows.ref_logprobs,
+            rollout_logprobs=rows.rollout_logprobs,
+            advantages=rows.advantages,
+            completion_mask=rows.completion_mask,
+            token_mask=token_mask,
+            totals=totals,
+        )
+
+
+class TokenLosses(NamedTuple):
+    """The losses of single tokens, before they are weighted, and where the importance ratio was clipped."""
+
+    losses: Tensor  # [B, T], with gradient
+    clipped: Tensor  # [B, T] bool
+    dual_clipped: Tensor  # [B, T] bool
+
+
+def clipped_surrogate(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """Clipped surrogate [arXiv:1707.06347] with dual clip [arXiv:1912.09729].
+
+    ``ratio = exp(logprob - old_logprob)``; ``l = max(-A * ratio, -A * clip(ratio, 1 - low, 1 + high))``; where
+    ``A < 0``, ``l = min(l, -A * dual_clip)``.
+    """
+    advantages = inputs.advantages
+    ratio = (inputs.logprobs - inputs.old_logprobs).exp()
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+    surrogate = torch.maximum(unclipped, clipped)
+    bound = -advantages * config.dual_clip
+    losses = torch.where(advantages < 0, torch.minimum(surrogate, bound), surrogate)
+    return TokenLosses(losses, clipped > unclipped, (surrogate > bound) & (advantages < 0))
+
+
+PolicyLoss = Callable[[LossInputs, AlgorithmConfig], TokenLosses]
+POLICY_LOSSES: dict[str, PolicyLoss] = {"ppo_clip": clipped_surrogate}
+
+
+def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
+    """The whole loss: ``sum(w * token_mask * (l * importance_weight + kl_coef * kl))``.
+
+    With the policy loss l of every token, w of `token_weights`, and the KL term where it is placed in the loss.
+
+    Returns:
+        The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``, ``approx_kl``
+        (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
+    """
+    weights = token_weights(inputs.completion_mask, config.loss_aggregation, inputs.totals)
+    losses, clipped, dual_clipped = POLICY_LOSSES[config.policy_loss](inputs, config)
+    importance = importance_weights(inputs.old_logprobs, inputs.rollout_logprobs, config)
+    if importance is not None:
+        losses = losses * importance
+    loss = (losses * weights * inputs.token_mask).sum()
+    if inputs.ref_logprobs is not None and config.kl_coef > 0 and config.kl_in_loss:
+        penalty = kl_penalty(inputs.logprobs, inputs.ref_logprobs, config.kl_estimator)
+        loss = loss + config.kl_coef * (penalty * weights * inputs.token_mask).sum()
+    with torch.no_grad():
+        log_ratio = inputs.logprobs - inputs.old_logprobs
+        clipped_in_pass = clipped * inputs.token_mask
+        metrics = {
+            "clipped": clipped_in_pass.sum(),
+            "dual_clipped": (dual_clipped * inputs.token_mask).sum(),
+            "approx_kl": (-log_ratio * inputs.token_mask).sum(),
+            "tokens": inputs.token_mask.sum(),
+            "ratio_max": (log_ratio.exp() * inputs.token_mask).max(),
+        }
+    return LossOutput(loss, clipped_in_pass, metrics)
+
+
+def token_weights(completion_mask: Tensor, aggregation: Aggregation, totals: UpdateTotals) -> Tensor:
+    """Weights w such that the aggregated loss is ``sum(w * token_loss)``, [B, T].
 
     Args:
         completion_mask: [B, T].
-        aggregation: ``token_mean``: 1/total_tokens; ``seq_mean_token_sum``: 1/total_sequences;
-            ``seq_mean_token_mean``: 1/(total_sequences * tokens of the sequence).
-        total_tokens: completion tokens of the update batch.
-        total_sequences: completions of the update batch.
+        aggregation: ``token_mean``: 1/tokens; ``seq_mean_token_sum``: 1/sequences; ``seq_mean_token_mean``:
+            1/(sequences * tokens of the sequence).
+        totals: tokens and sequences of the update batch.
     """
     if aggregation == "token_mean":
-        return completion_mask / total_tokens
-    weights = completion_mask / total_sequences
+        return completion_mask / totals.tokens
+    weights = completion_mask / totals.sequences
     if aggregation == "seq_mean_token_mean":
         weights = weights / completion_mask.sum(dim=1, keepdim=True).clamp(min=1)
     return weights
@@ -48,58 +141,6 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, estimator: Literal["k1", 
         return 0.5 * difference.square()
     difference = difference.clamp(-5, 5)
     return (difference.exp() - difference - 1).clamp(-10, 10)
-
-
-def policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    token_mask: Tensor,
-    clip_ratio_low: float,
-    clip_ratio_high: float,
-    dual_clip: float,
-    importance_weights: Tensor | None = None,
-) -> LossOutput:
-    """Clipped surrogate [arXiv:1707.06347] with dual clip [arXiv:1912.09729].
-
-    ``ratio = exp(logprob - old_logprob)``; ``l = max(-A * ratio, -A * clip(ratio, 1 - low, 1 + high))``; where
-    ``A < 0``, ``l = min(l, -A * dual_clip)``. The loss is ``sum(weights * token_mask * l)``.
-
-    Args:
-        logprobs: [B, T], with gradient.
-        old_logprobs: [B, T].
-        advantages: [B, T].
-        weights: [B, T], from `token_weights`.
-        token_mask: [B, T], 1 at the tokens of this pass.
-        clip_ratio_low: lower clip range.
-        clip_ratio_high: upper clip range.
-        dual_clip: bound c of the loss of negative advantages, in units of ``-A``.
-        importance_weights: [B, T], truncated importance sampling between engine and trainer.
-
-    Returns:
-        The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``, ``approx_kl``
-        (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
-    """
-    negative_kl = logprobs - old_logprobs
-    ratio = negative_kl.exp()
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
-    surrogate = torch.maximum(unclipped, clipped)
-    bounded = torch.minimum(surrogate, -advantages * dual_clip)
-    token_loss = torch.where(advantages < 0, bounded, surrogate)
-    if importance_weights is not None:
-        token_loss = token_loss * importance_weights
-    loss = (token_loss * weights * token_mask).sum()
-    with torch.no_grad():
-        metrics = {
-            "clipped": ((clipped > unclipped) * token_mask).sum(),
-            "dual_clipped": ((surrogate > -advantages * dual_clip) * (advantages < 0) * token_mask).sum(),
-            "approx_kl": (-negative_kl * token_mask).sum(),
-            "tokens": token_mask.sum(),
-            "ratio_max": (ratio * token_mask).max(),
-        }
-    return LossOutput(loss, metrics)
 
 
 def importance_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, config: AlgorithmConfig) -> Tensor | None:
@@ -125,34 +166,3 @@ def importance_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, config: A
         return log_ratio.exp().clamp(max=config.importance_sampling_cap)
     ratio = log_ratio.sum(dim=1, keepdim=True).exp()
     return ratio.masked_fill(ratio > config.importance_sampling_cap, 0.0).expand_as(log_ratio)
-
-
-def update_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    ref_logprobs: Tensor | None,
-    rollout_logprobs: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    token_mask: Tensor,
-    config: AlgorithmConfig,
-) -> LossOutput:
-    """The whole loss of some rows of an update batch: policy loss plus ``kl_coef`` times the KL penalty.
-
-    Shapes as in `policy_loss`. The KL term of tokens outside ``token_mask`` is 0, like their policy loss.
-    """
-    output = policy_loss(
-        logprobs,
-        old_logprobs,
-        advantages,
-        weights,
-        token_mask,
-        config.clip_ratio_low,
-        config.clip_ratio_high,
-        config.dual_clip,
-        importance_weights(old_logprobs, rollout_logprobs, config),
-    )
-    if ref_logprobs is None or config.kl_coef == 0 or not config.kl_in_loss:
-        return output
-    penalty = kl_penalty(logprobs, ref_logprobs, config.kl_estimator)
-    return LossOutput(output.loss + config.kl_coef * (penalty * weights * token_mask).sum(), output.metrics)

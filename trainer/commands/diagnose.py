@@ -22,7 +22,8 @@ from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.update import UpdateStatistics, learning_rate, score_batch, update_policy
+from trainer.algorithm.scoring import score_batch
+from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.schema import AlgorithmConfig, ParallelConfig, TrainConfig
 from trainer.errors import ConfigError
 from trainer.evaluation.estimators import rank_correlation
@@ -145,7 +146,7 @@ def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -
         for _ in range(after_steps):
             trainer.training_step()
             trainer.step += 1
-        batch, scores, plan, _ = trainer.collect_batch(Stopwatch())
+        batch, plan, _ = trainer.collect_batch(Stopwatch())
         batch = estimate_advantages(batch, plain, Parallel().sum)
         if not batch.advantages.any():
             raise ConfigError(
@@ -155,14 +156,13 @@ def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -
             )
         place = batch.completion_mask.bool()
         logprobs = batch.old_logprobs[place]
-        assert scores.gradient_norms is not None
         return Diagnosis(
             vocabulary=trainer.causal_lm.get_output_embeddings().weight.shape[0],
             after_steps=after_steps,
             logprobs=logprobs.cpu(),
             quartiles=quartile_of(logprobs).cpu(),
             advantages=batch.advantages[place].cpu(),
-            gradient_norms=scores.gradient_norms[place].cpu(),
+            gradient_norms=batch.gradient_norms[place].cpu(),
             parameter_norms=_parameter_norms(trainer, batch, sample),
             updates=_updates(trainer, batch, plan, algorithm),
         )
@@ -212,21 +212,11 @@ def _after_passes(
     optimizer.load_state_dict(copy.deepcopy(trainer.optimizer.state_dict()))
     for group in optimizer.param_groups:
         group["betas"] = (0.0, group["betas"][1])
-        group["lr"] = learning_rate(config.optim, trainer.step, trainer.total_steps)
+    updater = Updater(policy, optimizer, config.algorithm, config.optim.max_grad_norm, Parallel())
+    updater.set_learning_rate(learning_rate(config.optim, trainer.step, trainer.total_steps))
     after = []
     for token_mask in passes:
-        update_policy(
-            policy,
-            optimizer,
-            batch,
-            token_mask,
-            plan,
-            config.algorithm,
-            config.optim.max_grad_norm,
-            Parallel(),
-            UpdateStatistics(),
-            trainer.step,
-        )
+        updater.run_pass(batch, token_mask, plan, UpdateStatistics.of(batch), trainer.step)
         after.append(score_batch(policy, batch, plan, with_entropy=False).logprobs)
     return after
 

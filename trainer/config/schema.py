@@ -169,6 +169,7 @@ class AlgorithmConfig(Section):
     token_filter: Literal["none", "drop_high", "drop_low"] = Field(
         "none", description="update only tokens below / from lopti_eta on, in one pass (control)"
     )
+    policy_loss: Literal["ppo_clip"] = Field("ppo_clip", description="loss of a token from its importance ratio")
     update_epochs: Count = Field(1, description="times the update goes over the rollout batch")
     clip_ratio_low: Probability = Field(0.2, description="lower clip of the importance ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(0.24, description="upper clip of the importance ratio: 1 + this")

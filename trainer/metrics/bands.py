@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.algorithm.loss import kl_penalty
+from trainer.algorithm.update import UpdateStatistics
 from trainer.config.schema import AlgorithmConfig
 from trainer.parallel.ranks import Parallel
 from trainer.types import TrainBatch
@@ -39,26 +40,8 @@ def sums_by_group(values: Sequence[Tensor], groups: Tensor, count: int) -> Tenso
     return torch.stack([value.double() for value in values]) @ members
 
 
-def clipped_by_band(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, token_mask: Tensor, algorithm: AlgorithmConfig
-) -> Tensor:
-    """Tokens of a pass, and the clipped ones of them, by band: [2, bands]; the arguments are [b, T]."""
-    place = token_mask.bool()
-    ratio = (logprobs.detach() - old_logprobs)[place].exp()
-    sign = advantages[place].sign()
-    clipped = (sign > 0) & (ratio > 1 + algorithm.clip_ratio_high)
-    clipped |= (sign < 0) & (ratio < 1 - algorithm.clip_ratio_low)
-    bands = band_of(old_logprobs[place])
-    return sums_by_group([torch.ones_like(ratio), clipped], bands, len(BANDS))
-
-
 def band_metrics(
-    batch: TrainBatch,
-    entropies: Tensor,
-    gradient_norms: Tensor,
-    clipped: Tensor,
-    algorithm: AlgorithmConfig,
-    parallel: Parallel,
+    batch: TrainBatch, statistics: UpdateStatistics, algorithm: AlgorithmConfig, parallel: Parallel
 ) -> dict[str, float]:
     """``tokens/*`` of one step; a band without tokens has shares of 0 and no means.
 
@@ -67,31 +50,29 @@ def band_metrics(
     last layer at the first update, before loss weights. Quartiles are those of each rank's own tokens.
 
     Args:
-        batch: completions with old log-probabilities and reweighted advantages.
-        entropies: [B, T].
-        gradient_norms: [B, T], from `trainer.policy.logprobs.TokenScores`.
-        clipped: [2, bands], the sum of `clipped_by_band` over the step's updates.
+        batch: scored, with reweighted advantages.
+        statistics: of the step's updates.
         algorithm: its KL estimator.
         parallel: the ranks.
     """
     place = batch.completion_mask.bool()
     logprobs = batch.old_logprobs[place]
     mass = batch.advantages[place].abs()
-    norms = gradient_norms[place]
-    values = [torch.ones_like(mass), mass, mass * norms, entropies[place]]
+    norms = batch.gradient_norms[place]
+    values = [torch.ones_like(mass), mass, mass * norms, batch.entropies[place]]
     if batch.ref_logprobs is not None:
         values.append(kl_penalty(logprobs, batch.ref_logprobs[place], algorithm.kl_estimator))
+    values += [statistics.times_updated[place], statistics.times_clipped[place]]
     by_band = sums_by_group(values, band_of(logprobs), len(BANDS))
     by_quartile = sums_by_group([mass * norms], quartile_of(logprobs), len(QUARTILES))
-    flat = torch.cat([by_band.flatten(), by_quartile.flatten(), clipped.to(by_band.device).flatten()])
+    flat = torch.cat([by_band.flatten(), by_quartile.flatten()])
     totals = torch.tensor(parallel.gather([flat.tolist()]), dtype=torch.float64).sum(dim=0)
-    bands, quartiles, clipped = totals.split([by_band.numel(), by_quartile.numel(), clipped.numel()])
+    bands, quartiles = totals.split([by_band.numel(), by_quartile.numel()])
 
-    tokens, *rest = bands.view(len(values), -1)
-    updated, clipped_tokens = clipped.view(2, -1)
+    tokens, *rest, updated, clipped = bands.view(len(values), -1)
     metrics = _shares("token_share", tokens, BANDS) | _shares("advantage_share", rest[0], BANDS)
     metrics |= _shares("gradient_share", rest[1], BANDS) | _shares("gradient_share", quartiles, QUARTILES)
-    metrics |= _means("entropy", rest[2], tokens) | _means("clip_fraction", clipped_tokens, updated)
+    metrics |= _means("entropy", rest[2], tokens) | _means("clip_fraction", clipped, updated)
     return metrics | (_means("kl", rest[3], tokens) if batch.ref_logprobs is not None else {})
 
 

@@ -5,12 +5,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from rewards.sandbox import ScoredText
 from trainer.algorithm.isolation import low_probability_tokens
-from trainer.algorithm.loss import importance_weights
-from trainer.algorithm.update import UpdateStatistics, kl_sum
+from trainer.algorithm.loss import importance_weights, kl_penalty
+from trainer.algorithm.update import UpdateStatistics
 from trainer.config.schema import AlgorithmConfig
 from trainer.errors import RewardError
 from trainer.metrics.stopwatch import Stopwatch
@@ -60,9 +59,7 @@ def check_reward_failures(metrics: Mapping[str, float], scored: Sequence[ScoredT
         )
 
 
-def batch_metrics(
-    batch: TrainBatch, entropies: Tensor, algorithm: AlgorithmConfig, parallel: Parallel
-) -> dict[str, float]:
+def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel) -> dict[str, float]:
     """Metrics of the policy before its update, as means over completion tokens of all ranks.
 
     Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalised over those kept and
@@ -72,7 +69,7 @@ def batch_metrics(
     engine_log_ratio = (batch.old_logprobs - batch.rollout_logprobs) * mask
     engine_difference = engine_log_ratio.abs()
     sums = {
-        "policy/entropy": float((entropies * mask).sum()),
+        "policy/entropy": float((batch.entropies * mask).sum()),
         "policy/advantage_abs": float((batch.advantages.abs() * mask).sum()),
         "policy/mean_probability": float((batch.old_logprobs.exp() * mask).sum()),
         "rollout/engine_logprob_diff": float(engine_difference.sum()),
@@ -84,7 +81,8 @@ def batch_metrics(
         cut_at = algorithm.importance_sampling_cap if algorithm.importance_sampling_level == "token" else 0.0
         sums["rollout/importance_cut"] = float(((weights == cut_at) * mask).sum())
     if batch.ref_logprobs is not None:
-        sums["policy/kl"] = float(kl_sum(batch, algorithm))
+        penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_estimator)
+        sums["policy/kl"] = float((penalty * mask).sum())
     if algorithm.lopti_eta > 0:
         low = low_probability_tokens(batch.old_logprobs, mask, algorithm.lopti_eta)
         sums["policy/low_token_share"] = float(low.sum())

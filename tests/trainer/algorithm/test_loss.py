@@ -3,7 +3,14 @@ import math
 import pytest
 import torch
 
-from trainer.algorithm.loss import importance_weights, kl_penalty, policy_loss, token_weights, update_loss
+from trainer.algorithm.loss import (
+    LossInputs,
+    UpdateTotals,
+    importance_weights,
+    kl_penalty,
+    token_weights,
+    update_loss,
+)
 from trainer.config.schema import AlgorithmConfig, TrainConfig, apply_overrides
 from trainer.errors import ConfigError
 
@@ -19,7 +26,7 @@ MASK = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
     ],
 )
 def test_token_weights(aggregation, expected):
-    weights = token_weights(MASK, aggregation, total_tokens=5, total_sequences=2)
+    weights = token_weights(MASK, aggregation, UpdateTotals(tokens=5, sequences=2))
     assert weights.flatten().tolist() == pytest.approx([*expected[0], *expected[1]])
 
 
@@ -27,7 +34,8 @@ def loss_of(ratio: float, advantage: float, dual_clip: float = 3.0):
     old = torch.tensor([[-1.0]])
     logprobs = (old + math.log(ratio)).requires_grad_()
     one = torch.ones(1, 1)
-    output = policy_loss(logprobs, old, torch.tensor([[advantage]]), one, one, 0.2, 0.24, dual_clip)
+    inputs = LossInputs(logprobs, old, None, old, torch.tensor([[advantage]]), one, one, UpdateTotals(1, 1))
+    output = update_loss(inputs, AlgorithmConfig(kl_coef=0.0, dual_clip=dual_clip))
     output.loss.backward()
     assert logprobs.grad is not None
     return output.loss.item(), logprobs.grad.item(), {k: float(v) for k, v in output.metrics.items()}
@@ -52,6 +60,19 @@ def test_clipping_by_hand(ratio, advantage, loss, gradient, clipped, dual_clippe
     assert metrics["dual_clipped"] == dual_clipped
 
 
+def test_the_loss_marks_the_clipped_tokens_of_the_pass():
+    torch.manual_seed(0)
+    old = -torch.rand(6, 40) * 3
+    new = (old + 0.4 * torch.randn(6, 40)).requires_grad_()
+    advantages, token_mask = torch.randn(6, 40), (torch.rand(6, 40) < 0.7).float()
+    mask, ratio = torch.ones(6, 40), (new - old).detach().exp()
+    expected = ((advantages > 0) & (ratio > 1.24)) | ((advantages < 0) & (ratio < 0.8))
+    inputs = LossInputs(new, old, None, old, advantages, mask, token_mask, UpdateTotals(240, 6))
+    output = update_loss(inputs, AlgorithmConfig())
+    assert torch.equal(output.clipped, expected * token_mask)
+    assert output.clipped.sum() == output.metrics["clipped"] > 20
+
+
 def test_kl_estimators_by_hand():
     logprobs, ref = torch.tensor([-1.0]), torch.tensor([-1.5])
     assert kl_penalty(logprobs, ref, "k1").item() == pytest.approx(0.5)
@@ -67,13 +88,12 @@ def test_k3_is_bounded():
 def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
     logprobs = torch.tensor([[-1.0, -1.0]])
     ref = torch.tensor([[-1.5, -1.5]])
-    weights = torch.full((1, 2), 0.5)
     token_mask = torch.tensor([[1.0, 0.0]])
-    zero = torch.zeros(1, 2)
+    zero, mask = torch.zeros(1, 2), torch.ones(1, 2)
+    inputs = LossInputs(logprobs, logprobs, ref, logprobs, zero, mask, token_mask, UpdateTotals(2, 1))
 
     def loss(**settings) -> float:
-        config = AlgorithmConfig(kl_coef=0.1, **settings)
-        return update_loss(logprobs, logprobs, ref, logprobs, zero, weights, token_mask, config).loss.item()
+        return update_loss(inputs, AlgorithmConfig(kl_coef=0.1, **settings)).loss.item()
 
     assert loss() == pytest.approx(0.1 * 0.5 * (math.exp(-0.5) + 0.5 - 1))
     assert loss(name="reinforce_plus_plus") == 0.0
@@ -106,5 +126,6 @@ def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     rollout = torch.tensor([[math.log(0.2), math.log(0.6)]])  # weights 4 -> 2 and 0.5
     one = torch.ones(1, 2)
     config = AlgorithmConfig(kl_coef=0.0, importance_sampling_cap=2.0)
-    output = update_loss(old, old, None, rollout, one, one, one, config)
+    inputs = LossInputs(old, old, None, rollout, one, one, one, UpdateTotals(1, 1))
+    output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))

@@ -9,7 +9,8 @@ from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import plan_update_batches
 from trainer.algorithm.isolation import isolation_passes
-from trainer.algorithm.update import FirstForward, UpdateStatistics, attach_logprobs, learning_rate, update_policy
+from trainer.algorithm.scoring import attach_logprobs
+from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.schema import AlgorithmConfig, OptimConfig
 from trainer.errors import DivergedError
 from trainer.parallel.ranks import Parallel
@@ -24,12 +25,13 @@ def updated_parameters(tokens_per_microbatch: int, algorithm: AlgorithmConfig, u
         parameter.data += 0.01
     batch = make_batch()
     plan = plan_update_batches(batch, update_batch_size, tokens_per_microbatch)
-    batch, _ = attach_logprobs(batch, model, reference if algorithm.kl_coef else None, plan)
+    batch = attach_logprobs(batch, model, reference if algorithm.kl_coef else None, plan)
     batch = estimate_advantages(batch, algorithm)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    statistics = UpdateStatistics()
+    statistics = UpdateStatistics.of(batch)
+    updater = Updater(model, optimizer, algorithm, 1.0, Parallel())
     for mask in isolation_passes(batch, algorithm):
-        update_policy(model, optimizer, batch, mask, plan, algorithm, 1.0, Parallel(), statistics, step=1)
+        updater.run_pass(batch, mask, plan, statistics, step=1)
     return [p.detach().clone() for p in model.parameters()], statistics
 
 
@@ -62,14 +64,14 @@ def test_kept_forwards_change_nothing_but_the_number_of_forwards(eta, room, save
         model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
         model.register_forward_hook(lambda *_, keep=keep: calls.__setitem__(keep, calls[keep] + 1))
         batch = make_batch()
-        plan = plan_update_batches(batch, 4, 40)
-        first = FirstForward(room) if keep else None
-        batch, _ = attach_logprobs(batch, model, copy.deepcopy(model), plan, first)
+        plan = plan_update_batches(batch, 4, 40, kept_tokens=room if keep else 0)
+        batch = attach_logprobs(batch, model, copy.deepcopy(model), plan)
         batch = estimate_advantages(batch, algorithm)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        statistics = UpdateStatistics()
+        statistics = UpdateStatistics.of(batch)
+        updater = Updater(model, optimizer, algorithm, 1.0, Parallel())
         for mask in isolation_passes(batch, algorithm):
-            update_policy(model, optimizer, batch, mask, plan, algorithm, 1.0, Parallel(), statistics, 1, first)
+            updater.run_pass(batch, mask, plan, statistics, step=1)
         results[keep] = [p.detach().clone() for p in model.parameters()]
     assert calls[True] == calls[False] - saved
     assert all(torch.equal(a, b) for a, b in zip(results[False], results[True], strict=True))
@@ -94,21 +96,11 @@ def test_a_non_finite_loss_stops_before_the_weights_change():
     before = [p.detach().clone() for p in model.parameters()]
     batch = replace(make_batch(), advantages=torch.full((8, 12), float("nan")))
     plan = plan_update_batches(batch, 8, 1000)
-    batch, _ = attach_logprobs(batch, model, None, plan)
+    batch = attach_logprobs(batch, model, None, plan)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    updater = Updater(model, optimizer, AlgorithmConfig(kl_coef=0.0), 1.0, Parallel())
     with pytest.raises(DivergedError, match="diverged at step 7: loss is nan"):
-        update_policy(
-            model,
-            optimizer,
-            batch,
-            batch.completion_mask,
-            plan,
-            AlgorithmConfig(kl_coef=0.0),
-            1.0,
-            Parallel(),
-            UpdateStatistics(),
-            step=7,
-        )
+        updater.run_pass(batch, batch.completion_mask, plan, UpdateStatistics.of(batch), step=7)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 

@@ -92,7 +92,7 @@ def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy), tmp_path / "run")
     try:
         trainer.training_step()
-        batch, _, plan, _ = trainer.collect_batch(Stopwatch())
+        batch, plan, _ = trainer.collect_batch(Stopwatch())
         kept = parameters(trainer)
         ones = torch.ones_like(batch.advantages) * batch.completion_mask
         rewarded = type(batch)(**{**vars(batch), "advantages": ones})

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import make_batch
-from trainer.algorithm.loss import policy_loss
+from trainer.algorithm.update import UpdateStatistics
 from trainer.config.schema import AlgorithmConfig
-from trainer.metrics.bands import BANDS, band_metrics, band_of, change_metrics, clipped_by_band, quartile_of
+from trainer.metrics.bands import BANDS, band_metrics, band_of, change_metrics, quartile_of
 from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
@@ -37,16 +37,10 @@ def padded(values):
     return torch.tensor([[*values, 77.0]])
 
 
-def metrics_of(batch, entropies=NORMS, clipped=None, parallel=None):
-    clipped = torch.zeros(2, len(BANDS), dtype=torch.float64) if clipped is None else clipped
-    return band_metrics(
-        batch,
-        padded(entropies),
-        padded(NORMS),
-        clipped,
-        AlgorithmConfig(kl_estimator="k1"),
-        parallel or Parallel(),
-    )
+def metrics_of(batch, entropies=NORMS, updated=(0,) * 8, clipped=(0,) * 8, parallel=None):
+    batch = replace(batch, entropies=padded(entropies), gradient_norms=padded(NORMS))
+    statistics = UpdateStatistics(padded(updated), padded(clipped))
+    return band_metrics(batch, statistics, AlgorithmConfig(kl_estimator="k1"), parallel or Parallel())
 
 
 class TwoEqualRanks(Parallel):
@@ -100,25 +94,14 @@ def test_no_advantage_leaves_out_the_shares_of_it():
 
 
 def test_two_equal_ranks_give_the_same_metrics_and_all_names_are_declared():
-    clipped = torch.tensor([[2, 2, 0, 2, 2], [1, 0, 0, 0, 2]], dtype=torch.float64)
-    alone = metrics_of(hand_batch(), clipped=clipped)
-    assert metrics_of(hand_batch(), clipped=clipped, parallel=TwoEqualRanks()) == pytest.approx(alone)
+    counts = {"updated": [1] * 8, "clipped": [0, 1, 0, 0, 0, 0, 1, 1]}
+    alone = metrics_of(hand_batch(), **counts)
+    assert metrics_of(hand_batch(), **counts, parallel=TwoEqualRanks()) == pytest.approx(alone)
     assert alone["tokens/clip_fraction/0.00-0.25"] == 0.5
+    assert alone["tokens/clip_fraction/0.25-0.50"] == 0
     assert alone["tokens/clip_fraction/0.99-1.00"] == 1
     for name in alone:
         assert declaration(name).formula
-
-
-def test_clipped_tokens_are_those_of_the_loss():
-    torch.manual_seed(0)
-    old = -torch.rand(6, 40) * 3
-    new = (old + 0.4 * torch.randn(6, 40)).requires_grad_()
-    advantages, mask = torch.randn(6, 40), (torch.rand(6, 40) < 0.7).float()
-    algorithm = AlgorithmConfig()
-    tokens, clipped = clipped_by_band(new, old, advantages, mask, algorithm)
-    loss = policy_loss(new, old, advantages, mask, mask, 0.2, 0.24, 10.0)
-    assert tokens.sum() == mask.sum()
-    assert clipped.sum() == loss.metrics["clipped"] > 20
 
 
 def test_changes_by_hand():

@@ -17,7 +17,7 @@ def mismatched_metrics(**settings) -> dict[str, float]:
     log_ratio[0, :2] = torch.tensor([3.0, 0.5]).log()
     old = -1.0 * batch.completion_mask
     batch = replace(batch, old_logprobs=old, rollout_logprobs=old - log_ratio, ref_logprobs=None)
-    return batch_metrics(batch, torch.zeros_like(old), AlgorithmConfig(**settings), Parallel())
+    return batch_metrics(batch, AlgorithmConfig(**settings), Parallel())
 
 
 TOKENS = 5 + 9 + 3 + 12 + 7 + 1 + 4 + 8
