@@ -24,7 +24,7 @@ from sweep.space.shrink import load_shrunk
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
 from sweep.views import plan as plans
-from trainer.commands.arguments import count, parse_arguments
+from trainer.commands.arguments import PAGES, count, parse_arguments
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = N
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sweep", description="Find out which update rule works on a task.")
+    parser = argparse.ArgumentParser(
+        prog="sweep", description="Find out which update rule works on a task.", epilog=PAGES
+    )
     parser.set_defaults(json=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
@@ -69,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     machine.add_argument("--cpus", type=count, help="CPUs of this machine to use (default: all)")
     space = argparse.ArgumentParser(add_help=False)
-    space.add_argument("space", type=Path, help="YAML file, see search_spaces/")
+    space.add_argument("space", type=Path, help="YAML file, see search_spaces/ and docs/search_space.md")
     space.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4")
     space.add_argument("--name", help="name of the sweep (default: the file's)")
     space.add_argument(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.commands.arguments import count, parse_arguments
+from trainer.commands.arguments import PAGES, count, parse_arguments
 from trainer.commands.run_folder import check_name, hold
 from trainer.config.schema import (
     TrainConfig,
@@ -59,7 +59,9 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trainer", description="Train one policy with one update rule.")
+    parser = argparse.ArgumentParser(
+        prog="trainer", description="Train one policy with one update rule.", epilog=PAGES
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="train; records into runs/NAME and MLflow")

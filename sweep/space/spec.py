@@ -106,7 +106,7 @@ def _read_scheduler(value: Any) -> Any:
 
 
 class ResourcesSpec(Section):
-    """What one trial occupies, besides one CPU for its own bookkeeping."""
+    """What one trial occupies; its own process, which waits for the ranks, is not counted."""
 
     gpus_per_trial: NonNegative = Field(0, description="GPUs; one worker drives one; below 1 is a share")
     workers_per_trial: Count = Field(1, description="rank processes")

@@ -2,6 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
+
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = (
+    "Data sets, rewards, search spaces, clusters and the paper's experiments have pages in "
+    f"{_DOCS if _DOCS.is_dir() else 'docs/ of the repository'}"
+)
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:

@@ -16,6 +16,7 @@ from trainer.rollouts.vllm.engine import (
     CPU_BLOCK_SIZE,
     CPU_KV_CACHE_MB,
     CPU_STEP_TOKENS,
+    INSTALL,
     context_length,
     vllm_installed,
 )
@@ -29,7 +30,7 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
         MissingError: no such model.
     """
     if not vllm_installed():
-        raise ConfigError("vLLM is not installed", "trainer serve", "pip install 'loptune[vllm]'")
+        raise ConfigError("vLLM is not installed", "trainer serve", INSTALL)
     share = gpu_memory_utilization if torch.cuda.is_available() else None
     command = server_command(config, host, port, share)
     # Without it vLLM has no routes that take weights.

