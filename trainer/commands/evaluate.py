@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from rewards.sandbox import ScoredText
 from trainer.checkpoint import damaged_files, intact_checkpoints
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
-from trainer.config.yaml_document import YamlDocument, validate
+from trainer.config.yaml_document import YamlDocument, parse_value, validate
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics
 from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
@@ -139,8 +138,8 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"not a set: {text}", "--sets", "write NAME=SOURCE, e.g. dev=problems.parquet")
     name, value = match[1], match[2].strip()
     try:
-        source = yaml.safe_load(value) if value.startswith("{") else {"source": value}
-    except yaml.YAMLError:
+        source = parse_value(value, f"--sets {name}") if value.startswith("{") else {"source": value}
+    except ConfigError:
         source = None
     if not isinstance(source, dict):
         raise ConfigError(

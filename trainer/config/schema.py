@@ -14,7 +14,15 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from trainer.config.yaml_document import YamlDocument, nearest, read_scalars, read_yaml, submodel, validate
+from trainer.config.yaml_document import (
+    YamlDocument,
+    nearest,
+    parse_value,
+    read_scalars,
+    read_yaml,
+    submodel,
+    validate,
+)
 from trainer.errors import ConfigError
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -391,10 +399,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise ConfigError(
             f"not an override: {text}", "command line", "write key=value, e.g. algorithm.ar_alpha=0.3"
         )
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"the value of {key} is not valid YAML: {value}", "command line", "quote it") from None
+    parsed = parse_value(value, f"command line, key {key}")
     return key, read_scalars(parsed) if parsed == value else parsed  # what is quoted stays text
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from trainer.config.bounded_yaml import MAX_BYTES, load_yaml, problem
 from trainer.errors import ConfigError, MissingError
 
 KeyPath = tuple[str | int, ...]
@@ -53,14 +54,19 @@ def read_yaml(path: Path) -> YamlDocument:
 
     Raises:
         MissingError: the file does not exist.
-        ConfigError: it is not valid YAML, has a Python tag or a duplicate key, or is not a mapping.
+        ConfigError: it is not valid YAML, is beyond the limits of `load_yaml`, has a Python tag or a duplicate
+            key, or is not a mapping.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
+        text = content.decode()
     except FileNotFoundError:
         raise MissingError(f"no such file: {path}", str(path), "check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", str(path)) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", str(path), "name a YAML file in UTF-8") from error
     return parse_yaml(text, str(path))
 
 
@@ -68,18 +74,29 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
     """Parse the text of a YAML mapping; ``source`` names it in errors."""
     lines: dict[KeyPath, int] = {}
     try:
-        root = yaml.compose(text, yaml.SafeLoader)
-        if root is not None:
-            _collect_lines(root, (), lines, source)
-        data = yaml.safe_load(text)
+        data, root = load_yaml(text)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not valid YAML"
-        raise ConfigError(f"not valid YAML: {problem}", f"{source}{line}", "mend the line") from None
+        what, line = problem(error)
+        where = source if line is None else f"{source}:{line}"
+        raise ConfigError(f"not valid YAML: {what}", where, "mend the line") from None
+    if root is not None:
+        _collect_lines(root, (), lines, source)
     if not isinstance(data, dict):
         raise ConfigError("the file must hold a mapping of keys", source, "write it as `key: value` lines")
     return YamlDocument(data, lines, source)
+
+
+def parse_value(text: str, where: str) -> Any:
+    """The value that a piece of YAML on the command line stands for.
+
+    Raises:
+        ConfigError: not YAML; ``where`` says of what it is the value.
+    """
+    try:
+        return load_yaml(text)[0]
+    except yaml.YAMLError as error:
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        raise ConfigError(f"not valid YAML: {shown} ({problem(error)[0]})", where, "quote it") from None
 
 
 def read_scalars(value: Any) -> Any:
