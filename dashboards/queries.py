@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from trainer.config.variants import variant_name
-from trainer.errors import MissingError, StorageError
+from trainer.errors import MissingError, StorageError, first_line
 from trainer.metrics.declared import METRICS
 
 CURVES = (
@@ -153,7 +153,7 @@ def read_sweep(name: str, uri: str) -> Sweep:
         )
     except MlflowException as error:
         raise StorageError(
-            f"cannot read the sweep: {str(error).splitlines()[0][:200]}", uri, "check that the MLflow store is up"
+            f"cannot read the sweep: {first_line(error)[:200]}", uri, "check that the MLflow store is up"
         ) from error
 
 

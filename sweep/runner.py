@@ -157,7 +157,7 @@ def _search(
         with orderly_signals(control, reporter.line), _mirror(spec, folder, parent) as changed:
             _tune(spec, folder, plan, searcher, control, reporter, nodes, changed)
     except tune.TuneError as error:
-        last = str(error).strip().splitlines()[-1]
+        last = str(error).strip().rpartition("\n")[2]  # it passes on a whole traceback
         raise StorageError(f"Ray Tune gave up: {last}", str(folder.log), command("resume", folder)) from error
     finally:
         searcher.close()

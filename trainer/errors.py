@@ -3,8 +3,13 @@
 INTERRUPTED = 130  # exit code of what was stopped and can go on
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, the error's name where it has none."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+
+
 class UserError(Exception):
-    """A problem the user can mend, printed as three lines and turned into an exit code.
+    """A problem the user can solve, printed as three lines and turned into an exit code.
 
     Args:
         what: the problem in one sentence.
@@ -30,7 +35,16 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """Usage or configuration: exit code 2."""
+    """Usage or configuration: exit code 2.
+
+    Args:
+        what, where, hint: as of every `UserError`.
+        key: the dotted key that is refused, empty where it is not one key.
+    """
+
+    def __init__(self, what: str, where: str = "", hint: str = "", key: str = "") -> None:
+        super().__init__(what, where, hint)
+        self.key = key
 
 
 class MissingError(UserError):

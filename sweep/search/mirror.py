@@ -16,7 +16,7 @@ from sweep.search.history import Configuration, outcome
 from sweep.search.study import direction, frozen_trial, notes
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
-from trainer.errors import StorageError
+from trainer.errors import StorageError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class StudyMirror:
             try:
                 self._update(configurations, states)
             except (SQLAlchemyError, OptunaError) as error:
-                logger.warning("%s: written anew (%s)", self.path, str(error).splitlines()[0])
+                logger.warning("%s: written anew (%s)", self.path, first_line(error))
                 self._rewrite(configurations)
         self._written = list(states)
 
@@ -116,7 +116,7 @@ class StudyMirror:
             self._storage = _open(self.path)
         except (OSError, SQLAlchemyError, OptunaError) as error:
             raise StorageError(
-                f"cannot write the study: {str(error).splitlines()[0]}", str(self.path), "check the folder"
+                f"cannot write the study: {first_line(error)}", str(self.path), "check the folder"
             ) from error
 
 

@@ -10,7 +10,7 @@ from sweep.space.parameters import ParameterSpec, same_value
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint, is_section, is_switch
 from sweep.space.spec import SweepSpec
 from trainer.config.schema import TrainConfig, apply_overrides, check_key, dotted_keys, value_of
-from trainer.config.yaml_document import KeyPath, YamlDocument, nearest
+from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
 
@@ -34,11 +34,6 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     _check_scheduler(spec, document)
     _check_workers(spec, document)
     _check_servers(spec, document)
-
-
-def place(document: YamlDocument, path: KeyPath) -> str:
-    """File and line without the key, for errors that name a key of the trainer themselves."""
-    return document.where(path).rpartition(", key ")[0]
 
 
 def _check_objective(spec: SweepSpec, document: YamlDocument) -> None:
@@ -75,7 +70,7 @@ def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:
         if is_switch(key):
             _check_switch(key, parameter, used, where)
         else:
-            check_key(key, place(document, ("parameters", key)))
+            check_key(key, document.place(("parameters", key)))
 
 
 def _check_switch(key: str, parameter: ParameterSpec, used: set[str], where: str) -> None:
@@ -164,7 +159,7 @@ def _check_field(base: TrainConfig, key: str, value: Any, where: str) -> None:
         apply_overrides(base, {key: value})
     except ConfigError as error:
         # Only what is wrong with this very field: other fields may make the value possible.
-        if error.where.rpartition(", key ")[2].startswith(key):
+        if error.key == key or error.key.startswith(f"{key}."):
             raise ConfigError(error.what, where, error.hint) from None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from sweep.space.checks import check_space, place
+from sweep.space.checks import check_space
 from sweep.space.spec import SweepSpec
 from trainer.config.schema import (
     TrainConfig,
@@ -23,7 +23,7 @@ from trainer.config.schema import (
     load_config,
     parse_override,
 )
-from trainer.config.yaml_document import KeyPath, YamlDocument, dotted, nearest, read_yaml, validate
+from trainer.config.yaml_document import KeyPath, YamlDocument, nearest, read_yaml, validate
 from trainer.errors import ConfigError
 
 
@@ -74,10 +74,10 @@ class _OverriddenDocument(YamlDocument):
 
     overridden: frozenset[KeyPath] = frozenset()
 
-    def where(self, path: KeyPath) -> str:
+    def place(self, path: KeyPath) -> str:
         if any(path[: len(key)] == key for key in self.overridden):
-            return f"command line, key {dotted(path)}"
-        return super().where(path)
+            return "command line"
+        return super().place(path)
 
 
 def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> YamlDocument:
@@ -119,10 +119,9 @@ def _resolve_trainer(spec: SweepSpec, folder: Path, document: YamlDocument) -> T
         # A file is named relative to the search space, like `extends:` in a trainer file.
         base = load_config(str(find_spec(preset, folder)) if preset.endswith((".yaml", ".yml")) else preset)
     for key in trainer.overrides:
-        check_key(key, place(document, ("trainer", "overrides", key)))
+        check_key(key, document.place(("trainer", "overrides", key)))
     try:
         return apply_overrides(base, trainer.overrides) if trainer.overrides else base
     except ConfigError as error:
-        key = next((key for key in trainer.overrides if error.where.endswith(f"key {key}")), "")
-        path = ("trainer", "overrides", key) if key else ("trainer", "overrides")
+        path = ("trainer", "overrides", *([error.key] if error.key in trainer.overrides else []))
         raise ConfigError(error.what, document.where(path), error.hint) from None

@@ -418,7 +418,7 @@ def check_key(key: str, source: str = "override") -> None:
             valid = [".".join([*parts[:depth], name]) for name in model.model_fields]
             if depth == 0 or model is TrainConfig:
                 valid = dotted_keys()
-            raise ConfigError(f"unknown key {key}", f"{source}, key {key}", nearest(key, valid))
+            raise ConfigError(f"unknown key {key}", f"{source}, key {key}", nearest(key, valid), key)
         annotation = model.model_fields[part].annotation
         model = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
@@ -458,7 +458,9 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
             whole = ".".join(parents[:depth])
-            raise ConfigError(f"{key}: {whole} is one value", f"{source}, key {key}", f"set {whole} as a whole")
+            raise ConfigError(
+                f"{key}: {whole} is one value", f"{source}, key {key}", f"set {whole} as a whole", key
+            )
     place[last] = value
 
 

@@ -28,13 +28,16 @@ class YamlDocument:
     lines: Mapping[KeyPath, int]
     source: str
 
-    def where(self, path: KeyPath) -> str:
-        """File, line and dotted key of a place in the document (the nearest parent that exists)."""
+    def place(self, path: KeyPath) -> str:
+        """File and line of a key (of the nearest parent that exists)."""
         known = path
         while known and known not in self.lines:
             known = known[:-1]
-        line = f":{self.lines[known]}" if known in self.lines else ""
-        return f"{self.source}{line}, key {dotted(path)}" if path else self.source
+        return f"{self.source}:{self.lines[known]}" if known in self.lines else self.source
+
+    def where(self, path: KeyPath) -> str:
+        """File, line and dotted key."""
+        return f"{self.place(path)}, key {dotted(path)}" if path else self.source
 
 
 def dotted(path: Iterable[str | int]) -> str:
@@ -142,7 +145,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
         if first["type"] == "extra_forbidden":
             valid = field_names(model, path[:-1])
             raise ConfigError(
-                f"unknown key {dotted(path)}", document.where(path), nearest(str(path[-1]), valid)
+                f"unknown key {dotted(path)}", document.where(path), nearest(str(path[-1]), valid), dotted(path)
             ) from None
         message = first["msg"].removeprefix("Value error, ")
         given = first.get("input")
@@ -151,6 +154,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
             f"{dotted(path)}: {message}{shown}" if path else message,
             document.where(path),
             _choices_hint(first, given),
+            dotted(path),
         ) from None
 
 

@@ -11,7 +11,7 @@ from trainer.config.schema import ModelConfig
 from trainer.cpu.attention import use_packed_attention
 from trainer.cpu.onednn import use_onednn
 from trainer.cpu.rms_norm import use_rms_norm
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import ConfigError, MissingError, first_line
 from trainer.policy.tiny import ensure_tiny_policy
 
 TINY = "tiny"
@@ -133,9 +133,8 @@ def _disable_dropout(model: PreTrainedModel) -> None:
 
 
 def _load_error(what: str, config: ModelConfig, error: Exception) -> MissingError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return MissingError(
-        f"cannot load the {what} of {config.name_or_path}: {reason}",
+        f"cannot load the {what} of {config.name_or_path}: {first_line(error)}",
         "model.name_or_path",
         "give a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
     )

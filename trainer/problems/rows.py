@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer.config.schema import DatasetConfig
 from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import ConfigError, MissingError, first_line
 
 FIELDS = ("prompt", "answer", "difficulty", "source")
 _FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
@@ -180,9 +180,8 @@ def _read_hub(dataset: DatasetConfig) -> Iterator[Mapping[str, Any]]:
         # Every failure there is an exception of another library: hub, network, files, arrow.
         yield from load_dataset(dataset.source, dataset.name, split=dataset.split)
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise MissingError(
-            f"cannot load the dataset {dataset.source}, split {dataset.split}: {reason}",
+            f"cannot load the dataset {dataset.source}, split {dataset.split}: {first_line(error)}",
             f"source {dataset.source}",
             "give an existing file, or check hub name, subset, split and network",
         ) from error

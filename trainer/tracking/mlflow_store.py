@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.config.schema import TrackingConfig
-from trainer.errors import StorageError
+from trainer.errors import StorageError, first_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -132,7 +132,7 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
             permanent = getattr(error, "error_code", None) in _PERMANENT or "out-of-date" in str(error)
             if permanent or time.monotonic() + pause > deadline:
                 raise StorageError(
-                    f"MLflow does not answer: {first_line(error)}",
+                    f"MLflow does not answer: {reason(error)}",
                     uri,
                     "start the server, or run with tracking.offline=true and `trainer upload` later",
                 ) from error
@@ -140,9 +140,9 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
         pause = min(2 * pause, 2.0)
 
 
-def first_line(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """The telling part of an error's text: MLflow's runs over many lines, requests' nests its causes."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = first_line(error)
     if "HTTPConnectionPool" in line:
         line = line.rsplit("Caused by ", 1)[-1].rsplit(": ", 1)[-1].strip("\"')")
     return line[:300]

@@ -20,12 +20,12 @@ from trainer.tracking.mlflow_store import (
     RUN_TAG,
     connect,
     find_experiment,
-    first_line,
     flatten,
     log_missing_params,
     open_run,
     patience,
     prepare_store,
+    reason,
     retry,
     tracking_uri,
 )
@@ -196,7 +196,7 @@ def _ship(shipper: Shipper, stop: threading.Event) -> None:
             if stop.is_set():
                 return
             if pause == SHIP_INTERVAL_S:
-                _logger.warning("cannot send to MLflow, will try again: %s", first_line(error))
+                _logger.warning("cannot send to MLflow, will try again: %s", reason(error))
             pause *= 2
 
 
@@ -210,7 +210,7 @@ def _send_rest(shipper: Shipper, status: str, limit_s: float, done: threading.Ev
             return
         except Exception as error:  # whatever MLflow raises, the run is complete on disk
             if time.monotonic() + pause > deadline:
-                _logger.warning("could not send to MLflow: %s", first_line(error))
+                _logger.warning("could not send to MLflow: %s", reason(error))
                 return
         time.sleep(pause)
         pause = min(2 * pause, 2.0)

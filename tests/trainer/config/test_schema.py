@@ -157,3 +157,18 @@ def test_cross_field_rules():
         apply_overrides(config, {"algorithm.token_filter": "drop_low"})
     with pytest.raises(ConfigError, match="no token rewards"):
         apply_overrides(config, {"algorithm.kl_placement": "reward"})
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("algorithm.ar_alpha=7", "algorithm.ar_alpha"),
+        ("optim.betas=[0.9, x]", "optim.betas.1"),
+        ("optim.learning=1", "optim.learning"),
+        ("rollout.top_p.x=1", "rollout.top_p.x"),
+    ],
+)
+def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("tiny_kk", [override])
+    assert caught.value.key == key

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.config.schema import TrainConfig, VllmConfig
-from trainer.errors import ConfigError, EngineError
+from trainer.errors import ConfigError, EngineError, first_line
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
@@ -303,7 +303,7 @@ def _failures_named(when: str) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:
         raise EngineError(
-            f"vLLM failed {when}: {_first_line(error)}",
+            f"vLLM failed {when}: {first_line(error)}",
             "rollout.engine",
             "if memory ran out, lower rollout.vllm.gpu_memory_utilization; else use rollout.engine=transformers",
         ) from error
@@ -340,18 +340,13 @@ def _start_error(error: Exception) -> EngineError:
     )
     if short_of_memory:
         return EngineError(
-            f"vLLM does not get the memory it needs: {_first_line(error)}",
+            f"vLLM does not get the memory it needs: {first_line(error)}",
             "rollout.vllm",
             "raise rollout.vllm.gpu_memory_utilization (or kv_cache_mb) if the cache is too small, lower it if "
             "the device is full; a smaller max_model_len or a larger tensor_parallel needs less",
         )
     return EngineError(
-        f"vLLM does not start: {_first_line(error)}",
+        f"vLLM does not start: {first_line(error)}",
         "rollout.engine",
         "use rollout.engine=transformers, or run again with VLLM_LOGGING_LEVEL=INFO",
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

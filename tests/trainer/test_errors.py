@@ -1,0 +1,24 @@
+import pickle
+
+import pytest
+
+from trainer.errors import ConfigError, first_line
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("no such file\nand more", "no such file"),
+        ("\n  disk full \n", "disk full"),
+        ("", "OSError"),
+        ("\n", "OSError"),
+    ],
+)
+def test_the_first_line_of_any_text(text: str, line: str) -> None:
+    assert first_line(OSError(text)) == line
+
+
+def test_an_error_crosses_processes_with_its_key() -> None:
+    error = pickle.loads(pickle.dumps(ConfigError("too large", "space.yaml:3", "write 1", "algorithm.ar_alpha")))
+    assert error.key == "algorithm.ar_alpha"
+    assert str(error) == "error: too large\nwhere: space.yaml:3\nnext:  write 1"
