@@ -10,7 +10,13 @@ from transformers import LlamaConfig, PreTrainedModel, Qwen2Config
 torch.set_num_threads(1)
 
 
-def random_model(family: str = "qwen2", tied: bool = True, vocab_size: int = 61, seed: int = 0) -> PreTrainedModel:
+def random_model(
+    family: str = "qwen2",
+    tied: bool = True,
+    vocab_size: int = 61,
+    seed: int = 0,
+    max_position_embeddings: int = 512,
+) -> PreTrainedModel:
     """A small random model in float32 with weights large enough for peaked distributions."""
     from transformers import LlamaForCausalLM, Qwen2ForCausalLM
 
@@ -21,7 +27,7 @@ def random_model(family: str = "qwen2", tied: bool = True, vocab_size: int = 61,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": max_position_embeddings,
         "tie_word_embeddings": tied,
         "initializer_range": 0.15,
         "bos_token_id": 1,

@@ -1,6 +1,5 @@
 """The training loop."""
 
-import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ from trainer.metrics.step import (
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
-from trainer.policy.load import load_policy, load_tokenizer
+from trainer.policy.load import frozen_copy, load_policy, load_tokenizer
 from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
 from trainer.problems.load import ProblemSampler, load_problems
 from trainer.rollouts.build import build_engine, build_rewards
@@ -377,7 +376,7 @@ class Trainer:
             torch.manual_seed(self.config.seed)
             reference = load_policy(self.config.model, self.device, self.stored_dtype)
         else:
-            reference = copy.deepcopy(self.causal_lm).to(getattr(torch, self.config.model.dtype))
+            reference = frozen_copy(self.causal_lm, getattr(torch, self.config.model.dtype))
         return self.parallel.prepare_frozen(self.logprob_model(reference.requires_grad_(False)).eval())
 
 
