@@ -78,15 +78,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(command=_run)
 
+    init = commands.add_parser("init", help="a folder with a run file, a reward, data and a sweep to start from")
+    init.add_argument("folder", type=Path, metavar="DIR", help="folder to make")
+    init.add_argument("--model", help="hub name or folder of the model to train")
+    init.set_defaults(command=_init)
+
     presets = commands.add_parser("presets", help="list the presets, or print one resolved")
     presets.add_argument("name", nargs="?", help="preset to print")
     presets.add_argument("--json", action="store_true", help="print JSON")
     presets.set_defaults(command=_presets)
 
-    options = commands.add_parser("options", help="every configuration key with default and meaning")
-    options.add_argument("prefix", nargs="?", default="", help="only keys that start with this")
+    options = commands.add_parser("options", help="every configuration key: default, allowed values, meaning")
+    options.add_argument("word", nargs="?", default="", help="only keys with this in their name")
     options.add_argument("--json", action="store_true", help="print JSON")
     options.set_defaults(command=_options)
+
+    metrics = commands.add_parser("metrics", help="every metric that is logged, its formula and unit")
+    metrics.add_argument("word", nargs="?", default="", help="only metrics with this in their name")
+    metrics.add_argument("--json", action="store_true", help="print JSON")
+    metrics.add_argument("--markdown", action="store_true", help="print the page docs/metrics.md")
+    metrics.set_defaults(command=_metrics)
 
     diagnose = commands.add_parser("diagnose", help="which tokens move the policy: figures 1-3 of the paper")
     diagnose.add_argument("spec", help="preset name or YAML file; model.name_or_path=FOLDER takes a checkpoint")
@@ -211,6 +222,15 @@ def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
             )
 
 
+def _init(arguments: argparse.Namespace) -> int:
+    from trainer.commands.init import EXAMPLE_MODEL, next_commands, write_project
+
+    for path in write_project(arguments.folder, arguments.model or EXAMPLE_MODEL):
+        print(f"written: {path}")
+    print(next_commands(arguments.folder))
+    return 0
+
+
 def _presets(arguments: argparse.Namespace) -> int:
     if arguments.name:
         config = load_config(arguments.name)
@@ -232,26 +252,20 @@ def _first_comment(path: Path) -> str:
 
 
 def _options(arguments: argparse.Namespace) -> int:
-    rows = [_describe(key) for key in dotted_keys() if key.startswith(arguments.prefix)]
-    if not rows:
-        raise ConfigError(f"no key starts with {arguments.prefix}", "command line", "trainer options")
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        _print_table(rows)
+    from trainer.commands.reference import print_options
+
+    print_options(arguments.word, arguments.json)
     return 0
 
 
-def _describe(key: str) -> dict[str, Any]:
-    *parents, last = key.split(".")
-    model: Any = TrainConfig
-    for part in parents:
-        model = model.model_fields[part].annotation
-    default = value_of(TrainConfig(), key)
-    if hasattr(default, "model_dump"):
-        default = default.model_dump(mode="json")
-    shown = json.dumps(default, default=lambda value: value.model_dump(exclude_defaults=True))
-    return {"key": key, "default": shown, "description": model.model_fields[last].description}
+def _metrics(arguments: argparse.Namespace) -> int:
+    from trainer.commands.reference import metrics_page, print_metrics
+
+    if arguments.markdown:
+        print(metrics_page(), end="")
+    else:
+        print_metrics(arguments.word, arguments.json)
+    return 0
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
@@ -265,7 +279,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         table.add_row(*(str(value) for value in row.values()))
     console = Console()
     if not console.is_terminal:
-        console.width = 200
+        console.width = 100
     console.print(table)
 
 

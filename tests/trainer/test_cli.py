@@ -97,7 +97,8 @@ def test_presets_and_options_print_tables_and_json(capsys):
     assert json.loads(capsys.readouterr().out) == [
         {
             "key": "algorithm.ar_alpha",
-            "default": "0.0",
+            "allowed": "number 0 to 1",
+            "default": 0.0,
             "description": "Advantage Reweighting strength alpha; 0 is off",
         }
     ]

@@ -456,6 +456,8 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
     place: Any = data
     for depth, part in enumerate(parents, start=1):
         place = place.setdefault(part, {})
+        if isinstance(place, list) and len(place) == 1 and key.split(".")[depth] in DatasetConfig.model_fields:
+            place = place[0]  # the only source of data.train
         if not isinstance(place, dict):
             whole = ".".join(parents[:depth])
             raise ConfigError(

@@ -17,6 +17,7 @@ from trainer.errors import ConfigError, MissingError
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
+_MANY = 12  # names that a hint lists; more would fill the screen
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
 
@@ -46,10 +47,14 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """A hint naming the closest of ``choices``, or all of them when nothing is close."""
+    """A hint naming the closest of ``choices``; when nothing is close, all of them, or the closest of many."""
     names = sorted(choices)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"valid: {', '.join(names)}"
+    if close:
+        return f"did you mean {close[0]}?"
+    if len(names) <= _MANY:
+        return f"valid: {', '.join(names)}"
+    return f"valid: {', '.join(difflib.get_close_matches(word, names, n=_MANY // 2, cutoff=0.0))}, and others"
 
 
 def read_yaml(path: Path) -> YamlDocument:

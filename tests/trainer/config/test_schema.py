@@ -96,7 +96,6 @@ def test_bad_overrides_name_the_nearest_key(tmp_path, override, hint):
 @pytest.mark.parametrize(
     ("override", "whole"),
     [
-        ("data.train.size=100", "data.train"),
         ("data.train.0.size=100", "data.train"),
         ("seed.first=1", "seed"),
         ("tracking.uri.host=a", "tracking.uri"),
@@ -172,3 +171,11 @@ def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> No
     with pytest.raises(ConfigError) as caught:
         load_config("tiny_kk", [override])
     assert caught.value.key == key
+
+
+def test_a_key_of_the_only_training_source_is_overridden_by_name(tmp_path):
+    assert load_config(write(tmp_path, "{}"), ["data.train.size=7"]).data.train[0].size == 7
+    two = write(tmp_path, "data: {train: [a.jsonl, b.jsonl]}")
+    with pytest.raises(ConfigError) as caught:
+        load_config(two, ["data.train.size=7"])
+    assert caught.value.hint == "set data.train as a whole"

@@ -1,0 +1,67 @@
+import json
+
+import pytest
+
+from tests.paths import ROOT
+from trainer.cli import main
+from trainer.commands.reference import find_options, metrics_page
+from trainer.config.schema import dotted_keys
+
+
+def by_key(word: str = "") -> dict[str, tuple[str, object]]:
+    return {option.key: (option.allowed, option.default) for option in find_options(word)}
+
+
+def test_every_key_is_listed_and_those_of_datasets():
+    options = by_key()
+    assert set(dotted_keys()) <= set(options)
+    assert set(options) - set(dotted_keys()) == {
+        f"{place}.{field}"
+        for place in ("data.train", "evaluation.sets.NAME")
+        for field in ("source", "name", "split", "columns", "people", "size", "seed", "limit", "weight")
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed", "default"),
+    [
+        ("data.prompt_format", "auto | raw | chat", "auto"),
+        ("algorithm.ar_alpha", "number 0 to 1", 0.0),
+        ("optim.lr", "number > 0", 1e-6),
+        ("rollout.top_p", "number > 0 ≤ 1", 1.0),
+        ("max_steps", "integer ≥ 1 or null", None),
+        ("data.train.people", "list of integer 2 to 8", [2, 3]),
+        ("evaluation.sets.NAME.limit", "integer ≥ 1 or null", None),
+        ("reward.functions", "name -> number", {"knights_knaves": 1.0}),
+        ("tracking.offline", "true | false", False),
+    ],
+)
+def test_allowed_values_and_defaults(key, allowed, default):
+    assert by_key(key)[key] == (allowed, default)
+
+
+def test_a_key_is_found_by_any_part_of_its_name_and_the_same_in_json(capsys):
+    assert main(["options", "clip", "--json"]) == 0
+    as_json = [row["key"] for row in json.loads(capsys.readouterr().out)]
+    assert as_json == ["algorithm.clip_ratio_low", "algorithm.clip_ratio_high", "algorithm.dual_clip"]
+    assert main(["options", "clip"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == as_json
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_word_that_no_key_has(capsys):
+    assert main(["options", "clip_hihg"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "next:  did you mean algorithm.clip_ratio_high?"
+
+
+def test_metrics_are_found_and_printed(capsys):
+    assert main(["metrics", "kl"]) == 0
+    assert "policy/kl  [nats]" in capsys.readouterr().out.splitlines()
+    assert main(["metrics", "no_such"]) == 2
+    assert "no metric has no_such in its name" in capsys.readouterr().err
+
+
+def test_the_page_of_metrics_is_the_declaration():
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert page == metrics_page(), "run: trainer metrics --markdown > docs/metrics.md"

@@ -1,0 +1,52 @@
+"""``trainer init``: a folder to start one's own training from."""
+
+import json
+import re
+import shutil
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+from trainer.errors import ConfigError, StorageError
+
+EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+
+
+def write_project(folder: Path, model: str = EXAMPLE_MODEL) -> list[Path]:
+    """Write a run file, a search space, a reward with its test and example data, and return their paths.
+
+    Raises:
+        ConfigError: one of the files is already there; nothing is written then.
+        StorageError: the folder cannot be written.
+    """
+    source = resources.files("trainer.commands") / "project"
+    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
+    present = [name for name in sorted(texts) if (folder / name).exists()]
+    if present:
+        raise ConfigError(f"{folder / present[0]} exists", str(folder), "give a new folder: trainer init DIR")
+    # A relative model folder is meant from where the user stands, but the project is used from inside.
+    model = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
+    model = model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)  # what YAML reads as something else
+    values = {"model": model, "gpus": "1" if shutil.which("nvidia-smi") else "0"}
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in sorted(texts.items()):
+            path = folder / name
+            path.write_text(Template(text).safe_substitute(values) if path.suffix == ".yaml" else text, "utf-8")
+            written.append(path)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write there: {error.strerror}", str(folder), "choose another folder"
+        ) from error
+    return written
+
+
+def next_commands(folder: Path) -> str:
+    """What to type after ``trainer init``."""
+    return (
+        f"cd {folder}\n"
+        "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and steps\n"
+        "trainer run run.yaml              # train\n"
+        "sweep plan space.yaml             # the sweep over it"
+    )
