@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from rewards.score import Score
+from rewards.score import Score, ScoringStatus
 
 _START_LIMIT_S = 120.0  # imports of the user's own module included
 _MAX_IN_FLIGHT = 256
@@ -34,7 +34,7 @@ class ScoredText:
     """The score of one completion and whether it is one: a timeout or an error has the failure score."""
 
     score: Score
-    status: Literal["ok", "timeout", "error"]
+    status: ScoringStatus
     message: str = ""
 
 
@@ -104,7 +104,9 @@ class RewardPool:
                 if worker.in_flight:
                     self._replace(worker, deque())
             raise
-        return [result for result in results if result is not None]
+        scored = [result for result in results if result is not None]
+        assert len(scored) == len(texts), f"{len(texts) - len(scored)} of {len(texts)} texts were not scored"
+        return scored
 
     def close(self) -> None:
         """End all processes."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+ScoringStatus = Literal["ok", "timeout", "error"]
 
 
 @dataclass(frozen=True)

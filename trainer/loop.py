@@ -43,7 +43,7 @@ from trainer.policy.load import frozen_copy, load_policy, load_tokenizer
 from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
 from trainer.problems.load import ProblemSampler, load_problems
 from trainer.rollouts.build import build_engine, build_rewards
-from trainer.rollouts.collect import collect_rollouts, derive_seed, sampling_params
+from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, sampling_params
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext, TrainBatch
 
@@ -215,19 +215,17 @@ class Trainer:
         """
         config, parallel = self.config, self.parallel
         problems = self.sampler.next(config.rollout.prompts_per_step)
-        mine = range(parallel.rank, len(problems), parallel.world_size)
-        groups, scored = collect_rollouts(
-            self.engine,
-            self.tokenizer,
-            [problems[i] for i in mine],
-            [[derive_seed(config.seed, self.step, i, g) for g in range(config.rollout.group_size)] for i in mine],
-            list(mine),
-            sampling_params(config.rollout, self.tokenizer),
-            self.rewards,
-            stopwatch,
+        seeds = range(config.rollout.group_size)
+        requests = [
+            GroupRequest(i, problems[i], [derive_seed(config.seed, self.step, i, g) for g in seeds])
+            for i in range(parallel.rank, len(problems), parallel.world_size)
+        ]
+        params = sampling_params(config.rollout, self.tokenizer)
+        groups = collect_rollouts(self.engine, self.tokenizer, requests, params, self.rewards, stopwatch)
+        metrics = rollout_metrics(groups, parallel)
+        check_reward_failures(
+            metrics, [r for group in groups for r in group.rollouts], config.reward.max_failure_rate
         )
-        metrics = rollout_metrics(groups, scored, parallel)
-        check_reward_failures(metrics, scored, config.reward.max_failure_rate)
         if not math.isfinite(metrics["rollout/reward"]):
             raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
 
@@ -324,14 +322,7 @@ class Trainer:
         stopwatch = Stopwatch()
         with stopwatch("evaluation"):
             result = evaluate(
-                self.engine,
-                self.tokenizer,
-                self.evaluation_sets,
-                self.config.evaluation,
-                self.config.rollout,
-                self.rewards,
-                self.config.seed,
-                self.parallel,
+                self.engine, self.tokenizer, self.rewards, self.evaluation_sets, self.config, self.parallel
             )
         metrics = result.metrics | {"time/evaluation": stopwatch.seconds["evaluation"]}
         self.evaluations.append((self.step, metrics["eval/accuracy"]))

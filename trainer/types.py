@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from rewards.score import ScoringStatus
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -41,7 +43,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A completion with its reward."""
+    """A completion with its reward; where scoring timed out or failed, with the configured failure score."""
 
     group_id: int
     problem: Problem
@@ -50,6 +52,9 @@ class Rollout:
     reward: float
     reward_breakdown: Mapping[str, float]
     correct: bool
+    parsed: bool = True  # whether the reward function could read an answer
+    scoring: ScoringStatus = "ok"
+    scoring_message: str = ""
 
 
 @dataclass(frozen=True)

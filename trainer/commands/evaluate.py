@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from rewards.sandbox import ScoredText
 from trainer.checkpoint import damaged_files, intact_checkpoints
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import YamlDocument, parse_value, validate
@@ -211,9 +210,9 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
 
 
 def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
-    everything = [said for of_set in result.scored.values() for said in of_set]
+    everything = [rollout for of_set in result.rollouts.values() for rollout in of_set]
     shares = {
-        f"reward/{kind}s": sum(said.status == kind for said in everything) / len(everything)
+        f"reward/{kind}s": sum(rollout.scoring == kind for rollout in everything) / len(everything)
         for kind in ("timeout", "error")
     }
     check_reward_failures(shares, everything, config.reward.max_failure_rate)
@@ -235,29 +234,16 @@ def _evaluate_sets(
     model = load_policy(config.model, parallel.device, getattr(torch, config.model.dtype)).requires_grad_(False)
     engine = build_engine(config, model, tokenizer)
     rollouts: dict[str, list[Rollout]] = {}
-    scored: dict[str, list[ScoredText]] = {}
     try:
         engine.sync_weights(model)
         for name, problems in sets.items():
             count = len(problems) * config.evaluation.completions_per_problem
             if parallel.is_main:
                 print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
-            part = evaluate(
-                engine,
-                tokenizer,
-                {name: problems},
-                config.evaluation,
-                config.rollout,
-                rewards,
-                config.seed,
-                parallel,
-            )
-            rollouts |= part.rollouts
-            scored |= part.scored
+            rollouts |= evaluate(engine, tokenizer, rewards, {name: problems}, config, parallel).rollouts
     finally:
         engine.close()
-    metrics = evaluation_metrics(rollouts, scored, config.evaluation.pass_at_k)
-    return EvaluationResult(rollouts, metrics, scored)
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts, config.evaluation.pass_at_k))
 
 
 def _k(config: TrainConfig) -> int:

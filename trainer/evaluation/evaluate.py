@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from rewards.sandbox import RewardPool, ScoredText
-from trainer.config.schema import EvaluationConfig, RolloutConfig
+from rewards.sandbox import RewardPool
+from trainer.config.schema import TrainConfig
 from trainer.evaluation.estimators import pass_at_k
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
-from trainer.rollouts.collect import collect_rollouts, derive_seed, stop_tokens
+from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, stop_tokens
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.types import Problem, Rollout
 
@@ -23,68 +23,58 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Rollouts of every evaluation set, what their scoring said, and the metrics computed from them."""
+    """Rollouts of every evaluation set, and the metrics computed from them."""
 
     rollouts: dict[str, list[Rollout]]
     metrics: dict[str, float]
-    scored: dict[str, list[ScoredText]]  # in the order of ``rollouts``
 
 
 def evaluate(
     engine: RolloutEngine,
     tokenizer: PreTrainedTokenizerBase,
-    sets: dict[str, list[Problem]],
-    evaluation: EvaluationConfig,
-    rollout: RolloutConfig,
     rewards: RewardPool,
-    seed: int,
+    sets: dict[str, list[Problem]],
+    config: TrainConfig,
     parallel: Parallel,
 ) -> EvaluationResult:
     """Answer every problem of every set ``completions_per_problem`` times.
 
     The seeds depend on the problem alone, so that two evaluations differ by the policy and nothing else.
     """
+    evaluation = config.evaluation
     params = SamplingParams(
         temperature=evaluation.temperature,
         top_p=evaluation.top_p,
-        max_new_tokens=evaluation.max_new_tokens or rollout.max_new_tokens,
-        stop_token_ids=stop_tokens(rollout, tokenizer),
+        max_new_tokens=evaluation.max_new_tokens or config.rollout.max_new_tokens,
+        stop_token_ids=stop_tokens(config.rollout, tokenizer),
     )
     rollouts: dict[str, list[Rollout]] = {}
-    scored: dict[str, list[ScoredText]] = {}
-    count = evaluation.completions_per_problem
     for name, problems in sets.items():
-        mine = list(enumerate(problems))[parallel.rank :: parallel.world_size]
-        groups, said = collect_rollouts(
-            engine,
-            tokenizer,
-            [problem for _, problem in mine],
-            [[derive_seed(seed, "evaluation", name, i, k) for k in range(count)] for i, _ in mine],
-            [i for i, _ in mine],
-            params,
-            rewards,
-            Stopwatch(),
-        )
-        pairs = [(group, said[g * count : (g + 1) * count]) for g, group in enumerate(groups)]
-        everyone = sorted(parallel.gather(pairs), key=lambda pair: pair[0].group_id)
-        rollouts[name] = [r for group, _ in everyone for r in group.rollouts]
-        scored[name] = [s for _, of_group in everyone for s in of_group]
-    return EvaluationResult(rollouts, evaluation_metrics(rollouts, scored, evaluation.pass_at_k), scored)
+        requests = [
+            GroupRequest(i, problem, _seeds(config, name, i))
+            for i, problem in list(enumerate(problems))[parallel.rank :: parallel.world_size]
+        ]
+        own = collect_rollouts(engine, tokenizer, requests, params, rewards, Stopwatch())
+        groups = sorted(parallel.gather(own), key=lambda group: group.group_id)
+        rollouts[name] = [rollout for group in groups for rollout in group.rollouts]
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts, evaluation.pass_at_k))
 
 
-def evaluation_metrics(
-    rollouts: dict[str, list[Rollout]], scored: dict[str, list[ScoredText]], k: int | None = None
-) -> dict[str, float]:
+def _seeds(config: TrainConfig, set_name: str, problem: int) -> list[int]:
+    count = config.evaluation.completions_per_problem
+    return [derive_seed(config.seed, "evaluation", set_name, problem, k) for k in range(count)]
+
+
+def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: int | None = None) -> dict[str, float]:
     """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
 
     With several completions per problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added.
 
     Args:
         rollouts: of every set; the completions of a problem follow each other and share a ``group_id``.
-        scored: what the scoring said of each of them.
         k: of pass@k; all completions of a problem where None.
     """
-    failures = [s.status != "ok" for of_set in scored.values() for s in of_set]
+    failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}
     for index, (name, answers) in enumerate(rollouts.items()):
         if index == 0:

@@ -8,7 +8,6 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from rewards.sandbox import ScoredText
 from trainer.evaluation.estimators import bootstrap_interval, pass_at_k
 from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
 from trainer.types import Rollout
@@ -42,13 +41,12 @@ def evaluation_rows(result: EvaluationResult, k: int) -> list[EvaluationRow]:
     """A row for every set, followed by one for each of its difficulties and sources where there are several."""
     rows = []
     for name, rollouts in result.rollouts.items():
-        pairs = list(zip(rollouts, result.scored[name], strict=True))
-        rows.append(_row(name, "all", "", pairs, k))
+        rows.append(_row(name, "all", "", rollouts, k))
         for by in ("difficulty", "source"):
             values = sorted({getattr(r.problem, by) for r in rollouts}, key=_in_order)
             if len(values) > 1:
                 for value in values:
-                    part = [pair for pair in pairs if getattr(pair[0].problem, by) == value]
+                    part = [r for r in rollouts if getattr(r.problem, by) == value]
                     rows.append(_row(name, by, value, part, k))
     return rows
 
@@ -57,11 +55,10 @@ def _row(
     name: str,
     by: Literal["all", "difficulty", "source"],
     value: str,
-    pairs: Sequence[tuple[Rollout, ScoredText]],
+    rollouts: Sequence[Rollout],
     k: int,
 ) -> EvaluationRow:
-    rollouts = [rollout for rollout, _ in pairs]
-    scored = [said for _, said in pairs]
+    count = len(rollouts)
     correct, completions = correct_by_problem(rollouts)
     low, high = bootstrap_interval(correct / completions)
     return EvaluationRow(
@@ -69,18 +66,18 @@ def _row(
         by=by,
         value=value,
         problems=len(correct),
-        completions=len(pairs),
+        completions=count,
         accuracy=float((correct / completions).mean()),
         low=low,
         high=high,
         pass_at_k=float(pass_at_k(correct, completions, k).mean()),
         k=k,
-        reward=math.fsum(r.reward for r in rollouts) / len(pairs),
-        completion_length=sum(len(r.completion.token_ids) for r in rollouts) / len(pairs),
-        truncated=sum(r.completion.finish_reason == "length" for r in rollouts) / len(pairs),
-        timeouts=sum(s.status == "timeout" for s in scored) / len(pairs),
-        errors=sum(s.status == "error" for s in scored) / len(pairs),
-        unparsed=sum(s.status == "ok" and not s.score.parsed for s in scored) / len(pairs),
+        reward=math.fsum(r.reward for r in rollouts) / count,
+        completion_length=sum(len(r.completion.token_ids) for r in rollouts) / count,
+        truncated=sum(r.completion.finish_reason == "length" for r in rollouts) / count,
+        timeouts=sum(r.scoring == "timeout" for r in rollouts) / count,
+        errors=sum(r.scoring == "error" for r in rollouts) / count,
+        unparsed=sum(r.scoring == "ok" and not r.parsed for r in rollouts) / count,
     )
 
 

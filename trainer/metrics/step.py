@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from rewards.sandbox import ScoredText
 from trainer.algorithm.isolation import low_probability_tokens
 from trainer.algorithm.loss import importance_weights, kl_penalty
 from trainer.algorithm.update import UpdateStatistics
@@ -14,12 +13,10 @@ from trainer.config.schema import AlgorithmConfig
 from trainer.errors import RewardError
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
-from trainer.types import RolloutGroup, TrainBatch
+from trainer.types import Rollout, RolloutGroup, TrainBatch
 
 
-def rollout_metrics(
-    groups: Sequence[RolloutGroup], scored: Sequence[ScoredText], parallel: Parallel
-) -> dict[str, float]:
+def rollout_metrics(groups: Sequence[RolloutGroup], parallel: Parallel) -> dict[str, float]:
     """``rollout/*`` and ``reward/*`` of the step's completions, over all ranks."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]
@@ -34,16 +31,16 @@ def rollout_metrics(
     sums["rollout/accuracy"] = sum(r.correct for r in rollouts)
     sums["rollout/completion_length"] = sum(len(r.completion.token_ids) for r in rollouts)
     sums["rollout/truncated"] = sum(r.completion.finish_reason == "length" for r in rollouts)
-    sums["reward/timeouts"] = sum(s.status == "timeout" for s in scored)
-    sums["reward/errors"] = sum(s.status == "error" for s in scored)
-    sums["reward/format_failures"] = sum(not s.score.parsed for s in scored)
+    sums["reward/timeouts"] = sum(r.scoring == "timeout" for r in rollouts)
+    sums["reward/errors"] = sum(r.scoring == "error" for r in rollouts)
+    sums["reward/format_failures"] = sum(not r.parsed for r in rollouts)
     for r in rollouts:
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
     return of_groups | _mean_over_ranks(sums, len(rollouts), parallel)
 
 
-def check_reward_failures(metrics: Mapping[str, float], scored: Sequence[ScoredText], max_rate: float) -> None:
+def check_reward_failures(metrics: Mapping[str, float], rollouts: Sequence[Rollout], max_rate: float) -> None:
     """Stop a run whose rewards are mostly failures of the scoring.
 
     Raises:
@@ -51,11 +48,11 @@ def check_reward_failures(metrics: Mapping[str, float], scored: Sequence[ScoredT
     """
     rate = metrics["reward/timeouts"] + metrics["reward/errors"]
     if rate > max_rate:
-        first = next((s.message for s in scored if s.status != "ok"), "see the other ranks")
+        first = next((r.scoring_message for r in rollouts if r.scoring != "ok"), "see the other ranks")
         raise RewardError(
             f"scoring failed for {rate:.0%} of the completions (reward.max_failure_rate {max_rate:.0%}): {first}",
             "reward.functions",
-            "mend the reward function, or raise reward.timeout_s or reward.memory_mb",
+            "repair the reward function, or raise reward.timeout_s or reward.memory_mb",
         )
 
 

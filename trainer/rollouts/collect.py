@@ -2,6 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,6 +13,15 @@ from trainer.metrics.stopwatch import Stopwatch
 from trainer.problems.load import encode_prompt
 from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """A problem to be answered once per seed."""
+
+    group_id: int
+    problem: Problem
+    seeds: Sequence[int]  # [G]
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -58,54 +69,57 @@ def _completion(sample: Sample, tokenizer: PreTrainedTokenizerBase, params: Samp
 
 
 def score_completions(
-    problems: Sequence[Problem],
+    requests: Sequence[GroupRequest],
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[Completion]],
     rewards: RewardPool,
-    group_ids: Sequence[int],
-) -> tuple[list[RolloutGroup], list[ScoredText]]:
-    """Rewards for all completions.
+) -> list[RolloutGroup]:
+    """One group of rollouts per request, from its prompt and its completions."""
+    flat = [
+        (request, tuple(prompt), completion)
+        for request, prompt, group in zip(requests, prompts, completions, strict=True)
+        for completion in group
+    ]
+    scored = rewards.score(
+        [request.problem.prefill + completion.text for request, _, completion in flat],
+        [request.problem.answer for request, _, _ in flat],
+    )
+    rollouts = iter([_rollout(*parts, result) for parts, result in zip(flat, scored, strict=True)])
+    return [
+        RolloutGroup(request.group_id, list(islice(rollouts, len(group))))
+        for request, group in zip(requests, completions, strict=True)
+    ]
 
-    Returns:
-        One group per problem, and what the scoring said of every completion in the same order.
-    """
-    texts = [problem.prefill + c.text for problem, group in zip(problems, completions, strict=True) for c in group]
-    answers = [problem.answer for problem, group in zip(problems, completions, strict=True) for _ in group]
-    scored = rewards.score(texts, answers)
-    remaining = iter(scored)
-    groups = []
-    for problem, prompt, group, group_id in zip(problems, prompts, completions, group_ids, strict=True):
-        rollouts = []
-        for completion in group:
-            score = next(remaining).score
-            rollouts.append(
-                Rollout(
-                    group_id,
-                    problem,
-                    tuple(prompt),
-                    completion,
-                    score.reward,
-                    score.breakdown,
-                    score.correct,
-                )
-            )
-        groups.append(RolloutGroup(group_id, rollouts))
-    return groups, scored
+
+def _rollout(
+    request: GroupRequest, prompt: tuple[int, ...], completion: Completion, scored: ScoredText
+) -> Rollout:
+    score = scored.score
+    return Rollout(
+        group_id=request.group_id,
+        problem=request.problem,
+        prompt_ids=prompt,
+        completion=completion,
+        reward=score.reward,
+        reward_breakdown=score.breakdown,
+        correct=score.correct,
+        parsed=score.parsed,
+        scoring=scored.status,
+        scoring_message=scored.message,
+    )
 
 
 def collect_rollouts(
     engine: RolloutEngine,
     tokenizer: PreTrainedTokenizerBase,
-    problems: Sequence[Problem],
-    seeds: Sequence[Sequence[int]],
-    group_ids: Sequence[int],
+    requests: Sequence[GroupRequest],
     params: SamplingParams,
     rewards: RewardPool,
     stopwatch: Stopwatch,
-) -> tuple[list[RolloutGroup], list[ScoredText]]:
-    """Sample and score one group per problem; the stopwatch tells sampling from scoring."""
-    prompts = [encode_prompt(tokenizer, problem) for problem in problems]
+) -> list[RolloutGroup]:
+    """Sample and score one group per request; the stopwatch tells sampling from scoring."""
+    prompts = [encode_prompt(tokenizer, request.problem) for request in requests]
     with stopwatch("rollout"):
-        completions = sample_completions(engine, tokenizer, prompts, seeds, params)
+        completions = sample_completions(engine, tokenizer, prompts, [r.seeds for r in requests], params)
     with stopwatch("reward"):
-        return score_completions(problems, prompts, completions, rewards, group_ids)
+        return score_completions(requests, prompts, completions, rewards)

@@ -2,7 +2,7 @@ import pytest
 
 from rewards import Score
 from rewards.sandbox import ScoredText
-from trainer.config.schema import EvaluationConfig, RolloutConfig
+from trainer.config.schema import EvaluationConfig, TrainConfig
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics
 from trainer.evaluation.table import evaluation_rows, print_rows
 from trainer.metrics.declared import declaration
@@ -11,34 +11,30 @@ from trainer.rollouts.engine import Sample
 from trainer.types import Completion, Problem, Rollout
 
 
-def rollout(group: int, correct: bool, difficulty: str = "2", source: str = "a", tokens: int = 3) -> Rollout:
+def rollout(
+    group: int, correct: bool, difficulty: str = "2", source: str = "a", tokens: int = 3, **scored
+) -> Rollout:
     problem = Problem(f"p{group}", "question", "", "answer", source, difficulty)
     finish = "length" if tokens > 5 else "stop"
     completion = Completion((7,) * tokens, (0.0,) * tokens, "text", finish)
-    return Rollout(group, problem, (1,), completion, 3.0 if correct else -1.0, {}, correct)
-
-
-def said(status: str = "ok", parsed: bool = True) -> ScoredText:
-    return ScoredText(Score(0.0, False, {}, parsed), status)
+    return Rollout(group, problem, (1,), completion, 3.0 if correct else -1.0, {}, correct, **scored)
 
 
 # Problem 0 (difficulty 2): 1 of 2 correct; problem 1 (difficulty 10): none; problem 2 (difficulty 10): both.
 FIRST = [
     rollout(0, True),
-    rollout(0, False, tokens=9),
-    rollout(1, False, "10"),
-    rollout(1, False, "10"),
+    rollout(0, False, tokens=9, scoring="timeout"),
+    rollout(1, False, "10", scoring="error"),
+    rollout(1, False, "10", parsed=False),
     rollout(2, True, "10", "b"),
     rollout(2, True, "10", "b"),
 ]
 SECOND = [rollout(0, False), rollout(0, False)]
-SAID = [said(), said("timeout"), said("error"), said(parsed=False), said(), said()]
 SETS = {"dev": FIRST, "other": SECOND}
-SCORED = {"dev": SAID, "other": [said(), said()]}
 
 
 def test_metrics_of_several_sets_by_hand():
-    metrics = evaluation_metrics(SETS, SCORED, k=1)
+    metrics = evaluation_metrics(SETS, k=1)
     assert metrics == pytest.approx(
         {
             "eval/accuracy": 3 / 6,
@@ -54,18 +50,18 @@ def test_metrics_of_several_sets_by_hand():
     )
     for name in metrics:
         declaration(name)
-    assert evaluation_metrics(SETS, SCORED)["eval/pass_at_k"] == pytest.approx(2 / 3)
+    assert evaluation_metrics(SETS)["eval/pass_at_k"] == pytest.approx(2 / 3)
 
 
 def test_one_completion_per_problem_has_no_pass_at_k():
     single = {"dev": [FIRST[0], FIRST[2]]}
-    assert "eval/pass_at_k" not in evaluation_metrics(single, {"dev": SAID[:2]})
+    assert "eval/pass_at_k" not in evaluation_metrics(single)
 
 
 def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():
     from trainer.evaluation.evaluate import EvaluationResult
 
-    rows = evaluation_rows(EvaluationResult(SETS, {}, SCORED), k=2)
+    rows = evaluation_rows(EvaluationResult(SETS, {}), k=2)
     assert [(r.set, r.by, r.value, r.problems, r.completions) for r in rows] == [
         ("dev", "all", "", 3, 6),
         ("dev", "difficulty", "2", 1, 2),
@@ -84,7 +80,7 @@ def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apa
 def test_the_printed_table_names_what_was_measured(capsys):
     from trainer.evaluation.evaluate import EvaluationResult
 
-    rows = evaluation_rows(EvaluationResult(SETS, {}, SCORED), k=2)
+    rows = evaluation_rows(EvaluationResult(SETS, {}), k=2)
     print_rows(rows, completions_per_problem=2)
     shown = capsys.readouterr().out
     for text in ("avg@2", "pass@2", "95 % interval", "difficulty 10", "timeouts", "errors", "16.7%"):
@@ -153,9 +149,8 @@ class Digits:
 def measure(parallel, engine, count=2):
     problems = [Problem(f"p{i}", str(i), "", "", "s", "") for i in range(5)]
     evaluation = EvaluationConfig(completions_per_problem=count, temperature=1.0)
-    return evaluate(
-        engine, Digits(), {"dev": problems}, evaluation, RolloutConfig(), engine, seed=3, parallel=parallel
-    )
+    config = TrainConfig(evaluation=evaluation, seed=3)
+    return evaluate(engine, Digits(), engine, {"dev": problems}, config, parallel)
 
 
 def test_two_ranks_find_what_one_finds():
