@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from rewards import knights_knaves, math_answers, think_format
+from rewards import knights_knaves, last_number, math_answers, think_format
 from rewards.own import as_batch, load_function, takes_batch
 from rewards.score import BatchRewardFunction, RewardFunction, Score
 
@@ -32,6 +32,7 @@ REWARDS: dict[str, RewardFunction] = {
     "knights_knaves": knights_knaves.score,
     "math": math_answers.score,
     "format": think_format.score,
+    "last_number": last_number.score,
 }
 
 

@@ -63,6 +63,9 @@ class DatasetConfig(Section):
     people: list[Annotated[int, Field(ge=2, le=8)]] = Field(
         [2, 3], description="people per generated Knights-and-Knaves puzzle", min_length=1
     )
+    digits: list[Annotated[int, Field(ge=1, le=3)]] = Field(
+        [1], description="digits of the numbers in generated additions", min_length=1
+    )
     size: Count = Field(2000, description="number of generated problems")
     seed: int = Field(0, description="seed of the generated problems")
     limit: Count | None = Field(None, description="use only the first N problems of the source")
@@ -85,7 +88,7 @@ Datasets = Annotated[list[DatasetConfig], BeforeValidator(_as_datasets), Field(m
 class DataConfig(Section):
     """Problems to train on and how they are put to the policy."""
 
-    task: Literal["knights_knaves", "math", "custom"] = Field(
+    task: Literal["knights_knaves", "math", "addition", "custom"] = Field(
         "knights_knaves", description="decides default prompt, prefill and column mapping"
     )
     train: Datasets = Field([DatasetConfig()], description="one training source, or a list of them with weights")

@@ -13,6 +13,8 @@ from trainer.cpu.attention import use_packed_attention
 from trainer.cpu.onednn import use_onednn
 from trainer.cpu.rms_norm import use_rms_norm
 from trainer.errors import ConfigError, MissingError, first_line
+from trainer.policy.gguf import SUFFIX, ensure_converted
+from trainer.policy.packaged import PACKAGED, ensure_gguf
 from trainer.policy.tiny import ensure_tiny_policy
 
 TINY = "tiny"
@@ -108,7 +110,7 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def model_source(config: ModelConfig) -> str:
-    """What `from_pretrained` is given: the embedded policy's folder, a folder, or a hub name.
+    """What `from_pretrained` is given: a folder (the embedded policy's, a converted GGUF's, any) or a hub name.
 
     Raises:
         MissingError: a path that does not exist or holds no config.json.
@@ -116,6 +118,10 @@ def model_source(config: ModelConfig) -> str:
     name = config.name_or_path
     if name == TINY:
         return str(ensure_tiny_policy())
+    if name in PACKAGED:
+        return str(ensure_converted(ensure_gguf(name)))
+    if name.endswith(SUFFIX):
+        return str(ensure_converted(_gguf_file(config)))
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -126,6 +132,23 @@ def model_source(config: ModelConfig) -> str:
     if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
         raise MissingError(f"no such model folder: {name}", "model.name_or_path", "check the path")
     return name
+
+
+def _gguf_file(config: ModelConfig) -> Path:
+    """A GGUF file on disk, or ``owner/repository/FILE.gguf`` of the hub."""
+    path = Path(config.name_or_path).expanduser()
+    if path.is_file():
+        return path
+    owner, _, rest = config.name_or_path.partition("/")
+    repository, _, name = rest.partition("/")
+    if not name or config.name_or_path.startswith((".", "/", "~")):
+        raise MissingError(f"no such file: {path}", "model.name_or_path", "check the path")
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(f"{owner}/{repository}", name, revision=config.revision))
+    except (OSError, ValueError) as error:
+        raise _load_error("GGUF file", config, error) from error
 
 
 def check_weights(config: ModelConfig) -> None:

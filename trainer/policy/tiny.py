@@ -4,14 +4,10 @@ It is warm-started once by supervised learning on the demonstrations of `trainer
 cache, so that sweeps run end to end on a laptop.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
+from trainer.policy.cache import cache_folder, ensure_folder
 from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
 from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt, generate
 
@@ -61,23 +58,13 @@ def ensure_tiny_policy(cache_dir: Path | None = None, recipe: TinyRecipe | None 
     Processes that ask at the same time wait for the first one. An interrupted run leaves no folder.
     """
     recipe = recipe or TinyRecipe()
-    cache = cache_dir or Path(os.environ.get("LOPTUNE_CACHE") or Path.home() / ".cache" / "loptune")
-    folder = cache / f"tiny-{fingerprint(recipe)}"
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")):
-        if not folder.is_dir():
-            unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
-            try:
-                model, tokenizer = warm_start(recipe)
-                model.save_pretrained(unfinished)
-                tokenizer.save_pretrained(unfinished)
-                unfinished.chmod(0o755)  # mkdtemp's folders are for the user alone
-                unfinished.rename(folder)
-            finally:
-                shutil.rmtree(unfinished, ignore_errors=True)
-    return folder
+
+    def make(folder: Path) -> None:
+        model, tokenizer = warm_start(recipe)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return ensure_folder((cache_dir or cache_folder()) / f"tiny-{fingerprint(recipe)}", make)
 
 
 def fingerprint(recipe: TinyRecipe) -> str:
@@ -188,14 +175,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock that ends with the process at the latest."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _report(line: str) -> None:

@@ -14,8 +14,8 @@ from trainer.config.schema import DataConfig, DatasetConfig
 from trainer.errors import ConfigError
 from trainer.problems.prompts import Question, as_question, build_prompt, check_template
 from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
-from trainer.problems.tasks import TASKS, Task
-from trainer.problems.tasks.knights_knaves import Puzzle, compact_prompt, generate, puzzle_from_row
+from trainer.problems.tasks import TASKS, Task, addition, knights_knaves
+from trainer.problems.tasks.knights_knaves import Puzzle, compact_prompt, puzzle_from_row
 from trainer.types import Problem
 
 _log = logging.getLogger(__name__)
@@ -131,15 +131,24 @@ def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
 
 
 def _generated(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
-    if data.task != "knights_knaves":
+    if data.task not in _GENERATORS:
         raise ConfigError(
-            f"only Knights-and-Knaves puzzles are generated, not task {data.task}",
+            f"problems of task {data.task} are not generated",
             "data.task, source",
-            "set data.task=knights_knaves or give the dataset a file or hub name as source",
+            f"set data.task to one of {', '.join(sorted(_GENERATORS))}, or give a file or hub name as source",
         )
     if dataset.split not in ("train", "dev", "test"):
         raise ConfigError(f"no generated split named {dataset.split}", "split", "use train, dev or test")
-    puzzles = generate(dataset.split, dataset.people, dataset.size, dataset.seed)  # type: ignore[arg-type]
+    return _GENERATORS[data.task](dataset, data, tokenizer)
+
+
+def _puzzles(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+    puzzles = knights_knaves.generate(
+        dataset.split,  # type: ignore[arg-type]
+        dataset.people,
+        dataset.size,
+        dataset.seed,
+    )
     problems = []
     for puzzle in puzzles[: dataset.limit]:
         if _wants_compact(tokenizer):
@@ -149,6 +158,30 @@ def _generated(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
         people = str(len(puzzle.names))
         problems.append(Problem(puzzle.key, prompt, prefill, puzzle.solution_text, "generated", people))
     return problems
+
+
+def _sums(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
+    sums = addition.generate(
+        dataset.split,  # type: ignore[arg-type]
+        dataset.digits,
+        dataset.size,
+        dataset.seed,
+    )
+    if _wants_compact(tokenizer):
+        _check_vocabulary(tokenizer, sums[0].question, "generated sums")
+    return [
+        Problem(
+            f"{problem.left}+{problem.right}",
+            *build_prompt(as_question(problem.question), TASKS[data.task], data, tokenizer),
+            problem.answer,
+            "generated",
+            str(problem.digits),
+        )
+        for problem in sums[: dataset.limit]
+    ]
+
+
+_GENERATORS = {"knights_knaves": _puzzles, "addition": _sums}
 
 
 def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:

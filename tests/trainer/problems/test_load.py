@@ -336,7 +336,7 @@ def test_a_mixture_drops_and_counts_too_long_prompts_by_source(tmp_path, caplog)
 @pytest.mark.parametrize(
     ("task", "dataset", "said"),
     [
-        ("math", {}, "only Knights-and-Knaves"),
+        ("math", {}, "problems of task math are not generated"),
         ("knights_knaves", {"split": "valid"}, "no generated split named valid"),
     ],
 )

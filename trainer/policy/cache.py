@@ -1,0 +1,46 @@
+"""Folders that are made once on a machine and then only read."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """``$LOPTUNE_CACHE``, or ``~/.cache/loptune``."""
+    return Path(os.environ.get("LOPTUNE_CACHE") or Path.home() / ".cache" / "loptune")
+
+
+def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder, made on first use.
+
+    Processes that ask at the same time wait for the first one. An interrupted ``make`` leaves no folder.
+
+    Args:
+        folder: where it is kept; its name stands for everything that went into it.
+        make: fills the empty folder that it is given.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(folder.name + ".lock")):
+        if not folder.is_dir():
+            unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            try:
+                make(unfinished)
+                unfinished.chmod(0o755)  # mkdtemp's folders are for the user alone
+                unfinished.rename(folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock that ends with the process at the latest."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,78 @@
+"""Sums of two numbers: a task that a small pretrained model half knows."""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer.errors import ConfigError
+
+Split = Literal["train", "dev", "test"]
+
+_SPLIT_OF_TENTH: tuple[Split, ...] = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
+_MAX_DIGITS = 3  # there are too many pairs of longer numbers to list
+
+
+@dataclass(frozen=True)
+class Sum:
+    """``left + right``, two numbers of ``digits`` digits."""
+
+    left: int
+    right: int
+    digits: int
+
+    @property
+    def question(self) -> str:
+        """How it is asked."""
+        return f"What is {self.left} + {self.right}? Reply with the number only."
+
+    @property
+    def answer(self) -> str:
+        """The sum in decimals."""
+        return str(self.left + self.right)
+
+
+def split_of(left: int, right: int) -> Split:
+    """6 tenths train, 2 dev, 2 test; ``a + b`` and ``b + a`` are one problem."""
+    pair = f"{min(left, right)}+{max(left, right)}".encode()
+    return _SPLIT_OF_TENTH[int.from_bytes(hashlib.blake2b(pair, digest_size=8).digest(), "big") % 10]
+
+
+def generate(split: Split, digits: Sequence[int], size: int, seed: int) -> list[Sum]:
+    """Different sums of one split, in an order that follows from the seed.
+
+    Args:
+        split: which part of all sums to draw from; the parts share no pair of numbers.
+        digits: digits of both numbers (1-3), used in turn.
+        size: number of sums.
+        seed: equal arguments give equal sums.
+
+    Raises:
+        ConfigError: digits outside 1-3, or more sums than there are.
+    """
+    if not digits or not all(1 <= count <= _MAX_DIGITS for count in digits):
+        raise ConfigError(f"digits must be 1 to {_MAX_DIGITS}, got {list(digits)}", "generated sums", "e.g. [1]")
+    kinds = sorted(set(digits))
+    streams = [_shuffled(split, count, seed) for count in kinds]
+    taken = list(itertools.islice(_in_turn(streams), size))
+    if len(taken) < size:
+        raise ConfigError(
+            f"there are only {len(taken)} different {split} sums of numbers with {kinds} digits, not {size}",
+            "generated sums",
+            f"size: {len(taken)}, or more digits",
+        )
+    return taken
+
+
+def _shuffled(split: Split, digits: int, seed: int) -> list[Sum]:
+    numbers = range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
+    sums = [Sum(a, b, digits) for a in numbers for b in numbers if split_of(a, b) == split]
+    random.Random(f"{split} {digits} {seed}").shuffle(sums)
+    return sums
+
+
+def _in_turn(streams: Sequence[list[Sum]]) -> Iterator[Sum]:
+    for row in itertools.zip_longest(*streams):
+        yield from (item for item in row if item is not None)
