@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from trainer.config.credentials import UrlWithoutCredentials
 from trainer.config.yaml_document import (
     YamlDocument,
     nearest,
@@ -140,7 +141,7 @@ class VllmConfig(Section):
     mode: Literal["colocate", "server"] = Field(
         "colocate", description="colocate: an engine in each rank; server: engines elsewhere, see `trainer serve`"
     )
-    server_base_urls: Annotated[list[str], Field(min_length=1)] = Field(
+    server_base_urls: Annotated[list[UrlWithoutCredentials], Field(min_length=1)] = Field(
         ["http://127.0.0.1:8000"], description="servers of mode server; rank r samples from number r % count"
     )
     server_weight_transfer: Literal["http", "nccl"] = Field(
@@ -296,7 +297,9 @@ class CheckpointConfig(Section):
 class TrackingConfig(Section):
     """MLflow."""
 
-    uri: str | None = Field(None, description="tracking URI; MLFLOW_TRACKING_URI, else SQLite in the runs folder")
+    uri: UrlWithoutCredentials | None = Field(
+        None, description="tracking URI; MLFLOW_TRACKING_URI, else SQLite in the runs folder"
+    )
     experiment: str | None = Field(None, description="experiment name; the run's or sweep's name if null")
     offline: bool = Field(False, description="write only metrics.jsonl; `trainer upload` sends it later")
     completions: Annotated[int, Field(ge=0)] = Field(8, description="sampled completions logged per evaluation")

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainer.config.bounded_yaml import MAX_BYTES, load_yaml, problem
+from trainer.config.credentials import CREDENTIALS_IN_URL
 from trainer.errors import ConfigError, MissingError
 
 KeyPath = tuple[str | int, ...]
@@ -153,7 +154,7 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
                 f"unknown key {dotted(path)}", document.where(path), nearest(str(path[-1]), valid), dotted(path)
             ) from None
         message = first["msg"].removeprefix("Value error, ")
-        given = first.get("input")
+        given = first.get("input") if first["type"] != CREDENTIALS_IN_URL else ...
         shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) else ""
         raise ConfigError(
             f"{dotted(path)}: {message}{shown}" if path else message,
@@ -164,6 +165,8 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
 
 
 def _choices_hint(error: Any, given: Any) -> str:
+    if error["type"] == CREDENTIALS_IN_URL:
+        return "take them out; MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD are those of MLflow"
     expected = (error.get("ctx") or {}).get("expected")
     if error["type"] == "literal_error" and expected:
         return nearest(str(given), [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")])

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trainer.config.credentials import split_credentials
 from trainer.config.schema import TrackingConfig
-from trainer.errors import StorageError, first_line
+from trainer.errors import ConfigError, StorageError, first_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
 RUN_TAG = "loptune.run"
 SWEEP_TAG = "loptune.sweep"
 PARENT_TAG = "mlflow.parentRunId"
@@ -58,11 +60,32 @@ def quiet_mlflow() -> None:
 def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
     """The store of a run: ``tracking.uri``, else ``MLFLOW_TRACKING_URI``, else SQLite in the runs folder.
 
-    A SQLite path is made absolute, because the processes of a sweep run in other folders.
+    A SQLite path is made absolute, because the processes of a sweep run in other folders. Credentials of
+    ``MLFLOW_TRACKING_URI`` go into the variables that MLflow reads them from: URIs are recorded and printed.
+
+    Raises:
+        ConfigError: the environment names a database with its password.
     """
-    uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_dir.resolve()}/mlflow.db"
+    uri = config.uri or _environment_uri() or f"sqlite:///{runs_dir.resolve()}/mlflow.db"
     path = sqlite_path(uri)
     return uri if path is None else f"sqlite:///{path.resolve()}"
+
+
+def _environment_uri() -> str | None:
+    uri = os.environ.get(URI_VARIABLE)
+    clean, name, password = split_credentials(uri or "")
+    if not clean.startswith("http"):
+        if password:
+            raise ConfigError(
+                "the password of a database would stand in the record of every run",
+                URI_VARIABLE,
+                "start `mlflow server` in front of it, or keep the password where the database looks (~/.pgpass)",
+            )
+        return uri
+    if name:
+        os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = name, password
+        os.environ[URI_VARIABLE] = clean
+    return clean
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -131,13 +154,15 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
         except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
             permanent = getattr(error, "error_code", None) in _PERMANENT or "out-of-date" in str(error)
             if permanent or time.monotonic() + pause > deadline:
-                raise StorageError(
-                    f"MLflow does not answer: {reason(error)}",
-                    uri,
-                    "start the server, or run with tracking.offline=true and `trainer upload` later",
-                ) from error
+                raise StorageError(f"MLflow does not answer: {reason(error)}", uri, _hint(error)) from error
         time.sleep(pause)
         pause = min(2 * pause, 2.0)
+
+
+def _hint(error: Exception) -> str:
+    if getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    return "start the server, or run with tracking.offline=true and `trainer upload` later"
 
 
 def reason(error: BaseException) -> str:

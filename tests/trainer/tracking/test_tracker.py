@@ -1,3 +1,5 @@
+import base64
+import http.server
 import json
 import logging
 import math
@@ -14,7 +16,7 @@ from sweep.record.parent_run import TrialOutcome, open_parent_run
 from tests.paths import ROOT
 from tests.trainer.tracking.store import config_for, context_for, free_port, history, runs_of, sqlite_store, unsent
 from trainer.config.schema import TrackingConfig
-from trainer.errors import MissingError, StorageError
+from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.tracking import mlflow_store
 from trainer.tracking import tracker as tracking
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
@@ -46,6 +48,47 @@ def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
     monkeypatch.chdir(tmp_path)
     relative = TrackingConfig(uri="sqlite:///a/b.db")
     assert tracking_uri(relative, tmp_path) == f"sqlite:///{tmp_path}/a/b.db"
+
+
+def test_credentials_of_the_environment_reach_the_server_and_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", ""))
+            self.send_error(401)
+
+        do_POST = do_GET
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:hunter2@{address}")
+        found = tracking_uri(TrackingConfig(), tmp_path)
+        assert found == f"http://{address}"
+        with pytest.raises(StorageError) as caught:
+            Tracker(config_for(None), context_for(tmp_path))
+        server.shutdown()
+    assert set(seen) == {"Basic " + base64.b64encode(b"me:hunter2").decode()}
+    assert "hunter2" not in str(caught.value)
+    assert "MLFLOW_TRACKING_PASSWORD" in caught.value.hint
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert written
+    assert not any(b"hunter2" in file.read_bytes() for file in written)
+
+
+def test_the_password_of_a_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host/mlflow")
+    with pytest.raises(ConfigError, match="password of a database") as caught:
+        tracking_uri(TrackingConfig(), tmp_path)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path, uri: str) -> None:

@@ -1,0 +1,41 @@
+import pytest
+
+from trainer.config.credentials import split_credentials
+from trainer.config.schema import apply_overrides, load_config
+from trainer.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://a:b%40c@host:5000/x?y=1", ("http://host:5000/x?y=1", "a", "b@c")),
+        ("https://token@host", ("https://host", "token", "")),
+        ("http://host:5000/a@b", ("http://host:5000/a@b", "", "")),
+        ("sqlite:////tmp/mlflow.db", ("sqlite:////tmp/mlflow.db", "", "")),
+        ("postgresql://u:p@host/db", ("postgresql://host/db", "u", "p")),
+    ],
+)
+def test_the_user_part_of_a_url(url, expected):
+    assert split_credentials(url) == expected
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "tracking.uri=http://me:hunter2@host:5000",
+        "tracking.uri=https://hunter2@host",
+        "tracking.uri=postgresql://me:hunter2@host/mlflow",
+        "rollout.vllm.server_base_urls=['http://me:hunter2@host:8000']",
+    ],
+)
+def test_a_configuration_takes_no_credentials_and_the_refusal_does_not_repeat_them(override):
+    with pytest.raises(ConfigError) as caught:
+        load_config("tiny_kk", [override])
+    assert "must not hold a user or password" in caught.value.what
+    assert "hunter2" not in str(caught.value)
+    assert "MLFLOW_TRACKING_PASSWORD" in caught.value.hint
+
+
+def test_a_database_may_be_told_its_user():
+    uri = "postgresql://me@host/mlflow"
+    assert apply_overrides(load_config("tiny_kk"), {"tracking.uri": uri}).tracking.uri == uri
