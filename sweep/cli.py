@@ -19,7 +19,7 @@ from sweep.record.folder import (
     sweep_folder,
 )
 from sweep.record.table import number, print_json, print_table, print_trials, rows_as_json
-from sweep.space.file import load_space, with_more_configurations
+from sweep.space.file import load_space
 from sweep.space.shrink import load_shrunk
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
@@ -183,7 +183,15 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 def _extend(arguments: argparse.Namespace) -> int:
     folder = existing_sweep(arguments.runs_dir, arguments.name)
-    spec = with_more_configurations(read_spec(folder), arguments.configurations)
+    spec = read_spec(folder)
+    if spec.search.configurations is None:
+        raise ConfigError(
+            f"sweep {folder.name} tries every point of its grid: there are no more to add",
+            f"{folder.space}, key search.configurations",
+            f"{command('resume', folder)} finishes it; for more points run a new sweep with finer ranges",
+        )
+    more = {"configurations": spec.search.configurations + arguments.configurations}
+    spec = spec.model_copy(update={"search": spec.search.model_copy(update=more)})
     _prepare(spec, arguments)
     from sweep.runner import resume_sweep
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from sweep.record.control import StopControl, orderly_signals
 from sweep.record.folder import (
@@ -33,12 +32,13 @@ from sweep.record.summary import best_configuration, gpu_hours_spent, planned_tr
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.file import dump_space
 from sweep.space.points import trial_config
-from sweep.space.spec import EVALUATION, SCORE, SweepSpec
+from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, local_node, slots, start_ray
 from sweep.trials.preflight import check_training
 from sweep.trials.reach import check_reach
-from sweep.trials.trainable import TrialPlan, bind, windowed
-from sweep.trials.worker import TrainerFactory, build_trainer, evaluation_history
+from sweep.trials.scheduler import make_scheduler
+from sweep.trials.trainable import TrialPlan, bind
+from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import Reporter, SweepCallback
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
@@ -55,6 +55,37 @@ class Options:
     address: str | None = None  # of a Ray cluster; None starts Ray here
     cpus: int | None = None  # CPUs of this machine to use; all if None
     factory: TrainerFactory = build_trainer
+
+
+@dataclass(frozen=True)
+class Session:
+    """One driver at work on a sweep: from the start of Ray to the end of the search."""
+
+    spec: SweepSpec
+    folder: SweepFolder
+    options: Options
+    nodes: list[Node]
+    parent: ParentRun | None  # None while tracking is offline
+    control: StopControl
+    reporter: Reporter
+
+    @property
+    def trial_plan(self) -> TrialPlan:
+        """What all trials have in common."""
+        return TrialPlan(
+            sweep=self.folder.name,
+            experiment=_experiment(self.spec),
+            sweep_dir=self.folder.root,
+            runs_dir=self.folder.runs_dir,
+            working_dir=Path.cwd(),
+            base=self.spec.base,
+            objective=self.spec.objective,
+            resources=self.spec.resources,
+            stop_file=self.folder.stop,
+            parent_run=self.parent.run_id if self.parent else None,
+            stall_timeout_s=self.spec.limits.stall_timeout_s,
+            factory=self.options.factory,
+        )
 
 
 def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
@@ -118,7 +149,7 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
                 check_reach(spec, folder)
             parent = _open_parent(spec, folder)
             with Reporter(folder, planned_trials(spec), trial_rows(spec, folder)) as reporter:
-                _search(spec, folder, options, nodes, parent, control, reporter)
+                _search(Session(spec, folder, options, nodes, parent, control, reporter))
     except KeyboardInterrupt:
         control.request("interrupted", interrupted=True)
     except BaseException:
@@ -129,33 +160,18 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     return _finish(spec, folder, parent, control)
 
 
-def _search(
-    spec: SweepSpec,
-    folder: SweepFolder,
-    options: Options,
-    nodes: list[Node],
-    parent: ParentRun | None,
-    control: StopControl,
-    reporter: Reporter,
-) -> None:
+def _search(session: Session) -> None:
+    spec, folder = session.spec, session.folder
     searcher = ConfigurationSearcher(spec, folder.ledger, folder.study)
-    plan = TrialPlan(
-        sweep=folder.name,
-        experiment=_experiment(spec),
-        sweep_dir=folder.root,
-        runs_dir=folder.runs_dir,
-        working_dir=Path.cwd(),
-        base=spec.base,
-        objective=spec.objective,
-        resources=spec.resources,
-        stop_file=folder.stop,
-        parent_run=parent.run_id if parent else None,
-        stall_timeout_s=spec.limits.stall_timeout_s,
-        factory=options.factory,
-    )
     try:
-        with orderly_signals(control, reporter.line), _mirror(spec, folder, parent) as changed:
-            _tune(spec, folder, plan, searcher, control, reporter, nodes, changed)
+        with (
+            orderly_signals(session.control, session.reporter.line),
+            _states_in_mlflow(spec, folder, session.parent) as changed,
+            tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch,
+        ):
+            callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
+            session.control.attach(searcher.halt, callback.running)
+            _tuner(session, searcher, callback, scratch).fit()
     except tune.TuneError as error:
         last = str(error).strip().rpartition("\n")[2]  # it passes on a whole traceback
         raise StorageError(f"Ray Tune gave up: {last}", str(folder.log), command("resume", folder)) from error
@@ -163,84 +179,28 @@ def _search(
         searcher.close()
 
 
-def _tune(
-    spec: SweepSpec,
-    folder: SweepFolder,
-    plan: TrialPlan,
-    searcher: ConfigurationSearcher,
-    control: StopControl,
-    reporter: Reporter,
-    nodes: list[Node],
-    changed: threading.Event,
-) -> None:
-    callback = SweepCallback(reporter, spec.resources, spec.limits.max_failures, changed)
-    control.attach(searcher.halt, callback.running)
-    with tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch:
-        tuner = tune.Tuner(
-            tune.with_resources(bind(plan), plan.placement()),
-            tune_config=tune.TuneConfig(
-                search_alg=searcher,
-                scheduler=make_scheduler(spec, folder),
-                num_samples=-1,
-                max_concurrent_trials=spec.limits.max_concurrent or max(1, slots(spec.resources, nodes)),
-                reuse_actors=True,
-            ),
-            run_config=tune.RunConfig(
-                name=folder.name,
-                # Nothing of it is needed once Tune has ended: a restart is built from the ledger.
-                storage_path=scratch,
-                failure_config=tune.FailureConfig(max_failures=spec.limits.max_failures),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                callbacks=[callback],
-                stop=control,
-                verbose=0,
-            ),
-        )
-        tuner.fit()
-
-
-def make_scheduler(spec: SweepSpec, folder: SweepFolder) -> TrialScheduler:
-    """The trial scheduler, told what the trials that ended in earlier sessions had scored."""
-    asha, median = spec.scheduler.asha, spec.scheduler.median
-    common = {"time_attr": EVALUATION, "metric": SCORE, "mode": spec.objective.mode}
-    if asha is not None:
-        scheduler: TrialScheduler = ASHAScheduler(
-            **common,
-            max_t=max(spec.evaluations or 10_000, asha.grace_period),
-            grace_period=asha.grace_period,
-            reduction_factor=asha.reduction_factor,
-            brackets=asha.brackets,
-            stop_last_trials=False,
-        )
-    elif median is not None:
-        scheduler = MedianStoppingRule(
-            **common,
-            grace_period=median.grace_period,
-            min_samples_required=median.min_samples,
-            min_time_slice=float("inf"),  # never pause a trial to let another one run
-        )
-    else:
-        return FIFOScheduler()
-    for row in trial_rows(spec, folder):
-        if row.state in ("COMPLETE", "PRUNED"):
-            _replay(scheduler, row.trial, folder, spec)
-    return scheduler
-
-
-@dataclass(frozen=True)
-class _EndedTrial:
-    trial_id: str
-
-
-def _replay(scheduler: TrialScheduler, trial: str, folder: SweepFolder, spec: SweepSpec) -> None:
-    history = evaluation_history(folder.trial(trial) / "metrics.jsonl", spec.objective.metric)
-    ended = _EndedTrial(trial)
-    scheduler.on_trial_add(None, ended)
-    evaluated = sorted(step for step in history if step > 0)
-    for count, last in enumerate(evaluated, start=1):
-        seen = {step: value for step, value in history.items() if step <= last}
-        result = {EVALUATION: count, SCORE: windowed(seen, spec.objective.window)}
-        scheduler.on_trial_result(None, ended, result)
+def _tuner(session: Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: str) -> tune.Tuner:
+    spec, plan = session.spec, session.trial_plan
+    return tune.Tuner(
+        tune.with_resources(bind(plan), plan.placement()),
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            scheduler=make_scheduler(spec, session.folder),
+            num_samples=-1,
+            max_concurrent_trials=spec.limits.max_concurrent or max(1, slots(spec.resources, session.nodes)),
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=session.folder.name,
+            # Nothing of it is needed once Tune has ended: a restart is built from the ledger.
+            storage_path=scratch,
+            failure_config=tune.FailureConfig(max_failures=spec.limits.max_failures),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            callbacks=[callback],
+            stop=session.control,
+            verbose=0,
+        ),
+    )
 
 
 @contextmanager
@@ -283,7 +243,7 @@ def _parent_params(spec: SweepSpec) -> dict[str, str]:
 
 
 @contextmanager
-def _mirror(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> Iterator[threading.Event]:
+def _states_in_mlflow(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> Iterator[threading.Event]:
     """Keep the states in MLflow in step with the ledger, from a thread, because MLflow may hang."""
     changed, over = threading.Event(), threading.Event()
 
@@ -353,7 +313,8 @@ def _report(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> P
         if best is not None:
             save_config(trial_config(spec.base, best.parameters, spec.seeds[0]), folder.report / "best.yaml")
         parent.log_artifact(folder.report)
-        parent.log_artifact(folder.study)
+        if folder.study.exists():
+            parent.log_artifact(folder.study)
         return path
     except Exception as error:
         logger.exception("no report")

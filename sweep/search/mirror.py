@@ -1,4 +1,7 @@
-"""``study.db``: the sweep as an Optuna study in SQLite, for optuna-dashboard. A copy; nothing reads it back."""
+"""``study.db``: the sweep as an Optuna study in SQLite. A copy; nothing reads it back.
+
+``optuna-dashboard sqlite:///runs/NAME/study.db`` shows it, while the sweep runs too.
+"""
 
 import contextlib
 import logging
@@ -16,7 +19,7 @@ from sweep.search.history import Configuration, outcome
 from sweep.search.study import direction, frozen_trial, notes
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
-from trainer.errors import StorageError, first_line
+from trainer.errors import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -24,13 +27,10 @@ LOCK_TIMEOUT_S = 1.0  # the driver waits no longer for a reader that holds the f
 
 
 class StudyMirror:
-    """Keeps the file equal to the configurations it is shown.
+    """Keeps the file equal to the configurations it is shown, or warns where it cannot.
 
     It is written anew when opened, then changed in place so that a dashboard stays connected. Where that
-    fails (the file is locked), a new file takes its place.
-
-    Raises:
-        StorageError: the folder cannot be written.
+    fails (the file is locked, or was removed), a new file takes its place.
     """
 
     def __init__(self, path: Path, spec: SweepSpec, space: Space) -> None:
@@ -39,26 +39,20 @@ class StudyMirror:
         self._space = space
         self._written: list[str] = []  # state in the file of each configuration
         self._storage: RDBStorage | None = None
+        self._failed = False
 
     def sync(self, configurations: Sequence[Configuration]) -> None:
-        """Bring the file up to date.
-
-        Raises:
-            StorageError: the file has disappeared since the last time, or cannot be written.
-        """
+        """Bring the file up to date. A failure is logged and ends the copying, not the sweep."""
+        if self._failed:
+            return
         states = [outcome(configuration, self._spec.seeds).state for configuration in configurations]
-        if self._storage is None:
-            self._rewrite(configurations)
-        elif not self.path.exists():
-            raise StorageError(
-                f"the sweep's study is gone: {self.path}", str(self.path), "put the folder back, then resume"
-            )
-        else:
-            try:
-                self._update(configurations, states)
-            except (SQLAlchemyError, OptunaError) as error:
-                logger.warning("%s: written anew (%s)", self.path, first_line(error))
+        try:
+            if not self._update(configurations, states):
                 self._rewrite(configurations)
+        except (OSError, SQLAlchemyError, OptunaError) as error:
+            logger.warning("%s stays as it is, optuna-dashboard is out of date: %s", self.path, first_line(error))
+            self._failed = True
+            self.close()
         self._written = list(states)
 
     def close(self) -> None:
@@ -68,20 +62,26 @@ class StudyMirror:
             self._storage.engine.dispose()
             self._storage = None
 
-    def _update(self, configurations: Sequence[Configuration], states: Sequence[str]) -> None:
+    def _update(self, configurations: Sequence[Configuration], states: Sequence[str]) -> bool:
+        """Write what has changed; False where the file cannot take it."""
+        if self._storage is None or not self.path.exists():
+            return False
         changed = [
             configuration
             for configuration, state in zip(configurations, states, strict=True)
             if configuration.number >= len(self._written) or self._written[configuration.number] != state
         ]
-        if not changed:
-            return
-        study = optuna.load_study(study_name=self._spec.name, storage=self._storage)
-        for configuration in changed:
-            if configuration.number >= len(self._written):
-                study.add_trial(frozen_trial(self._spec, self._space, configuration))
-            else:
-                self._tell(study, configuration)
+        try:
+            study = optuna.load_study(study_name=self._spec.name, storage=self._storage)
+            for configuration in changed:
+                if configuration.number >= len(self._written):
+                    study.add_trial(frozen_trial(self._spec, self._space, configuration))
+                else:
+                    self._tell(study, configuration)
+        except (SQLAlchemyError, OptunaError) as error:
+            logger.warning("%s: written anew (%s)", self.path, first_line(error))
+            return False
+        return True
 
     def _tell(self, study: optuna.Study, configuration: Configuration) -> None:
         found = outcome(configuration, self._spec.seeds)
@@ -100,24 +100,17 @@ class StudyMirror:
     def _rewrite(self, configurations: Sequence[Configuration]) -> None:
         self.close()
         draft = self.path.with_name(f".{self.path.name}.new")
-        try:
-            _unlink_with_journal(draft)
-            storage = _open(draft)
-            study = optuna.create_study(
-                study_name=self._spec.name, storage=storage, direction=direction(self._spec)
-            )
-            for configuration in configurations:
-                study.add_trial(frozen_trial(self._spec, self._space, configuration))
-            storage.remove_session()
-            storage.engine.dispose()
-            # SQLite would roll a dead writer's journal back into the new file.
-            _unlink_with_journal(self.path, keep_file=True)
-            os.replace(draft, self.path)
-            self._storage = _open(self.path)
-        except (OSError, SQLAlchemyError, OptunaError) as error:
-            raise StorageError(
-                f"cannot write the study: {first_line(error)}", str(self.path), "check the folder"
-            ) from error
+        _unlink_with_journal(draft)
+        storage = _open(draft)
+        study = optuna.create_study(study_name=self._spec.name, storage=storage, direction=direction(self._spec))
+        for configuration in configurations:
+            study.add_trial(frozen_trial(self._spec, self._space, configuration))
+        storage.remove_session()
+        storage.engine.dispose()
+        # SQLite would roll a dead writer's journal back into the new file.
+        _unlink_with_journal(self.path, keep_file=True)
+        os.replace(draft, self.path)
+        self._storage = _open(self.path)
 
 
 def _open(path: Path) -> RDBStorage:

@@ -77,7 +77,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         """The next trial, or ``Searcher.FINISHED``.
 
         Raises:
-            StorageError: the ledger or its copy cannot be written.
+            StorageError: the ledger cannot be written.
         """
         self._raise_failure()
         key = None if self.halted else self._next_pair()
@@ -223,11 +223,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             return
         if self._mirror is None:
             self._mirror = StudyMirror(self._study_path, self.spec, self.space)
-        try:
-            self._mirror.sync(self.configurations)
-        except StorageError as error:
-            self._failure = error
-            raise
+        self._mirror.sync(self.configurations)
 
     def _raise_failure(self) -> None:
         # Tune turns an exception of `on_trial_complete` into a failed trial; said again here, it ends the sweep.

@@ -52,12 +52,6 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
     return spec
 
 
-def with_more_configurations(spec: SweepSpec, more: int) -> SweepSpec:
-    """The space with a larger ``search.configurations``."""
-    search = spec.search.model_copy(update={"configurations": (spec.search.configurations or 0) + more})
-    return spec.model_copy(update={"search": search})
-
-
 def dump_space(spec: SweepSpec) -> str:
     """The space as YAML text that ``load_space`` reads back, with the trainer configuration resolved."""
     data = spec.model_dump(mode="json", by_alias=True)

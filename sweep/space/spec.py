@@ -7,6 +7,7 @@ import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from sweep.space.parameters import ParameterSpec, ValueMapping
 from trainer.commands.run_folder import NAME_RULE, is_name
@@ -59,6 +60,17 @@ class SearchSpec(Section):
         None,
         description="random configurations before the sampler learns (baselines count); nsga2: population size",
     )
+
+    @field_validator("sampler", mode="before")
+    @classmethod
+    def _refuse_cmaes(cls, sampler: Any) -> Any:
+        if sampler == "cmaes":
+            raise PydanticCustomError(
+                "literal_error",
+                "CMA-ES needs hundreds of configurations before it learns; choose another sampler",
+                {"expected": "tpe, gp or nsga2"},
+            )
+        return sampler
 
     @model_validator(mode="after")
     def _check(self) -> "SearchSpec":

@@ -190,6 +190,22 @@ def test_ls_lists_every_sweep_even_a_broken_one(tmp_path: Path, capsys: pytest.C
     assert "no sweeps" in capsys.readouterr().out
 
 
+def test_a_sweep_of_a_whole_grid_cannot_be_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = {
+        "parameters": {"algorithm.ar_alpha": {"quniform": [0.0, 0.4, 0.1]}},
+        "search": {"sampler": "grid"},
+        "baselines": [],
+    }
+    write_sweep(tmp_path, "fake", {0: {0: 0.5}}, **space)
+    before = sweep_folder(tmp_path, "fake").space.read_text()
+    assert main(["extend", "fake", "--configurations", "2", "--runs-dir", str(tmp_path)]) == 2
+    what, where, hint = capsys.readouterr().err.splitlines()
+    assert what == "error: sweep fake tries every point of its grid: there are no more to add"
+    assert where == f"where: {sweep_folder(tmp_path, 'fake').space}, key search.configurations"
+    assert "resume fake" in hint and "finer ranges" in hint
+    assert sweep_folder(tmp_path, "fake").space.read_text() == before
+
+
 def test_export_writes_a_file_that_the_trainer_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     output = tmp_path / "best.yaml"

@@ -1,90 +1,20 @@
-"""The searcher: order, truth of what the study is told, samplers, and a driver killed at any byte."""
+"""The searcher: order, what keeps its place, and a driver killed at any byte."""
 
-import itertools
 import json
 import math
 import os
 import random
-import sqlite3
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
-from optuna.trial import TrialState
 
-from sweep.search.history import TrialKey, best, outcome, replay
-from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
-from tests.sweep.spaces import make_spec, parameters
+from sweep.search.history import TrialKey, outcome, replay
+from sweep.space.spec import INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
+from tests.sweep.search.instant_sweeps import ALPHA, ETA, GRID, drain, ended, score_of, searcher_in
+from tests.sweep.spaces import make_spec
 from trainer.errors import StorageError
 from trainer.files import read_json_lines
-
-ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
-NUMERIC = {
-    ALPHA: {"uniform": [0.0, 0.5]},
-    "optim.lr": {"loguniform": [1e-6, 1e-3]},
-    "rollout.group_size": {"int": [4, 16, 4]},
-    "algorithm.name": {"choice": ["grpo", "reinforce_plus_plus"]},
-    "lopti": {"choice": [False, True]},
-    ETA: {"uniform": [0.2, 0.9], "when": {"lopti": True}, "else": 0.0},
-}
-GRID = {
-    ALPHA: {"quniform": [0.0, 0.4, 0.1]},
-    "lopti": {"choice": [False, True]},
-    ETA: {"choice": [0.3, 0.5], "when": {"lopti": True}, "else": 0.0},
-}
-SAMPLERS = ("tpe", "random", "grid", "gp", "nsga2")
-
-
-def ended(score: float, **more: Any) -> dict[str, Any]:
-    return {SCORE: score, STEP: 60, FINISHED_KEY: True, **more}
-
-
-def score_of(suggestion: dict[str, Any]) -> float:
-    """Best at alpha 0.3; a little worse with a larger seed."""
-    return 1 - abs(float(suggestion["parameters"][ALPHA]) - 0.3) - 0.01 * int(suggestion["seed"])
-
-
-def searcher_in(folder: Path, spec: SweepSpec, *, mirror: bool = False) -> ConfigurationSearcher:
-    return ConfigurationSearcher(spec, folder / "events.jsonl", folder / "study.db" if mirror else None)
-
-
-def drain(
-    searcher: ConfigurationSearcher,
-    parallel: int = 2,
-    result: Callable[[dict[str, Any]], dict[str, Any]] = lambda suggestion: ended(score_of(suggestion)),
-) -> list[dict[str, Any]]:
-    """Run a sweep of instant trials, `parallel` at a time, the oldest ending first."""
-    running: list[tuple[str, dict[str, Any]]] = []
-    seen: list[dict[str, Any]] = []
-    for number in itertools.count():
-        suggestion = searcher.suggest(f"{id(searcher)}-{number}")
-        if suggestion == searcher.FINISHED and not running:
-            return seen
-        if suggestion != searcher.FINISHED:
-            running.append((f"{id(searcher)}-{number}", suggestion))
-            seen.append(suggestion)
-        if suggestion == searcher.FINISHED or len(running) == parallel:
-            trial_id, oldest = running.pop(0)
-            searcher.on_trial_complete(trial_id, result(oldest))
-    raise AssertionError
-
-
-def study_in(folder: Path, name: str = "kk") -> optuna.Study:
-    return optuna.load_study(study_name=name, storage=f"sqlite:///{folder / 'study.db'}")
-
-
-def space_for(sampler: str, tmp_path: Path, **search: Any) -> SweepSpec:
-    return make_spec(
-        tmp_path,
-        parameters=GRID if sampler == "grid" else NUMERIC,
-        baselines=[],
-        search={"sampler": sampler, "configurations": 8, "seed": 5, "startup": 3, **search},
-        seeds=[0],
-    )
 
 
 def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
@@ -96,54 +26,6 @@ def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
     for first, second in zip(suggestions[::2], suggestions[1::2], strict=True):
         assert first["parameters"] == second["parameters"]
     assert [c.origin for c in searcher.configurations] == ["baseline"] * 2 + ["search"] * 3
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-class TestEverySampler:
-    def test_values_in_range_and_conditions_respected(self, sampler: str, tmp_path: Path) -> None:
-        spec = space_for(sampler, tmp_path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # no sampler may clutter the table
-            searcher = searcher_in(tmp_path, spec)
-            suggestions = drain(searcher)
-        assert len(suggestions) == 8
-        assert len({c.fingerprint for c in searcher.configurations}) == 8
-        for suggestion in suggestions:
-            point = suggestion["parameters"]
-            assert searcher.space.contains(point)
-            assert (ETA in point) == point["lopti"]
-            assert suggestion["overrides"][ETA] == (point[ETA] if point["lopti"] else 0.0)
-            assert set(suggestion["overrides"]) == {*searcher.space.trainer_keys, "seed"}
-
-    def test_same_seed_same_configurations(self, sampler: str, tmp_path: Path) -> None:
-        runs = []
-        for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-            folder = tmp_path / name
-            folder.mkdir()
-            suggestions = drain(searcher_in(folder, space_for(sampler, folder, seed=seed)))
-            runs.append([s["parameters"] for s in suggestions])
-        assert runs[0] == runs[1]
-        assert runs[0] != runs[2]
-
-    def test_a_new_driver_proposes_what_the_old_one_would_have(self, sampler: str, tmp_path: Path) -> None:
-        spec = space_for(sampler, tmp_path)
-        (tmp_path / "whole").mkdir()
-        whole = [s["parameters"] for s in drain(searcher_in(tmp_path / "whole", spec), parallel=1)]
-        parts = []
-        for number in range(8):  # a driver that dies after every trial
-            searcher = searcher_in(tmp_path, spec)
-            suggestion = searcher.suggest(str(number))
-            searcher.on_trial_complete(str(number), ended(score_of(suggestion)))
-            parts.append(suggestion["parameters"])
-        assert parts == whole
-
-
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "nsga2"])
-def test_sampler_learns(sampler: str, tmp_path: Path) -> None:
-    spec = space_for(sampler, tmp_path, configurations=40, startup=8)
-    alphas = [s["parameters"][ALPHA] for s in drain(searcher_in(tmp_path, spec), parallel=1)]
-    distances = [abs(alpha - 0.3) for alpha in alphas]
-    assert sum(distances[-15:]) / 15 < sum(distances[:8]) / 8
 
 
 def test_grid_goes_through_everything_and_skips_what_a_baseline_has_run(tmp_path: Path) -> None:
@@ -159,18 +41,6 @@ def test_grid_goes_through_everything_and_skips_what_a_baseline_has_run(tmp_path
     assert len(points) == len(suggestions) == 5 * (1 + 2)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_small_space_is_searched_without_repeats_and_ends(sampler: str, tmp_path: Path) -> None:
-    spec = make_spec(
-        tmp_path,
-        parameters=GRID,
-        baselines=[],
-        search={"sampler": sampler, "configurations": 50, "startup": 3},
-        seeds=[0],
-    )
-    assert len(drain(searcher_in(tmp_path, spec))) == 15
-
-
 def test_extending_a_finished_sweep(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     first = drain(searcher_in(tmp_path, spec))
@@ -181,65 +51,6 @@ def test_extending_a_finished_sweep(tmp_path: Path) -> None:
     seeds = more.model_copy(update={"seeds": [0, 1, 2]})
     third = drain(searcher_in(tmp_path, seeds))
     assert [(s["configuration"], s["seed"]) for s in third] == [(c, 2) for c in range(7)]
-
-
-def test_choices_that_are_no_scalars(tmp_path: Path) -> None:
-    spec = make_spec(
-        tmp_path,
-        parameters={"optim.betas": {"choice": [[0.9, 0.99], [0.9, 0.999]]}},
-        baselines=[],
-        seeds=[0],
-        search={"sampler": "tpe", "configurations": 2},
-    )
-    searcher = searcher_in(tmp_path, spec, mirror=True)
-    chosen = [s["overrides"]["optim.betas"] for s in drain(searcher, result=lambda _: ended(0.5))]
-    assert sorted(chosen) == [[0.9, 0.99], [0.9, 0.999]]
-    assert {t.params["optim.betas"] for t in study_in(tmp_path).trials} == {"[0.9, 0.99]", "[0.9, 0.999]"}
-
-
-# How the results of two seeds become what the study is told.
-MAPPED: dict[str, tuple[Any, Any, TrialState, float | None, dict[int, float]]] = {
-    "mean": (ended(0.5), ended(0.8), TrialState.COMPLETE, 0.65, {}),
-    "stopped early": (
-        {SCORE: 0.2, STEP: 20, FINISHED_KEY: False},
-        ended(0.6),
-        TrialState.PRUNED,
-        0.4,
-        {20: 0.4},
-    ),
-    "both stopped": (
-        {SCORE: 0.2, STEP: 40},
-        {SCORE: 0.3, STEP: 20},
-        TrialState.PRUNED,
-        0.25,
-        {20: 0.25},
-    ),
-    "one died": (ended(0.9), None, TrialState.FAIL, None, {}),
-    "nan": (ended(0.9), ended(math.nan), TrialState.FAIL, None, {}),
-    "inf": (ended(math.inf), ended(0.9), TrialState.FAIL, None, {}),
-    "minus inf, stopped": ({SCORE: -math.inf, STEP: 10}, ended(0.9), TrialState.FAIL, None, {}),
-    "diverged": (ended(0.9), {REASON_KEY: "diverged at step 3", STEP: 3}, TrialState.FAIL, None, {}),
-    "failed and stopped": ({SCORE: 0.2, STEP: 20}, None, TrialState.FAIL, None, {}),
-    "no evaluation": (ended(0.9), {}, TrialState.FAIL, None, {}),
-}
-
-
-@pytest.mark.parametrize("case", MAPPED)
-def test_what_the_study_is_told(case: str, tmp_path: Path) -> None:
-    first, second, state, value, intermediate = MAPPED[case]
-    spec = make_spec(tmp_path, search={"configurations": 0})
-    searcher = searcher_in(tmp_path, spec, mirror=True)
-    for trial_id, result in (("a", first), ("b", second)):
-        searcher.suggest(trial_id)
-        assert study_in(tmp_path).trials[0].state == TrialState.RUNNING
-        searcher.on_trial_complete(trial_id, result, error=result is None)
-    told = study_in(tmp_path).trials[0]
-    assert told.state == state
-    assert told.value == (None if value is None else pytest.approx(value))
-    assert told.intermediate_values == pytest.approx(intermediate)
-    assert "nan" not in (tmp_path / "events.jsonl").read_text().lower().replace("is nan", "")
-    found = outcome(searcher.configurations[0], spec.seeds)
-    assert found.state == state.name
 
 
 def test_reasons_of_failure_are_kept(tmp_path: Path) -> None:
@@ -263,17 +74,6 @@ def test_failures_do_not_end_the_sweep(tmp_path: Path) -> None:
     drain(searcher, result=lambda s: ended(math.nan) if s["configuration"] == 2 else ended(score_of(s)))
     states = [outcome(c, spec.seeds).state for c in searcher.configurations]
     assert states == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
-
-
-@pytest.mark.parametrize(("mode", "winner"), [("max", 1), ("min", 0)])
-def test_best(mode: str, winner: int, tmp_path: Path) -> None:
-    spec = make_spec(tmp_path, objective={"mode": mode}, search={"configurations": 0})
-    searcher = searcher_in(tmp_path, spec, mirror=True)
-    drain(searcher)
-    found = best(searcher.configurations, spec.seeds, mode)
-    assert found is not None and found.number == winner
-    assert study_in(tmp_path).best_trial.number == winner
-    assert best([], spec.seeds, mode) is None
 
 
 def test_an_interrupted_or_halted_trial_keeps_its_place(tmp_path: Path) -> None:
@@ -378,81 +178,20 @@ def test_damaged_line_is_named(tmp_path: Path) -> None:
         searcher_in(tmp_path, spec)
 
 
-def test_study_file_is_what_the_ledger_says(tmp_path: Path) -> None:
-    spec = make_spec(
-        tmp_path,
-        parameters=parameters(algorithm__ar_alpha={"uniform": [0.1, 0.5]}),
-        baselines=[{ALPHA: 0.0, "lopti": False}, {ALPHA: 0.2, "lopti": True, ETA: 0.5}],
-    )
-
-    def result(suggestion: dict[str, Any]) -> dict[str, Any]:
-        stopped = suggestion["trial"] == "c003-s1"
-        return {SCORE: score_of(suggestion), STEP: 20 if stopped else 60, FINISHED_KEY: not stopped}
-
-    searcher = searcher_in(tmp_path, spec, mirror=True)
-    drain(searcher, result=result)
-    in_place = study_in(tmp_path).trials
-    searcher.close()
-    (tmp_path / "study.db").unlink()
-    searcher_in(tmp_path, spec, mirror=True).close()
-    rebuilt = study_in(tmp_path).trials
-
-    assert [trial.number for trial in in_place] == [0, 1, 2, 3, 4]
-    assert in_place[3].state == TrialState.PRUNED
-    for trial, again, configuration in zip(in_place, rebuilt, searcher.configurations, strict=True):
-        assert trial.state == again.state and trial.values == again.values
-        assert trial.params == again.params and trial.user_attrs == again.user_attrs
-        assert trial.intermediate_values == again.intermediate_values
-        assert trial.user_attrs["configuration"] == configuration.resolved
-        assert trial.user_attrs["origin"] == configuration.origin
-        inside = {k: v for k, v in configuration.parameters.items() if configuration.number or k != ALPHA}
-        assert trial.params == inside
-    # The baseline at alpha 0 lies outside of the range: its score is shown, and no sampler learns from it.
-    assert in_place[0].value == pytest.approx(1 - 0.3 - 0.005)
-
-
-def test_baseline_outside_of_the_range_does_not_spoil_the_sampler(tmp_path: Path) -> None:
-    for sampler in ("tpe", "gp", "nsga2"):
-        folder = tmp_path / sampler
-        folder.mkdir()
-        spec = make_spec(
-            folder,
-            parameters={**NUMERIC, ALPHA: {"uniform": [0.1, 0.5]}},
-            baselines=[{ALPHA: 0.0, "lopti": False}, {ALPHA: 0.2, "lopti": False}],
-            search={"sampler": sampler, "configurations": 8, "startup": 2},
-            seeds=[0],
-        )
-        points = [s["parameters"] for s in drain(searcher_in(folder, spec))]
-        assert points[0][ALPHA] == 0.0
-        assert all(0.1 <= point[ALPHA] <= 0.5 for point in points[1:])
-
-
-def test_a_reader_that_locks_the_study_does_not_stop_the_sweep(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path, search={"configurations": 0}, seeds=[0])
-    searcher = searcher_in(tmp_path, spec, mirror=True)
-    searcher.suggest("a")
-    reader = sqlite3.connect(tmp_path / "study.db", isolation_level=None)
-    reader.execute("BEGIN EXCLUSIVE")
-    searcher.on_trial_complete("a", ended(0.5))
-    reader.close()
-    assert study_in(tmp_path).trials[0].value == 0.5
-
-
-@pytest.mark.parametrize("lost", ["events.jsonl", "study.db"])
-def test_lost_file_ends_the_sweep_and_is_not_made_anew(lost: str, tmp_path: Path) -> None:
+def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "kk"
     folder.mkdir()
     searcher = searcher_in(folder, make_spec(tmp_path), mirror=True)
     searcher.suggest("a")
-    (folder / lost).rename(tmp_path / "moved")
-    with pytest.raises(StorageError, match=lost.replace(".", r"\.")):
+    (folder / "events.jsonl").rename(tmp_path / "moved")
+    with pytest.raises(StorageError, match=r"events\.jsonl"):
         searcher.on_trial_complete("a", ended(0.5))
     # Tune swallows what `on_trial_complete` raises, so the searcher says it again.
     with pytest.raises(StorageError):
         searcher.on_trial_result("b", {})
     with pytest.raises(StorageError):
         searcher.suggest("c")
-    assert not (folder / lost).exists()
+    assert not (folder / "events.jsonl").exists()
 
 
 def test_full_disk_names_the_space_and_leaves_no_half_line(

@@ -250,6 +250,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "random",
     ),
     "cmaes": ({"search": {"sampler": "cmaes", "configurations": 1}}, "search.sampler", "nsga2"),
+    "cmaes's reason": (
+        {"search": {"sampler": "cmaes", "configurations": 1}},
+        "search.sampler: CMA-ES needs hundreds of configurations",
+        "valid: gp, nsga2, tpe",
+    ),
     "nothing to search": ({"parameters": {}, "baselines": []}, "nothing to search", "add a parameter"),
     "nothing to run": (
         {"baselines": [], "search": {"configurations": 0}},

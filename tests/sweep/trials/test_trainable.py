@@ -16,9 +16,9 @@ from ray.tune.schedulers import TrialScheduler
 from ray.util import placement_group, remove_placement_group
 
 from sweep.record.folder import SweepFolder
-from sweep.runner import make_scheduler
 from sweep.space.file import load_space
 from sweep.space.spec import EVALUATION, SCORE
+from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, windowed
 from sweep.trials.worker import (
     Assignment,

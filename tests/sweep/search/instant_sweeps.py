@@ -1,0 +1,64 @@
+"""Searchers driven without Ray: trials that end at once with a score computed from their parameters."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from sweep.search.searcher import ConfigurationSearcher
+from sweep.space.spec import FINISHED_KEY, SCORE, STEP, SweepSpec
+
+ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
+NUMERIC = {
+    ALPHA: {"uniform": [0.0, 0.5]},
+    "optim.lr": {"loguniform": [1e-6, 1e-3]},
+    "rollout.group_size": {"int": [4, 16, 4]},
+    "algorithm.name": {"choice": ["grpo", "reinforce_plus_plus"]},
+    "lopti": {"choice": [False, True]},
+    ETA: {"uniform": [0.2, 0.9], "when": {"lopti": True}, "else": 0.0},
+}
+GRID = {
+    ALPHA: {"quniform": [0.0, 0.4, 0.1]},
+    "lopti": {"choice": [False, True]},
+    ETA: {"choice": [0.3, 0.5], "when": {"lopti": True}, "else": 0.0},
+}
+
+
+def ended(score: float, **more: Any) -> dict[str, Any]:
+    return {SCORE: score, STEP: 60, FINISHED_KEY: True, **more}
+
+
+def score_of(suggestion: dict[str, Any]) -> float:
+    """Best at alpha 0.3; a little worse with a larger seed."""
+    return 1 - abs(float(suggestion["parameters"][ALPHA]) - 0.3) - 0.01 * int(suggestion["seed"])
+
+
+def searcher_in(folder: Path, spec: SweepSpec, *, mirror: bool = False) -> ConfigurationSearcher:
+    return ConfigurationSearcher(spec, folder / "events.jsonl", folder / "study.db" if mirror else None)
+
+
+def drain(
+    searcher: ConfigurationSearcher,
+    parallel: int = 2,
+    result: Callable[[dict[str, Any]], dict[str, Any]] = lambda suggestion: ended(score_of(suggestion)),
+) -> list[dict[str, Any]]:
+    """Run a sweep of instant trials, `parallel` at a time, the oldest ending first."""
+    running: list[tuple[str, dict[str, Any]]] = []
+    seen: list[dict[str, Any]] = []
+    for number in itertools.count():
+        suggestion = searcher.suggest(f"{id(searcher)}-{number}")
+        if suggestion == searcher.FINISHED and not running:
+            return seen
+        if suggestion != searcher.FINISHED:
+            running.append((f"{id(searcher)}-{number}", suggestion))
+            seen.append(suggestion)
+        if suggestion == searcher.FINISHED or len(running) == parallel:
+            trial_id, oldest = running.pop(0)
+            searcher.on_trial_complete(trial_id, result(oldest))
+    raise AssertionError
+
+
+def study_in(folder: Path, name: str = "kk") -> optuna.Study:
+    return optuna.load_study(study_name=name, storage=f"sqlite:///{folder / 'study.db'}")

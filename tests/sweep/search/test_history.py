@@ -1,0 +1,78 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.search.history import TrialKey, best, outcome, replay
+from tests.sweep.search.instant_sweeps import ALPHA, drain, searcher_in, study_in
+from tests.sweep.spaces import make_spec
+
+
+@pytest.mark.parametrize(("mode", "winner"), [("max", 1), ("min", 0)])
+def test_best(mode: str, winner: int, tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, objective={"mode": mode}, search={"configurations": 0})
+    searcher = searcher_in(tmp_path, spec, mirror=True)
+    drain(searcher)
+    found = best(searcher.configurations, spec.seeds, mode)
+    assert found is not None and found.number == winner
+    assert study_in(tmp_path).best_trial.number == winner
+    assert best([], spec.seeds, mode) is None
+
+
+def configuration(number: int) -> dict[str, Any]:
+    return {
+        "event": "configuration",
+        "configuration": number,
+        "origin": "search",
+        "parameters": {ALPHA: 0.1 * number},
+        "resolved": {ALPHA: 0.1 * number},
+        "fingerprint": str(number),
+        "attributes": {},
+        "time": 1.0,
+    }
+
+
+def result(number: int, seed: int, state: str, score: float | None, step: int = 60) -> dict[str, Any]:
+    ending = {"state": state, "score": score, "step": step, "reason": "", "time": 2.0 + seed}
+    return {"event": "result", "configuration": number, "seed": seed, **ending}
+
+
+def test_a_configuration_is_running_until_all_seeds_have_ended() -> None:
+    (one,) = replay([configuration(0), result(0, 1, "COMPLETE", 0.5)])
+    assert outcome(one, [0, 1]).state == "RUNNING"
+    found = outcome(one, [1])
+    assert (found.state, found.score, found.step, found.time) == ("COMPLETE", 0.5, 60, 3.0)
+
+
+def test_the_score_is_the_mean_and_a_stopped_seed_counts_with_its_earliest_step() -> None:
+    records = [configuration(0), result(0, 0, "COMPLETE", 0.5), result(0, 1, "PRUNED", 0.2, step=20)]
+    found = outcome(replay(records)[0], [0, 1])
+    assert (found.state, found.score, found.step) == ("PRUNED", pytest.approx(0.35), 20)
+
+
+def test_one_failed_seed_fails_the_configuration() -> None:
+    records = [configuration(0), result(0, 0, "COMPLETE", 0.9), result(0, 1, "FAIL", None)]
+    found = outcome(replay(records)[0], [0, 1])
+    assert (found.state, found.score) == ("FAIL", None)
+
+
+def test_the_first_result_of_a_trial_stands_and_other_events_are_passed_over() -> None:
+    records = [
+        configuration(0),
+        {"event": "trial", "configuration": 0, "seed": 0, "trial_id": "x"},
+        result(0, 0, "COMPLETE", 0.5),
+        result(0, 0, "COMPLETE", 0.9),
+    ]
+    assert replay(records)[0].results[0].score == 0.5
+
+
+def test_the_earlier_of_equal_configurations_wins_and_stopped_ones_do_not() -> None:
+    scores = [("COMPLETE", 0.5), ("COMPLETE", 0.7), ("COMPLETE", 0.7), ("PRUNED", 0.9)]
+    records = [configuration(number) for number in range(4)]
+    records += [result(number, 0, state, score) for number, (state, score) in enumerate(scores)]
+    winner = best(replay(records), [0], "max")
+    assert winner is not None and winner.number == 1
+
+
+def test_the_name_of_a_trial_sorts_by_configuration() -> None:
+    assert TrialKey(7, 12).name == "c007-s12"

@@ -1,0 +1,108 @@
+"""Every sampler: what it is told of the history, and what it proposes."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.space.spec import SweepSpec
+from tests.sweep.search.instant_sweeps import (
+    ALPHA,
+    ETA,
+    GRID,
+    NUMERIC,
+    drain,
+    ended,
+    score_of,
+    searcher_in,
+)
+from tests.sweep.spaces import make_spec
+
+SAMPLERS = ("tpe", "random", "grid", "gp", "nsga2")
+
+
+def space_for(sampler: str, tmp_path: Path, **search: Any) -> SweepSpec:
+    return make_spec(
+        tmp_path,
+        parameters=GRID if sampler == "grid" else NUMERIC,
+        baselines=[],
+        search={"sampler": sampler, "configurations": 8, "seed": 5, "startup": 3, **search},
+        seeds=[0],
+    )
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+class TestEverySampler:
+    def test_values_in_range_and_conditions_respected(self, sampler: str, tmp_path: Path) -> None:
+        spec = space_for(sampler, tmp_path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no sampler may clutter the table
+            searcher = searcher_in(tmp_path, spec)
+            suggestions = drain(searcher)
+        assert len(suggestions) == 8
+        assert len({c.fingerprint for c in searcher.configurations}) == 8
+        for suggestion in suggestions:
+            point = suggestion["parameters"]
+            assert searcher.space.contains(point)
+            assert (ETA in point) == point["lopti"]
+            assert suggestion["overrides"][ETA] == (point[ETA] if point["lopti"] else 0.0)
+            assert set(suggestion["overrides"]) == {*searcher.space.trainer_keys, "seed"}
+
+    def test_same_seed_same_configurations(self, sampler: str, tmp_path: Path) -> None:
+        runs = []
+        for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+            folder = tmp_path / name
+            folder.mkdir()
+            suggestions = drain(searcher_in(folder, space_for(sampler, folder, seed=seed)))
+            runs.append([s["parameters"] for s in suggestions])
+        assert runs[0] == runs[1]
+        assert runs[0] != runs[2]
+
+    def test_a_new_driver_proposes_what_the_old_one_would_have(self, sampler: str, tmp_path: Path) -> None:
+        spec = space_for(sampler, tmp_path)
+        (tmp_path / "whole").mkdir()
+        whole = [s["parameters"] for s in drain(searcher_in(tmp_path / "whole", spec), parallel=1)]
+        parts = []
+        for number in range(8):  # a driver that dies after every trial
+            searcher = searcher_in(tmp_path, spec)
+            suggestion = searcher.suggest(str(number))
+            searcher.on_trial_complete(str(number), ended(score_of(suggestion)))
+            parts.append(suggestion["parameters"])
+        assert parts == whole
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "nsga2"])
+def test_sampler_learns(sampler: str, tmp_path: Path) -> None:
+    spec = space_for(sampler, tmp_path, configurations=40, startup=8)
+    alphas = [s["parameters"][ALPHA] for s in drain(searcher_in(tmp_path, spec), parallel=1)]
+    distances = [abs(alpha - 0.3) for alpha in alphas]
+    assert sum(distances[-15:]) / 15 < sum(distances[:8]) / 8
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_small_space_is_searched_without_repeats_and_ends(sampler: str, tmp_path: Path) -> None:
+    spec = make_spec(
+        tmp_path,
+        parameters=GRID,
+        baselines=[],
+        search={"sampler": sampler, "configurations": 50, "startup": 3},
+        seeds=[0],
+    )
+    assert len(drain(searcher_in(tmp_path, spec))) == 15
+
+
+def test_baseline_outside_of_the_range_does_not_spoil_the_sampler(tmp_path: Path) -> None:
+    for sampler in ("tpe", "gp", "nsga2"):
+        folder = tmp_path / sampler
+        folder.mkdir()
+        spec = make_spec(
+            folder,
+            parameters={**NUMERIC, ALPHA: {"uniform": [0.1, 0.5]}},
+            baselines=[{ALPHA: 0.0, "lopti": False}, {ALPHA: 0.2, "lopti": False}],
+            search={"sampler": sampler, "configurations": 8, "startup": 2},
+            seeds=[0],
+        )
+        points = [s["parameters"] for s in drain(searcher_in(folder, spec))]
+        assert points[0][ALPHA] == 0.0
+        assert all(0.1 <= point[ALPHA] <= 0.5 for point in points[1:])
