@@ -8,7 +8,6 @@ trials without a result; each continues from its own newest checkpoint.
 import contextlib
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +42,7 @@ from sweep.views.progress import Reporter, SweepCallback
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 from trainer.files import write_atomically
+from trainer.scratch import scratch_folder
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 
 logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def _search(session: Session) -> None:
         with (
             orderly_signals(session.control, session.reporter.line),
             _states_in_mlflow(spec, folder, session.parent) as changed,
-            tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch,
+            scratch_folder("tune") as scratch,
         ):
             callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
             session.control.attach(searcher.halt, callback.running)
@@ -179,7 +179,7 @@ def _search(session: Session) -> None:
         searcher.close()
 
 
-def _tuner(session: Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: str) -> tune.Tuner:
+def _tuner(session: Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path) -> tune.Tuner:
     spec, plan = session.spec, session.trial_plan
     return tune.Tuner(
         tune.with_resources(bind(plan), plan.placement()),
@@ -193,7 +193,7 @@ def _tuner(session: Session, searcher: ConfigurationSearcher, callback: SweepCal
         run_config=tune.RunConfig(
             name=session.folder.name,
             # Nothing of it is needed once Tune has ended: a restart is built from the ledger.
-            storage_path=scratch,
+            storage_path=str(scratch),
             failure_config=tune.FailureConfig(max_failures=spec.limits.max_failures),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             callbacks=[callback],

@@ -21,7 +21,7 @@ from trainer.config.schema import (
     save_config,
     value_of,
 )
-from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError
+from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError, printable
 
 # What may differ between a run and its resumption without making it another run.
 _RESUMABLE = (
@@ -271,12 +271,13 @@ def _metrics(arguments: argparse.Namespace) -> int:
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
         table.add_column(column, overflow="fold", no_wrap=column == "key" or column == "name")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*(Text(printable(str(value))) for value in row.values()))
     console = Console()
     if not console.is_terminal:
         console.width = 100

@@ -8,6 +8,11 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
+def printable(text: str) -> str:
+    """The text with control characters as escapes: what a model wrote must not command a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 class UserError(Exception):
     """A problem the user can solve, printed as three lines and turned into an exit code.
 
@@ -31,7 +36,7 @@ class UserError(Exception):
             lines.append(f"where: {self.where}")
         if self.hint:
             lines.append(f"next:  {self.hint}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 class ConfigError(UserError):

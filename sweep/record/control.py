@@ -85,7 +85,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 
 
 def orderly_signals(control: StopControl, say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """First SIGINT or SIGTERM: stop at the next training step. Second: KeyboardInterrupt at once.
+    """First SIGINT, SIGTERM or SIGHUP: stop at the next training step. Second: KeyboardInterrupt at once.
 
     The first is answered with the command to go on: where the signal reaches Ray's processes too (the end of a
     batch job), Ray takes this process along before the sweep's last line.

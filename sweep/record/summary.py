@@ -12,6 +12,7 @@ from sweep.search.history import Configuration, Result, TrialKey, best, outcome,
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import ObjectiveSpec, SweepSpec
+from trainer.errors import printable
 from trainer.files import read_json_lines
 
 MAX_COUNTED = 1000  # points of a finite space that are compared one by one
@@ -137,13 +138,13 @@ def failure_reason(result: Result, run_dir: Path) -> str:
     """Why a trial failed: what its result says, else the last error of its ranks."""
     if result.state != "FAIL":
         return ""
-    return failure_note(run_dir) or result.reason
+    return failure_note(run_dir) or printable(result.reason)
 
 
 def failure_note(run_dir: Path) -> str:
     """The last thing that went wrong in a trial; empty if nothing did since it was last started."""
     note = run_dir / FAILURE_FILE
-    return note.read_text(encoding="utf-8").strip() if note.exists() else ""
+    return printable(note.read_text(encoding="utf-8").strip()) if note.exists() else ""
 
 
 def last_step(run_dir: Path) -> int:

@@ -8,13 +8,13 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweep.space.spec import ResourcesSpec
 from trainer.errors import ConfigError, MissingError
+from trainer.scratch import scratch_folder
 
 OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
 
@@ -158,8 +158,8 @@ def cluster_nodes(address: str) -> list[Node]:
     Raises:
         MissingError: no cluster at that address.
     """
-    with tempfile.TemporaryDirectory(prefix="loptune-") as folder:
-        nodes = start_ray(address, None, Path(folder) / "ray.log")
+    with scratch_folder("nodes") as folder:
+        nodes = start_ray(address, None, folder / "ray.log")
     import ray
 
     ray.shutdown()

@@ -187,7 +187,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         periods: list[Period] = group.call(
             "run_period",
             timeout=self.plan.stall_timeout_s,
-            last_progress=lambda: metrics_file.stat().st_mtime if metrics_file.exists() else 0.0,
+            progress=lambda: metrics_file.stat().st_size if metrics_file.exists() else 0,
         )
         steps = {period.step for period in periods}
         if len(steps) > 1:

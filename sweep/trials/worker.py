@@ -226,7 +226,7 @@ class WorkerGroup:
         method: str,
         *arguments: Any,
         timeout: float = START_TIMEOUT_S,
-        last_progress: Callable[[], float] = lambda: 0.0,
+        progress: Callable[[], object] = lambda: None,
     ) -> list[Any]:
         """Call a method on every rank and return the answers in rank order.
 
@@ -234,23 +234,21 @@ class WorkerGroup:
             method: name of a method of ``RankWorker``.
             arguments: passed to every rank.
             timeout: seconds without an answer and without progress after which the group counts as hung.
-            last_progress: time (``time.time()``) at which the trial was last seen to move.
+            progress: gives a value that changes whenever the trial moves.
 
         Raises:
             WorkerLostError: a rank died or hung; the other ranks may still be waiting for it.
             Exception: what the method raised on a rank, as it was raised.
         """
-        return self._gather(
-            [getattr(rank, method).remote(*arguments) for rank in self._ranks], timeout, last_progress
-        )
+        return self._gather([getattr(rank, method).remote(*arguments) for rank in self._ranks], timeout, progress)
 
     def _gather(
         self,
         futures: Sequence[ray.ObjectRef],
         timeout: float = START_TIMEOUT_S,
-        last_progress: Callable[[], float] = lambda: 0.0,
+        progress: Callable[[], object] = lambda: None,
     ) -> list[Any]:
-        started = time.time()
+        seen, moved = progress(), time.monotonic()  # not the wall clock, which may jump
         pending = list(futures)
         while pending:
             # One at a time: a dead rank must surface although the others wait for it in a collective.
@@ -263,7 +261,9 @@ class WorkerGroup:
                 except Exception:
                     self._blame_a_dead_rank(futures, pending)
                     raise
-            idle = time.time() - max(started, last_progress())
+            if (now := progress()) != seen:
+                seen, moved = now, time.monotonic()
+            idle = time.monotonic() - moved
             if not ready and idle > timeout:
                 hung = [futures.index(future) for future in pending]
                 raise WorkerLostError(f"rank {_join(hung)} did not answer for {idle:.0f} s")

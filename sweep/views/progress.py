@@ -19,6 +19,7 @@ from sweep.record.folder import SweepFolder
 from sweep.record.summary import failure_note, last_step
 from sweep.record.table import TrialRow, duration, number, parameter_text, trial_table
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
+from trainer.errors import printable
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """Print a line (above the live table)."""
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(printable(text)), soft_wrap=True)
 
     def event(self, trial: str, text: str, *, lasting: bool = False) -> None:
         """Something happened to a trial; the live table shows it already unless it must not pass by unseen."""

@@ -1,6 +1,8 @@
-"""Ctrl-C once: stop at the next step boundary. Twice: stop at once."""
+"""Ctrl-C, or a closed terminal, once: stop at the next step boundary. Twice: stop at once."""
 
+import os
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -8,7 +10,7 @@ from types import FrameType
 
 
 def graceful_stop(request_stop: Callable[[], None], announce: bool = True) -> AbstractContextManager[None]:
-    """Call ``request_stop`` on the first SIGINT or SIGTERM, and say so; the second raises KeyboardInterrupt."""
+    """Call ``request_stop`` on the first signal of `on_interrupt`; the second raises KeyboardInterrupt."""
     seen = 0
 
     def handle(received: signal.Signals) -> None:
@@ -25,14 +27,28 @@ def graceful_stop(request_stop: Callable[[], None], announce: bool = True) -> Ab
 
 @contextmanager
 def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call ``handle`` on every SIGINT and SIGTERM inside the block."""
+    """Call ``handle`` on every SIGINT, SIGTERM and SIGHUP inside the block; `nohup` keeps a SIGHUP away."""
 
     def receive(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _let_go_of_terminal()
         handle(signal.Signals(number))
 
-    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    before = {number: signal.signal(number, receive) for number in signals}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _let_go_of_terminal() -> None:
+    """Send standard output and error nowhere where their terminal has closed: writing to it would raise."""
+    for descriptor in (1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)

@@ -8,6 +8,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+from trainer.errors import printable
 from trainer.evaluation.estimators import bootstrap_interval, pass_at_k
 from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
 from trainer.types import Rollout
@@ -93,7 +94,7 @@ def print_rows(rows: Sequence[EvaluationRow], completions_per_problem: int) -> N
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        part = "all" if row.by == "all" else f"{row.by} {row.value or 'none'}"
+        part = "all" if row.by == "all" else printable(f"{row.by} {row.value or 'none'}")
         cells = [str(row.problems), f"{row.accuracy:.3f}", f"{row.low:.3f} .. {row.high:.3f}"]
         cells += [f"{row.pass_at_k:.3f}"] if several else []
         cells += [f"{row.completion_length:.1f}"]

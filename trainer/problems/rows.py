@@ -160,8 +160,23 @@ def _objects(texts: Sequence[tuple[int, str]], path: Path, whole: bool) -> Itera
         except json.JSONDecodeError as error:
             line = number + error.lineno - 1
             raise ConfigError(f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line") from error
-        for item in parsed if whole else [parsed]:
-            yield _as_row(item, f"{path}, line {number}")
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"cannot read the JSON: {first_line(error)}", f"{path}, line {number}", "mend the line"
+            ) from error
+        for index, item in enumerate(parsed if whole else [parsed], start=1):
+            where = f"{path}, row {index}" if whole else f"{path}, line {number}"
+            _check_characters(item, where)
+            yield _as_row(item, where)
+
+
+def _check_characters(item: Any, where: str) -> None:
+    """Refuse halves of surrogate pairs, which JSON can write and neither a tokenizer nor a file can take."""
+    try:
+        json.dumps(item, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise ConfigError(f"{half} is half of a surrogate pair, no character", where, "mend the text") from None
 
 
 def _as_row(item: Any, where: str) -> Mapping[str, Any]:

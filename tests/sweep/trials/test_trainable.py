@@ -200,3 +200,27 @@ def test_one_rank_that_fails_ends_the_call_although_the_other_waits(
     while any(psutil.pid_exists(pid) for pid in workers.pids):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_jump_of_the_clock_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's clock is set ten hours on while a rank works; then the trial stops moving in earnest."""
+    group = object.__new__(WorkerGroup)
+    clock = iter(range(0, 10**9, 36_000))
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    waits: list[float] = []
+
+    def wait(pending: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
+        waits.append(time.monotonic())
+        time.sleep(0.02)
+        return ([], pending) if len(waits) < 10 else (pending, [])
+
+    monkeypatch.setattr("sweep.trials.worker.ray.wait", wait)
+    monkeypatch.setattr("sweep.trials.worker._result", lambda future, rank: future)
+    assert group._gather(["answer"], timeout=5.0) == ["answer"]
+
+    waits.clear()
+    with pytest.raises(WorkerLostError, match="rank 0 did not answer"):
+        group._gather(["answer"], timeout=0.05)
+    waits.clear()
+    steps = iter(range(100))
+    assert group._gather(["answer"], timeout=0.15, progress=lambda: next(steps)) == ["answer"]

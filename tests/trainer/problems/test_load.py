@@ -14,6 +14,7 @@ from trainer.config.schema import DataConfig, DatasetConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.policy.tiny_teacher import build_tokenizer
 from trainer.problems.load import ProblemSampler, encode_prompt, load_problems
+from trainer.problems.rows import read_rows
 from trainer.problems.tasks.knights_knaves import NAMES, generate
 from trainer.types import Problem
 
@@ -404,3 +405,25 @@ def test_sampler_refuses_another_dataset_and_none():
         ProblemSampler(some_problems(9), seed=0, shuffle=True).load_state_dict(sampler.state_dict())
     with pytest.raises(ValueError, match="no problems"):
         ProblemSampler([], seed=0, shuffle=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where", "what"),
+    [
+        (
+            "a.jsonl",
+            '{"prompt": "ok", "answer": "1"}\n{"prompt": "\\ud83d", "answer": "1"}\n',
+            "line 2",
+            r"\ud83d is half",
+        ),
+        ("a.json", '[{"prompt": "ok"}, {"a": {"b": ["\\udc00"]}}]', "row 2", r"\udc00 is half"),
+        ("a.jsonl", "[" * 100_000, "line 1", "cannot read the JSON"),
+        ("a.jsonl", '{"answer": ' + "9" * 5000 + "}", "line 1", "cannot read the JSON"),
+    ],
+)
+def test_json_that_no_tokenizer_can_take_is_refused_with_its_place(tmp_path, name, text, where, what):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        read_rows(DatasetConfig(source=str(tmp_path / name)))
+    assert what in refused.value.what
+    assert refused.value.where == f"{tmp_path / name}, {where}"
