@@ -102,7 +102,6 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
     seconds = []
     for _ in range(arguments.steps + 1):
         metrics = trainer.training_step()
-        trainer.step += 1
         seconds.append(metrics["time/step"])
         phases = {k.removeprefix("time/"): round(v, 2) for k, v in metrics.items() if k.startswith("time/")}
         print(f"  loptune {phases} length {metrics['rollout/completion_length']:.0f}", file=sys.stderr)

@@ -29,18 +29,17 @@ from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError,
 
 if TYPE_CHECKING:
     from sweep.runner import Options
-    from sweep.trials.worker import TrainerFactory
 
 
-def main(argv: Sequence[str] | None = None, factory: "TrainerFactory | None" = None) -> int:
+def main(argv: Sequence[str] | None = None, options: "Options | None" = None) -> int:
     """Entry point; returns the exit code.
 
     Args:
         argv: arguments; those of the process if None.
-        factory: builds a trial's trainer; the real one if None.
+        options: how sweeps run, apart from what the arguments say; as usual if None.
     """
     arguments = parse_arguments(_parser(), argv)
-    arguments.factory = factory
+    arguments.options = options
     try:
         code: int = arguments.command(arguments)
         return code
@@ -200,9 +199,8 @@ def _extend(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace) -> "Options":
     from sweep.runner import Options
-    from sweep.trials.worker import build_trainer
 
-    return Options(arguments.address, arguments.cpus, arguments.factory or build_trainer)
+    return replace(arguments.options or Options(), address=arguments.address, cpus=arguments.cpus)
 
 
 def _prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:

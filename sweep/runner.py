@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,7 @@ class Options:
     address: str | None = None  # of a Ray cluster; None starts Ray here
     cpus: int | None = None  # CPUs of this machine to use; all if None
     factory: TrainerFactory = build_trainer
+    check: Callable[[SweepSpec], None] = check_training  # what the factory needs, before Ray starts
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,7 @@ def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
 def _check(spec: SweepSpec, options: Options) -> None:
     if options.address is None:
         check_fit(spec.resources, [local_node(options.cpus)])
-    if options.factory is build_trainer:
-        check_training(spec)
+    options.check(spec)
 
 
 def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:

@@ -203,9 +203,9 @@ def _has_history(run_dir: Path) -> bool:
 
 
 def _train(config: TrainConfig, name: str, arguments: argparse.Namespace) -> int:
-    from trainer.commands.run import run_training  # torch and transformers take seconds to import
+    from trainer.commands.run import report_outcome, run_training  # torch takes seconds to import
 
-    return run_training(config, name, arguments.runs_dir, resume=arguments.resume)
+    return report_outcome(run_training(config, name, arguments.runs_dir, resume=arguments.resume))
 
 
 def _rank() -> int:

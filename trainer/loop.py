@@ -1,15 +1,11 @@
 """The training loop."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, build_batch, plan_update_batches
@@ -28,6 +24,7 @@ from trainer.checkpoint import (
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError, DivergedError
 from trainer.evaluation.evaluate import completion_rows, evaluate
+from trainer.evaluation.history import best_evaluation, final_metrics
 from trainer.metrics.bands import band_metrics, change_metrics
 from trainer.metrics.step import (
     batch_metrics,
@@ -37,19 +34,15 @@ from trainer.metrics.step import (
     update_metrics,
 )
 from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
-from trainer.policy.load import frozen_copy, load_policy, load_tokenizer
-from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
+from trainer.policy.load import load_tokenizer
 from trainer.problems.load import ProblemSampler, load_problems
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, sampling_params
 from trainer.tracking.tracker import NullTracker, Tracker
-from trainer.types import RunContext, TrainBatch
-
-logger = logging.getLogger(__name__)
-
-FINAL_WINDOW = 3  # evaluations whose mean is a run's final accuracy, as in arXiv:2505.12929
+from trainer.types import RolloutGroup, RunContext, TrainBatch
 
 
 class ProgressReport(Protocol):
@@ -86,12 +79,10 @@ class Trainer:
         self.parallel = parallel or make_parallel(config)
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
-        self.stop_requested = False  # set on any rank, at any time
         self.stopping = False  # what all ranks agreed on at the last step boundary
+        self._stop_requested = False  # on this rank
         _check_divisible(config, self.parallel.world_size)
 
-        torch.manual_seed(config.seed)
-        self.device = self.parallel.device
         self.tokenizer = load_tokenizer(config.model)
         self.problems = load_problems(config.data.train, config.data, self.tokenizer)
         self.evaluation_sets = {
@@ -99,30 +90,16 @@ class Trainer:
             for name, dataset in config.evaluation.sets.items()
         }
         self.sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle)
-        compute_dtype: torch.dtype = getattr(torch, config.model.dtype)
-        self.stored_dtype = self.parallel.stored_dtype(compute_dtype)
-        self.causal_lm = load_policy(config.model, self.device, self.stored_dtype)
-        self.reference = self._frozen_reference() if config.algorithm.kl_coef > 0 else None
-        # Adam's fused kernel does the same arithmetic in one pass over the parameters.
-        optimizer = torch.optim.AdamW(
-            self.causal_lm.parameters(),
-            lr=config.optim.lr,
-            betas=config.optim.betas,
-            eps=config.optim.eps,
-            weight_decay=config.optim.weight_decay,
-            fused=True,
-        )
-        policy = self.logprob_model(self.causal_lm)
-        self.packs_rows = policy.packs_rows
-        self.policy, self.optimizer = self.parallel.prepare(policy, optimizer)
+        self.models = load_models(config, self.parallel)
         self.updater = Updater(
-            self.policy, self.optimizer, config.algorithm, config.optim.max_grad_norm, self.parallel
+            self.models.policy,
+            self.models.optimizer,
+            config.algorithm,
+            config.optim.max_grad_norm,
+            self.parallel,
         )
-        whole_weights = partial(self.parallel.full_parameters, self.policy)
-        with whole_weights():
-            check_logits(self.causal_lm)
-        self.engine = build_engine(config, self.causal_lm, self.tokenizer, whole_weights)
-        self.engine.sync_weights(self.causal_lm)
+        self.engine = build_engine(config, self.models.causal_lm, self.tokenizer, self.models.whole_weights)
+        self.engine.sync_weights(self.models.causal_lm)
         self.rewards = build_rewards(config.reward)
 
     @property
@@ -136,13 +113,12 @@ class Trainer:
         """Whether all steps are trained and the last one evaluated."""
         return self.step >= self.total_steps and self._evaluated(self.step)
 
-    @property
-    def best(self) -> tuple[int, float] | None:
-        """Step and accuracy of the best evaluation (the earliest of equals)."""
-        return max(self.evaluations, key=lambda evaluation: evaluation[1], default=None)
+    def request_stop(self) -> None:
+        """Stop at the next step boundary; may be called at any time, on any rank."""
+        self._stop_requested = True
 
     def train(self) -> None:
-        """Train to the end, or to the next step boundary after ``stop_requested``."""
+        """Train to the end, or to the next step boundary after `request_stop`."""
         self._agree_to_stop()
         while not self.done and not self.stopping:
             self.run_period()
@@ -155,7 +131,6 @@ class Trainer:
         """
         while not self._evaluation_due() and not self._agree_to_stop():
             metrics = self.training_step()
-            self.step += 1
             self.tracker.log(metrics, self.step)
             if self.progress is not None:
                 self.progress.step(self.step, metrics)
@@ -163,19 +138,16 @@ class Trainer:
         if self.step > 0 and (self._agree_to_stop() or self._checkpoint_due()):
             self.save_checkpoint()
         if self.done:
-            self.tracker.summarize(self._final_metrics())
+            self.tracker.summarize(final_metrics(self.evaluations))
         return {**metrics, "step": float(self.step)}
 
     def training_step(self) -> dict[str, float]:
-        """One step of Algorithm 1: roll out, score, estimate advantages, update. Returns its metrics."""
+        """One step of Algorithm 1, counted by ``step``. Returns its metrics."""
         config, algorithm, parallel = self.config, self.config.algorithm, self.parallel
         stopwatch = Stopwatch()
         with stopwatch("step"):
-            # A wrapped policy may not run other forwards between one with gradient and its backward.
-            wrapped = not isinstance(self.policy, LogprobModel)
-            batch, plan, metrics = self.collect_batch(
-                stopwatch, 0 if wrapped else config.optim.kept_forward_tokens
-            )
+            groups, metrics = self.collect_groups(stopwatch)
+            batch, plan = self.score_groups(groups, stopwatch, keep_forwards=True)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = reweight_advantages(batch, algorithm)
 
@@ -191,8 +163,9 @@ class Trainer:
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, statistics, plan)
             with stopwatch("sync"):
-                self.engine.sync_weights(self.causal_lm)
+                self.engine.sync_weights(self.models.causal_lm)
                 self.engine.wake()
+        self.step += 1
         return (
             metrics
             | batch_metrics(batch, algorithm, parallel)
@@ -200,19 +173,8 @@ class Trainer:
             | time_metrics(stopwatch, batch, parallel)
         )
 
-    def collect_batch(
-        self, stopwatch: Stopwatch, kept_tokens: int = 0
-    ) -> tuple[TrainBatch, list[UpdateBatch], dict[str, float]]:
-        """Roll out and score the next problems.
-
-        Args:
-            stopwatch: takes the time of the phases.
-            kept_tokens: tokens whose forwards are kept for the first update batch.
-
-        Returns:
-            The batch with log-probabilities but without advantages, its update batches, and the metrics of the
-            rollouts.
-        """
+    def collect_groups(self, stopwatch: Stopwatch) -> tuple[list[RolloutGroup], dict[str, float]]:
+        """Rollouts of this rank's share of the next problems, and the metrics of all ranks."""
         config, parallel = self.config, self.parallel
         problems = self.sampler.next(config.rollout.prompts_per_step)
         seeds = range(config.rollout.group_size)
@@ -228,20 +190,33 @@ class Trainer:
         )
         if not math.isfinite(metrics["rollout/reward"]):
             raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
+        return groups, metrics
 
+    def score_groups(
+        self, groups: Sequence[RolloutGroup], stopwatch: Stopwatch, keep_forwards: bool = False
+    ) -> tuple[TrainBatch, list[UpdateBatch]]:
+        """The batch of some groups with log-probabilities, but without advantages, and its update batches.
+
+        Args:
+            groups: of this rank.
+            stopwatch: takes the time of the phases.
+            keep_forwards: for the first update batch, which the policy must then be updated on.
+        """
+        optim = self.config.optim
+        # A wrapped policy may not run other forwards between one with gradient and its backward.
+        keep_forwards = keep_forwards and not self.models.is_wrapped
         self.engine.sleep()
-        batch = build_batch(groups, self.tokenizer.pad_token_id, self.device)
+        batch = build_batch(groups, self.tokenizer.pad_token_id, self.parallel.device)
         plan = plan_update_batches(
             batch,
-            config.optim.update_batch_size // parallel.world_size,
-            config.optim.tokens_per_microbatch,
-            parallel.gather,
-            self.packs_rows,
-            kept_tokens,
+            optim.update_batch_size // self.parallel.world_size,
+            optim.tokens_per_microbatch,
+            self.parallel.gather,
+            self.models.packs_rows,
+            optim.kept_forward_tokens if keep_forwards else 0,
         )
         with stopwatch("logprobs"):
-            batch = attach_logprobs(batch, self.policy, self.reference, plan)
-        return batch, plan, metrics
+            return attach_logprobs(batch, self.models.policy, self.models.reference, plan), plan
 
     def save_checkpoint(self) -> Path:
         """Write ``checkpoints/step-N`` of the run folder; nothing where it is already there and intact."""
@@ -258,13 +233,13 @@ class Trainer:
             root,
             self.step,
             lambda partial: save_training_state(
-                partial, self.causal_lm, self.tokenizer, self.optimizer, state, parallel
+                partial, self.models.causal_lm, self.tokenizer, self.models.optimizer, state, parallel
             ),
             parallel,
         )
-        best = {self.best[0]} if self.best and self.config.checkpoint.keep_best else set()
+        best = best_evaluation(self.evaluations) if self.config.checkpoint.keep_best else None
         if parallel.is_main:
-            prune_checkpoints(root, self.config.checkpoint.keep_last, best, self.step)
+            prune_checkpoints(root, self.config.checkpoint.keep_last, {best[0]} if best else set(), self.step)
         return folder
 
     def resume(self) -> int:
@@ -280,11 +255,11 @@ class Trainer:
         newest = newest_checkpoint(root) if parallel.is_main else None
         name = parallel.gather([newest.name if newest else None])[0]
         if name is not None:
-            state = load_training_state(root / name, self.causal_lm, self.optimizer, parallel)
+            state = load_training_state(root / name, self.models.causal_lm, self.models.optimizer, parallel)
             self.step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
             self.sampler.load_state_dict(state["sampler"])
-            self.engine.sync_weights(self.causal_lm)
+            self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint the evaluation before the first step is done again, too.
         self.tracker.rewind(self.step if name is not None else -1)
         return self.step
@@ -296,16 +271,6 @@ class Trainer:
         self.parallel.close()
         return self.tracker.close(status)
 
-    def logprob_model(self, causal_lm: PreTrainedModel) -> LogprobModel:
-        """A causal language model as the run scores with it: at its temperature, in its dtype, in its chunks."""
-        in_float32 = self.stored_dtype == torch.float32  # then autocast computes in the model's dtype
-        return LogprobModel(
-            causal_lm,
-            self.config.rollout.temperature,
-            tokens_per_chunk(causal_lm, self.config.optim.logits_chunk_mb),
-            getattr(torch, self.config.model.dtype) if in_float32 else torch.float32,
-        )
-
     def _diagnostics(
         self, batch: TrainBatch, statistics: UpdateStatistics, plan: Sequence[UpdateBatch]
     ) -> dict[str, float]:
@@ -314,7 +279,7 @@ class Trainer:
         if config.bands:
             metrics |= band_metrics(batch, statistics, algorithm, self.parallel)
         if config.every_steps and (self.step + 1) % config.every_steps == 0:
-            new = score_batch(self.policy, batch, plan, with_entropy=False)
+            new = score_batch(self.models.policy, batch, plan, with_entropy=False)
             metrics |= change_metrics(batch, new.logprobs, self.parallel)
         return metrics
 
@@ -336,8 +301,7 @@ class Trainer:
 
     def _agree_to_stop(self) -> bool:
         """Whether a stop was requested on any rank: one that stopped alone would leave the others waiting."""
-        self.stopping = self.parallel.any(self.stop_requested)
-        self.stop_requested |= self.stopping
+        self.stopping = self.parallel.any(self._stop_requested)
         return self.stopping
 
     def _evaluation_due(self) -> bool:
@@ -352,23 +316,6 @@ class Trainer:
 
     def _checkpoint_due(self) -> bool:
         return self.step % self.config.checkpoint.every_steps == 0 or self.step >= self.total_steps
-
-    def _final_metrics(self) -> dict[str, float]:
-        last = [accuracy for _, accuracy in self.evaluations[-FINAL_WINDOW:]]
-        assert self.best is not None
-        return {
-            "best/accuracy": self.best[1],
-            "best/step": float(self.best[0]),
-            "final/accuracy": sum(last) / len(last),
-        }
-
-    def _frozen_reference(self) -> nn.Module:
-        if self.parallel.shards_parameters:  # no rank has a whole model to copy
-            torch.manual_seed(self.config.seed)
-            reference = load_policy(self.config.model, self.device, self.stored_dtype)
-        else:
-            reference = frozen_copy(self.causal_lm, getattr(torch, self.config.model.dtype))
-        return self.parallel.prepare_frozen(self.logprob_model(reference.requires_grad_(False)).eval())
 
 
 def _check_divisible(config: TrainConfig, world_size: int) -> None:

@@ -33,7 +33,10 @@ class TrainerLike(Protocol):
     """What a rank needs of a trainer; ``trainer.loop.Trainer`` is the real one."""
 
     step: int
-    stop_requested: bool  # set by anyone: run_period then ends at the next training step, with a checkpoint
+    stopping: bool  # whether a stop was requested, and all ranks know it
+
+    def request_stop(self) -> None:
+        """Make `run_period` end at the next training step, with a checkpoint."""
 
     @property
     def total_steps(self) -> int:
@@ -94,7 +97,7 @@ class StopWatcher:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A training step is done."""
         if self.trainer is not None and self._stop_file.exists():
-            self.trainer.stop_requested = True
+            self.trainer.request_stop()
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """An evaluation is done."""
@@ -173,7 +176,7 @@ class RankWorker:
         if trainer.done:  # stopped after its last step, before it could be reported
             return Period(trainer.step, trainer.total_steps, True, {})
         metrics = {name: value for name, value in trainer.run_period().items() if name != "step"}
-        interrupted = trainer.stop_requested and not metrics
+        interrupted = trainer.stopping and not metrics
         return Period(trainer.step, trainer.total_steps, trainer.done, metrics, interrupted)
 
     def save_checkpoint(self) -> str:

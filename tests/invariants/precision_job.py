@@ -48,13 +48,13 @@ def measure(model: Path, folder: Path, overrides: dict[str, Any]) -> dict[str, A
     config = small_config(model, {"model.dtype": "bfloat16", "rollout.temperature": 0.7, **overrides})
     parallel = make_parallel(config)
     trainer = Trainer(config, RunContext(folder, folder, "test", "run"), Recorder(), parallel=parallel)
-    ids = long_text(trainer.causal_lm)
-    of_policy, of_reference = (logprobs(m, ids) for m in (trainer.policy, trainer.reference))
+    ids = long_text(trainer.models.causal_lm)
+    of_policy, of_reference = (logprobs(m, ids) for m in (trainer.models.policy, trainer.models.reference))
     [[sample]] = trainer.engine.generate([ids[0].tolist()], [[1]], SAMPLING)
     sampled = torch.tensor([[*ids[0].tolist(), *sample.token_ids]])
-    again = logprobs(trainer.policy, sampled, LENGTH)
-    stored = "bfloat16" if trainer.stored_dtype == low else "float32"
-    buffers = [*trainer.causal_lm.buffers(), *trainer.reference.buffers()]
+    again = logprobs(trainer.models.policy, sampled, LENGTH)
+    stored = "bfloat16" if trainer.models.stored_dtype == low else "float32"
+    buffers = [*trainer.models.causal_lm.buffers(), *trainer.models.reference.buffers()]
     results = {
         "stored": stored,
         "buffers": sorted({str(buffer.dtype) for buffer in buffers}),

@@ -60,7 +60,7 @@ class Saboteur:
         if step == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.stop_at:
-            self.trainer.stop_requested = True
+            self.trainer.request_stop()
 
     def evaluation(self, step, metrics):
         pass

@@ -7,6 +7,7 @@ from sweep.trials.cluster import prepare_environment
 
 if __name__ == "__main__":
     prepare_environment(None)  # before the fake trainer's module imports Ray
+    from sweep.runner import Options
     from tests.sweep.fake_trainer import build
 
-    sys.exit(main(factory=build))
+    sys.exit(main(options=Options(factory=build, check=lambda spec: None)))

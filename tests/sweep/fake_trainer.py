@@ -30,7 +30,7 @@ class FakeTrainer:
         self.run_dir = assignment.run_dir
         self.log = assignment.run_dir / "fake.jsonl"
         self.progress = progress
-        self.stop_requested = False
+        self.stopping = False
         self.total_steps = config.max_steps or 8
         self.every = config.evaluation.every_steps
         self.quality = config.algorithm.ar_alpha + 0.01 * config.seed
@@ -45,9 +45,12 @@ class FakeTrainer:
     def done(self) -> bool:
         return self.step >= self.total_steps
 
+    def request_stop(self) -> None:
+        self.stopping = True
+
     def run_period(self) -> Mapping[str, float]:
         metrics: dict[str, float] = {}
-        while not metrics and not self.stop_requested:
+        while not metrics and not self.stopping:
             self._fault()
             time.sleep(self.step_s)
             self.step += 1

@@ -62,7 +62,7 @@ def build(config: TrainConfig, folder: Path) -> Trainer:
 
 
 def parameters(trainer: Trainer) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in trainer.causal_lm.parameters()]
+    return [p.detach().clone() for p in trainer.models.causal_lm.parameters()]
 
 
 def without_times(metrics: dict[str, float]) -> dict[str, float]:
@@ -113,8 +113,8 @@ def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(parameters(undisturbed), parameters(second), strict=True))
     for step in (3, 4):
         assert without_times(second.tracker.steps[step]) == without_times(undisturbed.tracker.steps[step])
-    moments = optimizer_tensors(undisturbed.causal_lm, undisturbed.optimizer)
-    resumed = optimizer_tensors(second.causal_lm, second.optimizer)
+    moments = optimizer_tensors(undisturbed.models.causal_lm, undisturbed.models.optimizer)
+    resumed = optimizer_tensors(second.models.causal_lm, second.models.optimizer)
     assert moments.keys() == resumed.keys()
     assert all(torch.equal(moments[name], resumed[name]) for name in moments)
 
@@ -147,7 +147,7 @@ def test_stop_request_ends_at_the_step_boundary_with_a_checkpoint(tiny_policy, t
     step = trainer.training_step
 
     def stopping_step():
-        trainer.stop_requested = True
+        trainer.request_stop()
         return step()
 
     trainer.training_step = stopping_step
@@ -170,7 +170,7 @@ def test_alpha_and_eta_zero_are_the_plain_algorithm(tiny_policy, tmp_path, name)
 
 def test_no_reference_is_loaded_without_a_kl_coefficient(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy, **{"algorithm.kl_coef": 0.0}), tmp_path / "r")
-    assert trainer.reference is None
+    assert trainer.models.reference is None
     assert "policy/kl" not in trainer.training_step()
     trainer.close()
 
@@ -200,17 +200,17 @@ def test_an_unknown_reward_is_refused_with_the_nearest_name(tiny_policy, tmp_pat
 def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy), tmp_path / "r")
     trainer.run_period()
-    plain = copy.deepcopy(trainer.causal_lm.state_dict())
+    plain = copy.deepcopy(trainer.models.causal_lm.state_dict())
     assert plain
-    original = trainer.optimizer.step
+    original = trainer.models.optimizer.step
 
     def poisoned(*args, **kwargs):
         result = original(*args, **kwargs)
         with torch.no_grad():
-            next(iter(trainer.causal_lm.parameters())).fill_(float("nan"))
+            next(iter(trainer.models.causal_lm.parameters())).fill_(float("nan"))
         return result
 
-    trainer.optimizer.step = poisoned
+    trainer.models.optimizer.step = poisoned
     with pytest.raises(DivergedError, match="diverged at step 1"):
         trainer.run_period()
     trainer.close("FAILED")

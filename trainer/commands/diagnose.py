@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch
@@ -30,7 +31,9 @@ from trainer.evaluation.estimators import rank_correlation
 from trainer.loop import Trainer
 from trainer.metrics.bands import BANDS, QUARTILES, RESOLUTION, band_of, quartile_of
 from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.models import logprob_model
 from trainer.parallel.ranks import Parallel
+from trainer.policy.logprobs import LogprobModel
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
@@ -145,8 +148,8 @@ def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -
     try:
         for _ in range(after_steps):
             trainer.training_step()
-            trainer.step += 1
-        batch, plan, _ = trainer.collect_batch(Stopwatch())
+        groups, _ = trainer.collect_groups(Stopwatch())
+        batch, plan = trainer.score_groups(groups, Stopwatch())
         batch = estimate_advantages(batch, plain, Parallel().sum)
         if not batch.advantages.any():
             raise ConfigError(
@@ -157,7 +160,7 @@ def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -
         place = batch.completion_mask.bool()
         logprobs = batch.old_logprobs[place]
         return Diagnosis(
-            vocabulary=trainer.causal_lm.get_output_embeddings().weight.shape[0],
+            vocabulary=trainer.models.causal_lm.get_output_embeddings().weight.shape[0],
             after_steps=after_steps,
             logprobs=logprobs.cpu(),
             quartiles=quartile_of(logprobs).cpu(),
@@ -207,9 +210,9 @@ def _after_passes(
 ) -> list[Tensor]:
     """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
     config = trainer.config
-    policy = trainer.logprob_model(copy.deepcopy(trainer.causal_lm))
+    policy = _scored(trainer, copy.deepcopy(trainer.models.causal_lm))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.optim.lr)
-    optimizer.load_state_dict(copy.deepcopy(trainer.optimizer.state_dict()))
+    optimizer.load_state_dict(copy.deepcopy(trainer.models.optimizer.state_dict()))
     for group in optimizer.param_groups:
         group["betas"] = (0.0, group["betas"][1])
     updater = Updater(policy, optimizer, config.algorithm, config.optim.max_grad_norm, Parallel())
@@ -221,6 +224,10 @@ def _after_passes(
     return after
 
 
+def _scored(trainer: Trainer, causal_lm: PreTrainedModel) -> LogprobModel:
+    return logprob_model(causal_lm, trainer.config, trainer.models.stored_dtype)
+
+
 def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor:
     """Norm of the gradient of single log-probabilities by all parameters, [N]; NaN where not measured."""
     rows, columns = batch.completion_mask.nonzero(as_tuple=True)
@@ -229,7 +236,7 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
     order = torch.randperm(len(rows), generator=generator)
     chosen = torch.cat([order[bands[order] == band][: sample // len(BANDS)] for band in range(len(BANDS))])
     norms = torch.full((len(rows),), math.nan)
-    policy = trainer.logprob_model(trainer.causal_lm)
+    policy = _scored(trainer, trainer.models.causal_lm)
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     for index in chosen.tolist():
         row, column = int(rows[index]), int(columns[index])

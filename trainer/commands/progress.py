@@ -67,6 +67,10 @@ class Progress:
             self._task = self._bar.add_task("training", total=total_steps)
             self._bar.start()
 
+    def resumed(self, name: str, step: int) -> None:
+        """Show where a run continues."""
+        self._write(f"resuming {name} at step {step} of {self._total}")
+
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a training step."""
         self._write(step_line(step, self._total, metrics))

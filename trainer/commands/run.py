@@ -1,8 +1,8 @@
 """One training run from the command line: set up, train, report how it ended."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from trainer.commands.interrupt import graceful_stop
 from trainer.commands.progress import Progress
@@ -16,12 +16,22 @@ from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext
 
 
-def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> int:
-    """Train in ``runs_dir/name`` and return the exit code.
+@dataclass(frozen=True)
+class RunOutcome:
+    """How a run ended on one rank."""
 
-    0 done, 1 diverged, 130 interrupted: the last line is then the command that resumes the run. Of several ranks
-    only the first writes and speaks.
-    """
+    context: RunContext
+    step: int
+    total_steps: int
+    done: bool
+    recorded: bool  # whether MLflow has the whole run
+    diverged: DivergedError | None
+    rank: int
+    world_size: int
+
+
+def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
+    """Train in ``runs_dir/name``. Of several ranks only the first writes and shows progress."""
     parallel = make_parallel(config)
     name = parallel.gather([name])[0]  # a name made of the time differs between ranks
     context = RunContext(
@@ -31,59 +41,85 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         run_name=name,
         tags={"loptune.run": name, **config.tracking.tags},
     )
-    if parallel.is_main and not config.tracking.offline:
-        prepare_store(tracking_uri(config.tracking, runs_dir))
-    tracker = Tracker(config, context) if parallel.is_main else NullTracker()
-    try:
-        trainer = Trainer(config, context, tracker, parallel=parallel)
-    except BaseException:
-        tracker.close("FAILED")
-        raise
+    trainer = _build(config, context, parallel)
     progress = Progress(trainer.total_steps) if parallel.is_main else None
     trainer.progress = progress
-    status, diverged, at_once = "FAILED", False, False
+    status, diverged, mid_step = "FAILED", None, False
     try:
         if resume:
             step = trainer.resume()
-            _say(parallel, f"resuming {name} at step {step} of {trainer.total_steps}")
-        with graceful_stop(lambda: setattr(trainer, "stop_requested", True), announce=parallel.is_main):
+            if progress is not None:
+                progress.resumed(name, step)
+        with graceful_stop(trainer.request_stop, announce=parallel.is_main):
             trainer.train()
         status = "FINISHED" if trainer.done else "KILLED"
     except DivergedError as error:
-        lines = (
-            f"error: {error}",
-            f"where: {context.run_dir}",
-            "next:  lower optim.lr, or raise algorithm.kl_coef",
-        )
-        _say(parallel, *lines, file=sys.stderr)
-        diverged = True
+        diverged = error
     except KeyboardInterrupt:
-        status, at_once = "KILLED", True
+        status, mid_step = "KILLED", True
     finally:
         if progress is not None:
             progress.close()
         recorded = trainer.close(status)
-    if not at_once:  # a rank that stops amid a step cannot take leave of the others
+    if not mid_step:  # a rank that stops in the middle of a step cannot meet the others again
         leave_ranks()
-    if diverged:
-        return 1
-    if status == "KILLED":
-        saved = context.run_dir / "config.yaml"
-        launch = f"torchrun --nproc-per-node {parallel.world_size} -m " if parallel.world_size > 1 else ""
-        resume_command = f"{launch}trainer run {saved} --name {name} --runs-dir {runs_dir} --resume"
-        _say(parallel, f"stopped at step {trainer.step} of {trainer.total_steps}; to go on:", resume_command)
-        return INTERRUPTED
-    model = context.run_dir / "checkpoints" / f"step-{trainer.step}"
-    _say(parallel, f"model:    {model}", f"metrics:  {context.run_dir / 'metrics.jsonl'}")
-    if not recorded:
+    return RunOutcome(
+        context,
+        trainer.step,
+        trainer.total_steps,
+        status == "FINISHED",
+        recorded,
+        diverged,
+        parallel.rank,
+        parallel.world_size,
+    )
+
+
+def report_outcome(outcome: RunOutcome) -> int:
+    """Print how a run ended, on the first rank, and return the exit code.
+
+    0 done, 1 diverged, 130 interrupted: the last line is then the command that resumes the run.
+
+    Raises:
+        StorageError: the run is done, but MLflow does not have all of it.
+    """
+    run_dir, name = outcome.context.run_dir, outcome.context.run_name
+    if outcome.diverged is not None:
+        lines = [
+            f"error: {outcome.diverged}",
+            f"where: {run_dir}",
+            "next:  lower optim.lr, or raise algorithm.kl_coef",
+        ]
+        code, stream = 1, sys.stderr
+    elif not outcome.done:
+        launch = f"torchrun --nproc-per-node {outcome.world_size} -m " if outcome.world_size > 1 else ""
+        lines = [
+            f"stopped at step {outcome.step} of {outcome.total_steps}; to go on:",
+            f"{launch}trainer run {run_dir / 'config.yaml'} --name {name}"
+            f" --runs-dir {outcome.context.runs_dir} --resume",
+        ]
+        code, stream = INTERRUPTED, sys.stdout
+    else:
+        model = run_dir / "checkpoints" / f"step-{outcome.step}"
+        lines = [f"model:    {model}", f"metrics:  {run_dir / 'metrics.jsonl'}"]
+        code, stream = 0, sys.stdout
+    if outcome.rank == 0:
+        print("\n".join(lines), file=stream, flush=True)
+    if outcome.done and not outcome.recorded:
         raise StorageError(
             "MLflow did not take the whole history; it is safe in the run folder",
-            str(context.run_dir),
-            f"trainer upload {context.run_dir}",
+            str(run_dir),
+            f"trainer upload {run_dir}",
         )
-    return 0
+    return code
 
 
-def _say(parallel: Parallel, *lines: str, file: TextIO | None = None) -> None:
-    if parallel.is_main:
-        print("\n".join(lines), file=file, flush=True)
+def _build(config: TrainConfig, context: RunContext, parallel: Parallel) -> Trainer:
+    if parallel.is_main and not config.tracking.offline:
+        prepare_store(tracking_uri(config.tracking, context.runs_dir))
+    tracker = Tracker(config, context) if parallel.is_main else NullTracker()
+    try:
+        return Trainer(config, context, tracker, parallel=parallel)
+    except BaseException:
+        tracker.close("FAILED")
+        raise

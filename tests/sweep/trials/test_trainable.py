@@ -133,7 +133,7 @@ class RankTrainer:
     step = 0
     total_steps = 1
     done = False
-    stop_requested = False
+    stopping = False
 
     def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
         self.fate = assignment.runs_dir.name

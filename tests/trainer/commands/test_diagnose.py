@@ -88,11 +88,16 @@ def test_every_update_is_measured_and_the_published_strength_stands_in(found):
     assert not torch.equal(low, both) and not torch.equal(everything, reweighted)
 
 
+def next_batch(trainer):
+    groups, _ = trainer.collect_groups(Stopwatch())
+    return trainer.score_groups(groups, Stopwatch())
+
+
 def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy), tmp_path / "run")
     try:
         trainer.training_step()
-        batch, plan, _ = trainer.collect_batch(Stopwatch())
+        batch, plan = next_batch(trainer)
         kept = parameters(trainer)
         ones = torch.ones_like(batch.advantages) * batch.completion_mask
         rewarded = type(batch)(**{**vars(batch), "advantages": ones})
@@ -113,19 +118,19 @@ def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path):
 def test_parameter_norms_are_those_of_the_whole_models_gradient(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy), tmp_path / "run")
     try:
-        batch, *_ = trainer.collect_batch(Stopwatch())
+        batch, _ = next_batch(trainer)
         norms = _parameter_norms(trainer, batch, sample=10)
         measured = (~norms.isnan()).nonzero().flatten()
         assert 2 <= len(measured) <= 10
         rows, columns = batch.completion_mask.nonzero(as_tuple=True)
         for index in measured.tolist():
             row, position = rows[index], int(batch.prompt_lengths[rows[index]] + columns[index])
-            trainer.causal_lm.zero_grad()
-            logits = trainer.causal_lm(batch.input_ids[row : row + 1]).logits[0, position - 1]
+            trainer.models.causal_lm.zero_grad()
+            logits = trainer.models.causal_lm(batch.input_ids[row : row + 1]).logits[0, position - 1]
             (logits / trainer.config.rollout.temperature).log_softmax(-1)[
                 batch.input_ids[row, position]
             ].backward()
-            norm = sum(float(p.grad.square().sum()) for p in trainer.causal_lm.parameters()) ** 0.5
+            norm = sum(float(p.grad.square().sum()) for p in trainer.models.causal_lm.parameters()) ** 0.5
             assert float(norms[index]) == pytest.approx(norm, rel=1e-2, abs=1e-5)
     finally:
         trainer.close()

@@ -1,0 +1,24 @@
+"""The accuracies of one run, from evaluation to evaluation."""
+
+from collections.abc import Sequence
+
+FINAL_WINDOW = 3  # evaluations whose mean is a run's final accuracy, as in arXiv:2505.12929
+
+Evaluation = tuple[int, float]  # training step, accuracy
+
+
+def best_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation | None:
+    """The evaluation with the highest accuracy, the earliest of equals."""
+    return max(evaluations, key=lambda evaluation: evaluation[1], default=None)
+
+
+def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
+    """``best/*`` and ``final/*`` of a run with at least one evaluation."""
+    best = best_evaluation(evaluations)
+    assert best is not None
+    last = [accuracy for _, accuracy in evaluations[-FINAL_WINDOW:]]
+    return {
+        "best/accuracy": best[1],
+        "best/step": float(best[0]),
+        "final/accuracy": sum(last) / len(last),
+    }
