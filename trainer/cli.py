@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.commands.arguments import PAGES, count, parse_arguments
 from trainer.commands.run_folder import check_name, hold
@@ -22,6 +22,8 @@ from trainer.config.schema import (
     value_of,
 )
 from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError, printable
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 # What may differ between a run and its resumption without making it another run.
 _RESUMABLE = (
@@ -63,7 +65,23 @@ def _parser() -> argparse.ArgumentParser:
         prog="trainer", description="Train one policy with one update rule.", epilog=PAGES
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add_command in (
+        _add_run,
+        _add_init,
+        _add_presets,
+        _add_options,
+        _add_metrics,
+        _add_diagnose,
+        _add_evaluate,
+        _add_serve,
+        _add_analyze_language,
+        _add_upload,
+    ):
+        add_command(commands)
+    return parser
 
+
+def _add_run(commands: Commands) -> None:
     run = commands.add_parser("run", help="train; records into runs/NAME and MLflow")
     run.add_argument("spec", help="preset name or YAML file, see `trainer presets`")
     run.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3")
@@ -77,83 +95,6 @@ def _parser() -> argparse.ArgumentParser:
         "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
     )
     run.set_defaults(command=_run)
-
-    init = commands.add_parser("init", help="a folder with a run file, a reward, data and a sweep to start from")
-    init.add_argument("folder", type=Path, metavar="DIR", help="folder to make")
-    init.add_argument("--model", help="hub name or folder of the model to train")
-    init.set_defaults(command=_init)
-
-    presets = commands.add_parser("presets", help="list the presets, or print one resolved")
-    presets.add_argument("name", nargs="?", help="preset to print")
-    presets.add_argument("--json", action="store_true", help="print JSON")
-    presets.set_defaults(command=_presets)
-
-    options = commands.add_parser("options", help="every configuration key: default, allowed values, meaning")
-    options.add_argument("word", nargs="?", default="", help="only keys with this in their name")
-    options.add_argument("--json", action="store_true", help="print JSON")
-    options.set_defaults(command=_options)
-
-    metrics = commands.add_parser("metrics", help="every metric that is logged, its formula and unit")
-    metrics.add_argument("word", nargs="?", default="", help="only metrics with this in their name")
-    metrics.add_argument("--json", action="store_true", help="print JSON")
-    metrics.add_argument("--markdown", action="store_true", help="print the page docs/metrics.md")
-    metrics.set_defaults(command=_metrics)
-
-    diagnose = commands.add_parser("diagnose", help="which tokens move the policy: figures 1-3 of the paper")
-    diagnose.add_argument("spec", help="preset name or YAML file; model.name_or_path=FOLDER takes a checkpoint")
-    diagnose.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.prompts_per_step=32")
-    diagnose.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
-    diagnose.add_argument("--after-steps", type=count, default=5, help="training steps before it (default: 5)")
-    diagnose.add_argument("--sample", type=count, default=200, help="tokens with full gradients (default: 200)")
-    diagnose.set_defaults(command=_diagnose)
-
-    evaluate = commands.add_parser(
-        "evaluate", help="accuracy and pass@k of a model, by difficulty, with intervals"
-    )
-    evaluate.add_argument(
-        "model", help="hub name, model folder, checkpoint, run folder (its newest checkpoint), or tiny"
-    )
-    evaluate.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
-    evaluate.add_argument(
-        "--spec", help="preset or YAML file that says how to evaluate (default: the model's run)"
-    )
-    evaluate.add_argument(
-        "--sets", nargs="+", default=[], metavar="NAME=SOURCE", help="file, hub name, generated, or {source: ...}"
-    )
-    evaluate.add_argument("-k", "--completions", type=count, help="completions per problem")
-    evaluate.add_argument("--pass-at", type=count, metavar="K", help="k of pass@k (default: all completions)")
-    evaluate.add_argument("--temperature", type=float, help="0 is greedy")
-    evaluate.add_argument("--limit", type=count, help="only the first N problems of every set")
-    evaluate.add_argument("--json", action="store_true", help="print JSON")
-    evaluate.add_argument("--out", type=Path, help="file that gets the JSON besides runs/NAME/evaluation.json")
-    evaluate.add_argument("--name", help="name of the record (default: the model's name and the time)")
-    evaluate.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
-    evaluate.add_argument("--offline", action="store_true", help="do not contact MLflow")
-    evaluate.set_defaults(command=_evaluate)
-
-    serve = commands.add_parser("serve", help="a vLLM server for runs with rollout.vllm.mode=server")
-    serve.add_argument("spec", help="preset name or YAML file of the runs it shall serve")
-    serve.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2")
-    serve.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; whoever reaches it can replace the weights"
-    )
-    serve.add_argument("--port", type=count, default=8000, help="default: 8000")
-    serve.add_argument(
-        "--gpu-memory-utilization", type=float, default=0.9, help="share of the GPU's memory (default: 0.9)"
-    )
-    serve.set_defaults(command=_serve)
-
-    language = commands.add_parser("analyze-language", help="kinds of words against reward: figure 5 of the paper")
-    language.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder or completions.jsonl")
-    language.add_argument("--step", type=int, help="only completions logged at this training step")
-    language.add_argument("--output", type=Path, help="folder of the JSON and CSV files (default: none written)")
-    language.add_argument("--json", action="store_true", help="print JSON")
-    language.set_defaults(command=_analyze_language)
-
-    upload = commands.add_parser("upload", help="send an offline run's history to MLflow")
-    upload.add_argument("run_dir", type=Path, help="the run's folder")
-    upload.set_defaults(command=_upload)
-    return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -222,6 +163,13 @@ def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
             )
 
 
+def _add_init(commands: Commands) -> None:
+    init = commands.add_parser("init", help="a folder with a run file, a reward, data and a sweep to start from")
+    init.add_argument("folder", type=Path, metavar="DIR", help="folder to make")
+    init.add_argument("--model", help="hub name or folder of the model to train")
+    init.set_defaults(command=_init)
+
+
 def _init(arguments: argparse.Namespace) -> int:
     from trainer.commands.init import EXAMPLE_MODEL, next_commands, write_project
 
@@ -229,6 +177,13 @@ def _init(arguments: argparse.Namespace) -> int:
         print(f"written: {path}")
     print(next_commands(arguments.folder))
     return 0
+
+
+def _add_presets(commands: Commands) -> None:
+    presets = commands.add_parser("presets", help="list the presets, or print one resolved")
+    presets.add_argument("name", nargs="?", help="preset to print")
+    presets.add_argument("--json", action="store_true", help="print JSON")
+    presets.set_defaults(command=_presets)
 
 
 def _presets(arguments: argparse.Namespace) -> int:
@@ -251,11 +206,26 @@ def _first_comment(path: Path) -> str:
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
+def _add_options(commands: Commands) -> None:
+    options = commands.add_parser("options", help="every configuration key: default, allowed values, meaning")
+    options.add_argument("word", nargs="?", default="", help="only keys with this in their name")
+    options.add_argument("--json", action="store_true", help="print JSON")
+    options.set_defaults(command=_options)
+
+
 def _options(arguments: argparse.Namespace) -> int:
     from trainer.commands.reference import print_options
 
     print_options(arguments.word, arguments.json)
     return 0
+
+
+def _add_metrics(commands: Commands) -> None:
+    metrics = commands.add_parser("metrics", help="every metric that is logged, its formula and unit")
+    metrics.add_argument("word", nargs="?", default="", help="only metrics with this in their name")
+    metrics.add_argument("--json", action="store_true", help="print JSON")
+    metrics.add_argument("--markdown", action="store_true", help="print the page docs/metrics.md")
+    metrics.set_defaults(command=_metrics)
 
 
 def _metrics(arguments: argparse.Namespace) -> int:
@@ -284,6 +254,16 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
+def _add_diagnose(commands: Commands) -> None:
+    diagnose = commands.add_parser("diagnose", help="which tokens move the policy: figures 1-3 of the paper")
+    diagnose.add_argument("spec", help="preset name or YAML file; model.name_or_path=FOLDER takes a checkpoint")
+    diagnose.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.prompts_per_step=32")
+    diagnose.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
+    diagnose.add_argument("--after-steps", type=count, default=5, help="training steps before it (default: 5)")
+    diagnose.add_argument("--sample", type=count, default=200, help="tokens with full gradients (default: 200)")
+    diagnose.set_defaults(command=_diagnose)
+
+
 def _diagnose(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.spec, arguments.overrides)
     try:
@@ -303,25 +283,73 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_evaluate(commands: Commands) -> None:
+    evaluate = commands.add_parser(
+        "evaluate", help="accuracy and pass@k of a model, by difficulty, with intervals"
+    )
+    evaluate.add_argument(
+        "model", help="hub name, model folder, checkpoint, run folder (its newest checkpoint), or tiny"
+    )
+    evaluate.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
+    evaluate.add_argument(
+        "--spec", help="preset or YAML file that says how to evaluate (default: the model's run)"
+    )
+    evaluate.add_argument(
+        "--sets",
+        dest="evaluation.sets",
+        nargs="+",
+        metavar="NAME=SOURCE",
+        help="file, hub name, generated, or {source: ...}",
+    )
+    completions = "evaluation.completions_per_problem"
+    evaluate.add_argument(
+        "-k", "--completions", dest=completions, type=count, metavar="N", help="completions per problem"
+    )
+    evaluate.add_argument(
+        "--pass-at",
+        dest="evaluation.pass_at_k",
+        type=count,
+        metavar="K",
+        help="k of pass@k (default: all completions)",
+    )
+    evaluate.add_argument(
+        "--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy"
+    )
+    evaluate.add_argument("--limit", type=count, help="only the first N problems of every set")
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    evaluate.add_argument("--out", type=Path, help="file that gets the JSON besides runs/NAME/evaluation.json")
+    evaluate.add_argument("--name", help="name of the record (default: the model's name and the time)")
+    evaluate.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    evaluate.add_argument(
+        "--offline", dest="tracking.offline", action="store_const", const=True, help="do not contact MLflow"
+    )
+    evaluate.set_defaults(command=_evaluate)
+
+
 def _evaluate(arguments: argparse.Namespace) -> int:
     from trainer.commands.evaluate import evaluation_config, find_model, record_name, run_evaluation
 
     found = find_model(arguments.model)
-    config = evaluation_config(
-        found,
-        arguments.spec,
-        arguments.overrides,
-        sets=arguments.sets,
-        completions=arguments.completions,
-        k=arguments.pass_at,
-        temperature=arguments.temperature,
-        limit=arguments.limit,
-        offline=arguments.offline,
-    )
+    flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
+    config = evaluation_config(found, arguments.spec, arguments.overrides, flags, arguments.limit)
     name = check_name(arguments.name or record_name(arguments.model))
     if (arguments.runs_dir / name).exists():
         raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
     return run_evaluation(config, found.step, name, arguments.runs_dir, arguments.out, arguments.json)
+
+
+def _add_serve(commands: Commands) -> None:
+    serve = commands.add_parser("serve", help="a vLLM server for runs with rollout.vllm.mode=server")
+    serve.add_argument("spec", help="preset name or YAML file of the runs it shall serve")
+    serve.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2")
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; whoever reaches it can replace the weights"
+    )
+    serve.add_argument("--port", type=count, default=8000, help="default: 8000")
+    serve.add_argument(
+        "--gpu-memory-utilization", type=float, default=0.9, help="share of the GPU's memory (default: 0.9)"
+    )
+    serve.set_defaults(command=_serve)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -330,6 +358,15 @@ def _serve(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.spec, arguments.overrides)
     serve(config, arguments.host, arguments.port, arguments.gpu_memory_utilization)
     raise AssertionError("unreachable: the process has become the server")
+
+
+def _add_analyze_language(commands: Commands) -> None:
+    language = commands.add_parser("analyze-language", help="kinds of words against reward: figure 5 of the paper")
+    language.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder or completions.jsonl")
+    language.add_argument("--step", type=int, help="only completions logged at this training step")
+    language.add_argument("--output", type=Path, help="folder of the JSON and CSV files (default: none written)")
+    language.add_argument("--json", action="store_true", help="print JSON")
+    language.set_defaults(command=_analyze_language)
 
 
 def _analyze_language(arguments: argparse.Namespace) -> int:
@@ -346,6 +383,12 @@ def _analyze_language(arguments: argparse.Namespace) -> int:
     for file in files:
         print(f"written:     {file}")
     return 0
+
+
+def _add_upload(commands: Commands) -> None:
+    upload = commands.add_parser("upload", help="send an offline run's history to MLflow")
+    upload.add_argument("run_dir", type=Path, help="the run's folder")
+    upload.set_defaults(command=_upload)
 
 
 def _upload(arguments: argparse.Namespace) -> int:

@@ -66,14 +66,17 @@ def evaluation_config(
     found: EvaluatedModel,
     spec: str | None,
     overrides: Sequence[str],
-    sets: Sequence[str] = (),
-    completions: int | None = None,
-    k: int | None = None,
-    temperature: float | None = None,
+    flags: Mapping[str, Any] | None = None,
     limit: int | None = None,
-    offline: bool = False,
 ) -> TrainConfig:
     """The configuration of an evaluation: that of the spec, else of the model's run, changed as asked.
+
+    Args:
+        found: the model.
+        spec: preset or file.
+        overrides: ``key=value``.
+        flags: further dotted keys; ``evaluation.sets`` are ``NAME=SOURCE``.
+        limit: most problems of a set.
 
     Raises:
         ConfigError: nothing says what to evaluate on, or several greedy completions are asked for.
@@ -96,17 +99,11 @@ def evaluation_config(
         "rollout.vllm.tensor_parallel": 1,
         "tracking.tags": {},  # those of the run would make this one of its sweep's trials
     }
-    if sets:
-        changes["evaluation.sets"] = dict(map(parse_set, sets))
-    if completions is not None:
-        changes["evaluation.completions_per_problem"] = completions
-        changes["evaluation.pass_at_k"] = None
-    if k is not None:
-        changes["evaluation.pass_at_k"] = k
-    if temperature is not None:
-        changes["evaluation.temperature"] = temperature
-    if offline:
-        changes["tracking.offline"] = True
+    if flags and "evaluation.completions_per_problem" in flags:
+        changes["evaluation.pass_at_k"] = None  # that of the run may be more than there are now
+    changes |= flags or {}
+    if flags and "evaluation.sets" in flags:
+        changes["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
     config = apply_overrides(base, changes, source="command line")
     evaluation = config.evaluation
     if evaluation.temperature == 0 and evaluation.completions_per_problem > 1:

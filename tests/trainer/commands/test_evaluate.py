@@ -12,6 +12,8 @@ from trainer.loop import Trainer
 from trainer.tracking.tracker import Tracker
 from trainer.types import RunContext
 
+COMPLETIONS = "evaluation.completions_per_problem"
+
 
 @pytest.fixture(scope="module")
 def run(tiny_policy, tmp_path_factory) -> Path:
@@ -136,7 +138,8 @@ def test_a_runs_configuration_is_changed_to_one_whole_model(run):
     config = evaluation_config(found, "kk_7b_rpp_ar", [])
     assert config.model.name_or_path == found.name_or_path
     assert (config.parallel.strategy, config.parallel.offload) == ("none", "none")
-    own = evaluation_config(found, None, ["evaluation.top_p=0.9"], completions=5, temperature=0.5, limit=4)
+    flags = {COMPLETIONS: 5, "evaluation.temperature": 0.5}
+    own = evaluation_config(found, None, ["evaluation.top_p=0.9"], flags, limit=4)
     assert own.evaluation.sets["dev"].limit == 4
     assert (own.evaluation.top_p, own.evaluation.completions_per_problem, own.evaluation.temperature) == (
         0.9,
@@ -150,11 +153,11 @@ def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
         evaluation_config(find_model("some/model"), None, [])
     assert "--spec" in caught.value.hint
     with pytest.raises(ConfigError, match="all the same"):
-        evaluation_config(find_model(str(run)), None, [], completions=4, temperature=0.0)
+        evaluation_config(find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0})
     with pytest.raises(ConfigError, match="pass@9"):
-        evaluation_config(find_model(str(run)), None, [], completions=4, k=9)
+        evaluation_config(find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.pass_at_k": 9})
     with pytest.raises(ConfigError, match="unknown key"):
-        evaluation_config(find_model(str(run)), None, [], sets=["a={sorce: x}"])
+        evaluation_config(find_model(str(run)), None, [], {"evaluation.sets": ["a={sorce: x}"]})
 
 
 @pytest.mark.parametrize("text", ["dev", "=x", "a/b=x", "a={source: x", "a={}}"])
