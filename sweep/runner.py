@@ -179,7 +179,9 @@ def _search(session: Session) -> None:
         searcher.close()
 
 
-def _tuner(session: Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path) -> tune.Tuner:
+def _tuner(
+    session: Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path
+) -> tune.Tuner:
     spec, plan = session.spec, session.trial_plan
     return tune.Tuner(
         tune.with_resources(bind(plan), plan.placement()),

