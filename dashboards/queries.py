@@ -74,6 +74,7 @@ class Sweep:
     gpus_per_trial: float = 0
     cpus_per_trial: float = 1
     fixed: Mapping[str, str] = field(default_factory=dict)  # parameters that all trials share
+    adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
     confirmation: "Sweep | None" = None  # the finalists on fresh seeds, under their numbers in this sweep
 
     @property
@@ -180,6 +181,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any) -> Sweep:
         searched,
         latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]),
         planned=_planned(parent),
+        adaptive=parent.data.tags.get("loptune.adaptive") == "true",
         gpus_per_trial=float(params.get("gpus_per_trial", 0)),
         cpus_per_trial=float(params.get("cpus_per_trial", 1)),
         fixed=_fixed([run.data.params for run in children], searched),

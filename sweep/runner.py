@@ -220,7 +220,11 @@ def _open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
     uri = tracking_uri(tracking, folder.runs_dir)
     prepare_store(uri)
     # A tag, not a parameter: `sweep extend` changes it.
-    tags = {**tracking.tags, "loptune.planned_trials": str(planned_trials(spec))}
+    tags = {
+        **tracking.tags,
+        "loptune.planned_trials": str(planned_trials(spec)),
+        "loptune.adaptive": str(spec.adaptive).lower(),
+    }
     parent = open_parent_run(uri, _experiment(spec), folder.name, tags, _parent_params(spec))
     parent.log_artifact(folder.space)
     parent.reconcile(trial_outcomes(spec, folder))

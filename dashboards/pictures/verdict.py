@@ -7,9 +7,11 @@ import pandas as pd
 
 from dashboards.pictures.theme import number, rows, signed
 from dashboards.queries import Sweep
-from dashboards.statistics.seed_noise import Verdict
-from dashboards.statistics.seed_noise import verdict as test
+from dashboards.statistics.seed_noise import Noise, seed_noise
+from dashboards.statistics.verdict import Verdict
+from dashboards.statistics.verdict import verdict as test
 
+MAX_NAMED = 4  # configurations listed in a sentence
 SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing
 _WORDS = {
     "COMPLETE": "complete",
@@ -34,7 +36,7 @@ def verdict(sweep: Sweep) -> list[str]:
         )
         step = "Next: run the plain baseline on the same seeds."
         return [first, *_confirmed(sweep), *_cost(sweep), step, _counts(sweep)]
-    found = test(_scores(judged), base, sweep.objective.mode)
+    found = test(seed_scores(sweep), base, sweep.objective.mode, adaptive=sweep.adaptive)
     lines = [_finding(sweep, judged, found), _noise(found), *_confirmed(sweep)]
     return [line for line in [*lines, *_cost(sweep), _next_step(sweep, found), _counts(sweep)] if line]
 
@@ -67,11 +69,24 @@ def plain_baseline(trials: pd.DataFrame) -> str | None:
     return None if plain.empty else str(plain.label.iloc[0])
 
 
-def _scores(trials: pd.DataFrame) -> dict[str, dict[Any, float]]:
-    return {
+def seed_scores(sweep: Sweep) -> dict[str, dict[Any, float]]:
+    """Label -> seed -> score of the comparable configurations; NaN where a seed of theirs failed."""
+    judged = comparable(sweep)
+    scores = {
         str(label): dict(zip(own.seed, own.score, strict=True))
-        for label, own in trials.groupby("label", sort=False)
+        for label, own in judged.groupby("label", sort=False)
     }
+    labels = dict(zip(judged.configuration, judged.label, strict=True))
+    for row in rows(sweep.trials[(sweep.trials.state == "FAIL") & sweep.trials.configuration.isin(labels)]):
+        scores[str(labels[row.configuration])][row.seed] = math.nan
+    return scores
+
+
+def known_noise(sweep: Sweep) -> Noise:
+    """The noise between seeds that the unbroken configurations of a sweep show."""
+    return seed_noise(
+        {name: row for name, row in seed_scores(sweep).items() if not any(map(math.isnan, row.values()))}
+    )
 
 
 def _finding(sweep: Sweep, judged: pd.DataFrame, found: Verdict) -> str:
@@ -81,13 +96,15 @@ def _finding(sweep: Sweep, judged: pd.DataFrame, found: Verdict) -> str:
         return f"Only the plain baseline {found.baseline} has a score: {metric} {mean}."
     difference = f"{signed(found.difference)}{{}}{_matched(found.seeds)}"
     if found.interval is not None:
-        difference += f", 95 % interval {signed(found.interval[0])} to {signed(found.interval[1])}"
+        difference += f", 90 % interval {signed(found.interval[0])} to {signed(found.interval[1])}"
     if found.winner == found.baseline:
         return (
             f"Best: the plain baseline {found.baseline} itself, with {metric} {mean}; the nearest is {found.best} "
             f"({difference.format('')})."
         )
     judgement = "more than seed noise" if found.evidence else "not shown to be more than seed noise"
+    if found.candidate and not found.evidence:
+        judgement = "a candidate, because the search itself followed these seeds; only fresh ones give evidence"
     against = f" against the plain baseline {found.baseline} ({number(means[found.baseline])})"
     return f"Best: {found.best} with {metric} {mean}, {difference.format(against)}: {judgement}."
 
@@ -99,10 +116,10 @@ def _noise(found: Verdict) -> str:
             return found.reason
         return f"{found.reason} The smallest difference that could be found is unknown without a second seed."
     return (
-        f"p = {max(found.p_value, 1e-4):.2g}, corrected for having picked the best of {found.comparisons}. Scores "
-        f"of one configuration differ between seeds by a standard deviation of {number(found.deviation, 2)}; "
-        f"{found.seeds} seeds find a true difference of {number(found.minimum_detectable_effect, 2)} "
-        "8 times in 10."
+        f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for having picked the best of "
+        f"{found.comparisons}. Scores of one configuration differ between seeds by a standard deviation of "
+        f"{number(found.deviation, 2)}; {found.seeds} seeds find a true gain of "
+        f"{number(found.minimum_detectable_effect, 2)} 8 times in 10."
     )
 
 
@@ -114,7 +131,7 @@ def _confirmed(sweep: Sweep) -> list[str]:
     base = plain_baseline(judged)
     if base is None or judged.label.nunique() < 2:
         return [f"Confirmation on fresh seeds: {sweep.confirmation.progress}."]
-    found = test(_scores(judged), base, sweep.objective.mode)
+    found = test(seed_scores(sweep.confirmation), base, sweep.objective.mode, known=known_noise(sweep))
     return [f"On fresh seeds: {found.finding} {found.reason} Next: {found.next_step}"]
 
 
@@ -132,12 +149,12 @@ def _next_step(sweep: Sweep, found: Verdict) -> str:
     seeds, configurations = found.confirmation_seeds, 2
     if sweep.confirmation is not None:
         return ""  # what fresh seeds said stands above; the search's own numbers say no more
-    if found.best == found.baseline or (found.seeds >= 2 and seeds is None and not found.evidence):
+    if found.best == found.baseline or (found.seeds >= 2 and seeds is None and not found.candidate):
         return f"Next: {found.next_step}"
     if found.winner == found.baseline and found.interval is not None:
         return f"Next: {found.next_step}"
     step = found.next_step
-    if found.evidence:
+    if found.candidate:
         seeds = max(SEEDS_TO_TELL, seeds or 0)
     elif seeds is None:
         seeds = SEEDS_TO_TELL
@@ -154,10 +171,17 @@ def _counts(sweep: Sweep) -> str:
         return "The sweep has no trials yet."
     states = sweep.trials.state.value_counts()
     counts = ", ".join(f"{count} {_WORDS.get(str(state), str(state))}" for state, count in states.items())
+    silent = [name for name, row in seed_scores(sweep).items() if any(map(math.isnan, row.values()))]
     left_out = sweep.complete().configuration.nunique() - comparable(sweep).configuration.nunique()
     text = f"{len(sweep.trials)} trials: {counts}; only those that ran to their end are compared."
     if left_out:
         text += f" {left_out} configurations are left out because the scheduler stopped some of their seeds."
+    if silent:
+        more = f" and {len(silent) - MAX_NAMED} more" if silent[MAX_NAMED:] else ""
+        text += (
+            f" {len(silent)} configurations make no claim, because a seed of theirs failed and the seeds that are "
+            f"left are the luckier ones: {', '.join(silent[:MAX_NAMED])}{more}."
+        )
     return text
 
 

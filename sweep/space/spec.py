@@ -184,6 +184,12 @@ class SweepSpec(Section):
         return self.trainer.config
 
     @property
+    def adaptive(self) -> bool:
+        """Whether scores decide what is tried, or how long: seeds that steer a search are no evidence."""
+        proposes = self.search.sampler not in ("random", "grid") and self.search.configurations != 0
+        return proposes or self.scheduler != SchedulerSpec()
+
+    @property
     def evaluations(self) -> int | None:
         """Evaluations of a trial after its first step; None where the data or a parameter decides."""
         steps, every = self.base.max_steps, self.base.evaluation.every_steps

@@ -1,0 +1,60 @@
+"""The noise of a difference where the assumption of equal noise may not hold. Works on many sweeps at once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dashboards.statistics.dunnett import critical_value
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+NOISIER = 0.1  # level of the F test after which a baseline counts as noisier than the others
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Estimated variances, each [N] for N sweeps of one layout."""
+
+    pooled: Vector  # of one score, all configurations together
+    freedom: int
+    own: Vector  # of the best configuration's differences to the baseline, seed by seed
+    base: Vector | None = None  # of one score of the baseline; None where there are too few others to tell
+    base_freedom: int = 0
+    others: Vector | None = None  # of one score of the other configurations
+    others_freedom: int = 0
+
+
+def difference_noise(found: Variances, comparisons: int) -> tuple[Vector, Integers]:
+    """Standard deviation of the best difference on one seed and its degrees of freedom, each [N].
+
+    Twice the pooled variance, but
+
+    - at least the variance of the best configuration's own differences: it may be noisier than the others;
+    - at least the baseline's variance and that of the others: the baseline may be. Where an F test at level
+      ``NOISIER`` finds it noisier, or two seeds allow no test, that sum counts with Welch's degrees of freedom
+      if it gives the wider interval.
+    """
+    deviation = np.sqrt(np.maximum(2 * found.pooled, found.own))
+    freedom = np.full(len(deviation), found.freedom, dtype=np.int64)
+    if found.base is None or found.others is None:
+        return deviation, freedom
+    between = np.sqrt(found.base + found.others)
+    base_part, others_part = found.base**2 / found.base_freedom, found.others**2 / found.others_freedom
+    with np.errstate(divide="ignore", invalid="ignore"):
+        welch = np.clip(np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, found.freedom)
+        ratio = np.nan_to_num(found.base / found.others, nan=1.0)
+    fewer = np.floor(welch).astype(np.int64)
+    if found.base_freedom > 1:
+        noisier = stats.f.sf(ratio, found.base_freedom, found.others_freedom) < NOISIER
+        fewer = np.where(noisier, fewer, found.freedom)
+    wider = critical_values(comparisons, fewer) * between > critical_values(comparisons, freedom) * deviation
+    return np.where(wider, between, deviation), np.where(wider, fewer, freedom)
+
+
+def critical_values(comparisons: int, freedom: Integers) -> Vector:
+    """Dunnett's critical value for each of several degrees of freedom."""
+    distinct, places = np.unique(freedom, return_inverse=True)
+    return np.array([critical_value(comparisons, int(one)) for one in distinct])[places]

@@ -1,0 +1,141 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dashboards.statistics.power import minimum_detectable_effect, seeds_for
+from dashboards.statistics.seed_noise import Noise
+from dashboards.statistics.verdict import verdict
+
+HAND = {
+    "base": {0: 1.0, 1: 2.0, 2: 3.0},
+    "a": {0: 2.0, 1: 3.0, 2: 5.0},
+    "b": {0: 1.0, 1: 3.0, 2: 3.0},
+}
+
+
+def synthetic_sweep(generator, configurations, seeds, effect, noise):
+    """Scores of a sweep with a common effect of the seed; one configuration is better by ``effect``."""
+    scores = 0.7 + 0.02 * generator.standard_normal(seeds) + noise(generator, (configurations, seeds))
+    scores[generator.integers(1, configurations)] += effect
+    return {f"c{i}": dict(enumerate(row.tolist())) for i, row in enumerate(scores)}
+
+
+def normal(generator, shape):
+    return 0.01 * generator.standard_normal(shape)
+
+
+def test_verdict_by_hand():
+    found = verdict(HAND, "base")
+    assert (found.best, found.winner, found.comparisons, found.seeds) == ("a", "a", 2, 3)
+    assert found.difference == pytest.approx(4 / 3)
+    # The pooled variance of a difference, 2 * 10/36, exceeds the own one of (1, 1, 2), 1/3.
+    error = math.sqrt(2 * 10 / 36 / 3)
+    critical = 2.610
+    # There the bivariate t with correlation 1/2 and 4 degrees of freedom holds 95 %.
+    assert stats.multivariate_t([0, 0], [[1, 0.5], [0.5, 1]], df=4).cdf([critical] * 2) == pytest.approx(
+        0.95, abs=1e-3
+    )
+    assert found.interval == pytest.approx((4 / 3 - critical * error, 4 / 3 + critical * error), abs=0.005)
+    assert found.p_value == pytest.approx(0.033, abs=0.005)
+    assert found.evidence and found.candidate
+    # Two differences are shrunk towards zero: 4/3 (1 - 2 (10/36) / 3 / (16/9)).
+    assert found.shrunken == pytest.approx(4 / 3 * (1 - 20 / 108 * 9 / 16))
+    assert found.confirmation_seeds == seeds_for(found.shrunken, math.sqrt(10 / 36), known_freedom=4)
+
+
+def test_smaller_scores_can_be_better():
+    found = verdict({name: {s: -y for s, y in row.items()} for name, row in HAND.items()}, "base", mode="min")
+    assert (found.best, found.winner) == ("a", "a")
+    assert found.difference == pytest.approx(-4 / 3)
+
+
+def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
+    found = verdict(HAND, "base", adaptive=True)
+    assert (found.evidence, found.candidate, found.winner) == (False, True, "a")
+    assert "candidates" in found.next_step and "followed these seeds" in found.reason
+
+
+def test_a_configuration_that_lost_a_seed_makes_no_claim_and_lends_no_noise():
+    broken = {**HAND, "lucky": {0: 50.0, 1: 70.0, 2: math.nan}}
+    found, without = verdict(broken, "base"), verdict(HAND, "base")
+    assert found.silent == ("lucky",)
+    assert (found.best, found.deviation, found.p_value) == (without.best, without.deviation, without.p_value)
+    alone = verdict({"base": HAND["base"], "lucky": broken["lucky"]}, "base")
+    assert not alone.evidence and "luckier seeds" in alone.reason
+
+
+def test_known_noise_is_pooled_with_the_sweeps_own():
+    found = verdict(HAND, "base", known=Noise(1.0, 6))
+    # (4 * 10/36 + 6 * 1) / 10
+    assert (found.deviation, found.freedom) == (pytest.approx(math.sqrt(0.4 * 10 / 36 + 0.6)), 10)
+
+
+def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apart():
+    differences = {f"c{i}": {0: y - 0.1, 1: y + 0.1} for i, y in enumerate([1.0, 2.0, 3.0])}
+    scores = {"base": {0: 0.0, 1: 0.0}, **differences}
+    found = verdict(scores, "base")
+    # The differences vary by 1, of which half of the squared deviation is noise; their mean is 2.
+    noise = found.deviation**2 / 2
+    assert found.shrunken == pytest.approx(2 + (1 - noise) * 1)
+
+
+def test_nothing_above_the_baseline_is_no_evidence_for_anything():
+    scores = {"base": {0: 9.0, 1: 9.2}, "a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.3}}
+    found = verdict(scores, "base")
+    assert (found.winner, found.best, found.evidence, found.seeds_needed) == ("base", "b", False, None)
+    assert found.finding.startswith("No configuration scored better than the baseline")
+    assert "Keep the baseline" in found.next_step
+
+
+def test_one_seed_is_never_evidence():
+    found = verdict({"base": {0: 0.1}, "a": {0: 0.9}, "b": {0: 0.5}}, "base")
+    assert not found.evidence
+    assert (found.best, found.p_value, found.interval, found.minimum_detectable_effect) == ("a", None, None, None)
+    assert "3 seeds" in found.next_step
+
+
+def test_scores_that_do_not_vary_are_never_evidence():
+    found = verdict({"base": {0: 0.5, 1: 0.5, 2: 0.5}, "a": {0: 0.6, 1: 0.6, 2: 0.6}}, "base")
+    assert not found.evidence and found.deviation is None
+    assert "coarse" in found.reason
+
+
+def test_without_shared_seeds_or_other_configurations_there_is_no_evidence():
+    apart = verdict({"base": {0: 0.1, 1: 0.1}, "a": {2: 0.9, 3: 0.9}}, "base")
+    assert (apart.best, apart.seeds, apart.evidence) == ("a", 0, False)
+    alone = verdict({"base": {0: 0.1}, "failed": {}}, "base")
+    assert (alone.winner, alone.evidence) == ("base", False)
+    assert alone.next_step == "Run the other configurations."
+
+
+def test_a_baseline_without_scores_is_refused():
+    with pytest.raises(ValueError, match="baseline base has no score"):
+        verdict({"base": {0: math.nan}, "a": {0: 1.0}}, "base")
+
+
+def test_a_lucky_single_seed_does_not_win_over_repeated_ones():
+    found = verdict({**HAND, "lucky": {0: 100.0}}, "base")
+    assert (found.best, found.comparisons) == ("a", 2)
+
+
+@pytest.mark.parametrize(("configurations", "seeds", "effect"), [(8, 3, 0.05), (12, 3, 0.05), (10, 5, 0.035)])
+def test_a_large_effect_is_found(configurations, seeds, effect):
+    generator = np.random.default_rng(12)
+    found = 0
+    for _ in range(100):
+        scores = synthetic_sweep(generator, configurations, seeds, effect, normal)
+        truth = max(scores, key=lambda name: sum(scores[name].values()))
+        result = verdict(scores, "c0")
+        found += result.evidence and result.best == truth
+    assert found >= 90
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("configurations", "seeds"), [(8, 2), (8, 3), (12, 5)])
+def test_the_detectable_effect_is_found_8_times_in_10(configurations, seeds):
+    effect = minimum_detectable_effect(0.01, seeds, configurations)
+    generator = np.random.default_rng(13)
+    sweeps = [synthetic_sweep(generator, configurations, seeds, effect, normal) for _ in range(1000)]
+    assert sum(verdict(sweep, "c0").evidence for sweep in sweeps) == pytest.approx(800, abs=40)
