@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Q
 
 from benchmarks.models import small_qwen2
 from trainer.policy.tiny import ensure_tiny_policy
-from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt, generate
+from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
+from trainer.problems.tasks.puzzle_generator import generate
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.transformers import TransformersEngine
 

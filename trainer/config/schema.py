@@ -67,7 +67,7 @@ class DatasetConfig(Section):
     digits: list[Annotated[int, Field(ge=1, le=3)]] = Field(
         [1], description="digits of the numbers in generated additions", min_length=1
     )
-    size: Count = Field(2000, description="number of generated problems")
+    size: Count = Field(100, description="number of generated problems, all different")
     seed: int = Field(0, description="seed of the generated problems")
     limit: Count | None = Field(None, description="use only the first N problems of the source")
     weight: Positive = Field(1.0, description="share of the mixture, relative to the other sources")
@@ -92,7 +92,9 @@ class DataConfig(Section):
     task: Literal["knights_knaves", "math", "addition", "custom"] = Field(
         "knights_knaves", description="decides default prompt, prefill and column mapping"
     )
-    train: Datasets = Field([DatasetConfig()], description="one training source, or a list of them with weights")
+    train: Datasets = Field(
+        [DatasetConfig(size=1000)], description="one training source, or a list of them with weights"
+    )
     prompt_format: Literal["auto", "raw", "chat"] = Field(
         "auto", description="raw text, chat template, or chat where the tokenizer has a template"
     )

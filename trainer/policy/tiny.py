@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from trainer.policy.cache import cache_folder, ensure_folder
 from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
-from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt, generate
+from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
+from trainer.problems.tasks.puzzle_generator import disguised, existing, generate
 
 _FINGERPRINT_EXAMPLES = 16
 _IGNORED = -100  # label of positions without a loss
@@ -74,15 +75,24 @@ def fingerprint(recipe: TinyRecipe) -> str:
 
 
 def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
-    """Pairs of prompt (prefill included) and completion (end token included)."""
+    """Pairs of prompt (prefill included) and completion (end token included).
+
+    Where fewer puzzles exist than are to be shown, they come again, with other names and in another order.
+    """
     rng = random.Random(recipe.seed)
-    return [
-        (
-            compact_prompt(puzzle) + PREFILL,
-            demonstration(puzzle, rng, recipe.value_error, recipe.verdict_error) + END,
-        )
-        for puzzle in generate("train", recipe.people, count, recipe.seed)
+    sizes = recipe.people
+    share = -(-count // len(sizes))
+    puzzles = [
+        generate("train", [people], min(share, existing("train", people) or share), recipe.seed)
+        for people in sizes
     ]
+    shown = []
+    for index in range(count):
+        of_size, turn = puzzles[index % len(sizes)], index // len(sizes)
+        puzzle = disguised(of_size[turn % len(of_size)], rng)
+        completion = demonstration(puzzle, rng, recipe.value_error, recipe.verdict_error)
+        shown.append((compact_prompt(puzzle) + PREFILL, completion + END))
+    return shown
 
 
 def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:

@@ -14,7 +14,7 @@ from trainer.config.schema import DataConfig, DatasetConfig
 from trainer.errors import ConfigError
 from trainer.problems.prompts import Question, as_question, build_prompt, check_template
 from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
-from trainer.problems.tasks import TASKS, Task, addition, knights_knaves
+from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
 from trainer.problems.tasks.knights_knaves import Puzzle, compact_prompt, puzzle_from_row
 from trainer.types import Problem
 
@@ -143,7 +143,7 @@ def _generated(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
 
 
 def _puzzles(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:
-    puzzles = knights_knaves.generate(
+    puzzles = puzzle_generator.generate(
         dataset.split,  # type: ignore[arg-type]
         dataset.people,
         dataset.size,

@@ -12,7 +12,8 @@ from rewards.knights_knaves import score
 from trainer.policy import tiny
 from trainer.policy.tiny import TinyRecipe, demonstrations, ensure_tiny_policy, fingerprint, warm_start
 from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
-from trainer.problems.tasks.knights_knaves import PREFILL, Puzzle, generate
+from trainer.problems.tasks.knights_knaves import PREFILL, Puzzle
+from trainer.problems.tasks.puzzle_generator import existing, generate
 
 SHORT = TinyRecipe(steps=30, puzzles=64)
 PARADOX = Puzzle(  # no assumption fits
@@ -58,7 +59,7 @@ def test_the_reward_accepts_what_a_careful_teacher_writes(people: int) -> None:
 
 def test_a_sloppy_teacher_is_often_wrong_but_keeps_the_form() -> None:
     rng = random.Random(0)
-    puzzles = generate("dev", [2, 3], 400, seed=0)
+    puzzles = generate("train", [2, 3], 400, seed=0)
     scores = [score(PREFILL + demonstration(p, rng, 0.12, 0.01), p.solution_text) for p in puzzles]
     assert all(s.parsed for s in scores)
     assert 0.5 < sum(s.correct for s in scores) / len(scores) < 0.8
@@ -80,6 +81,13 @@ def test_tokens_are_words_and_decoding_gives_the_text_back() -> None:
         " ;",
         "<think>",
     ]
+
+
+def test_demonstrations_beyond_the_existing_puzzles_are_disguised_ones() -> None:
+    count = 2 * (existing("train", 2) or 0)
+    shown = [prompt for prompt, _ in demonstrations(TinyRecipe(people=(2,)), count)]
+    assert len(shown) == count
+    assert len(set(shown)) > 0.95 * count
 
 
 def test_the_folder_loads_as_any_other_model(folder: Path, tmp_path: Path) -> None:

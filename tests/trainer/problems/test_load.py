@@ -15,7 +15,8 @@ from trainer.errors import ConfigError, MissingError
 from trainer.policy.tiny_teacher import build_tokenizer
 from trainer.problems.load import ProblemSampler, encode_prompt, load_problems
 from trainer.problems.rows import read_rows
-from trainer.problems.tasks.knights_knaves import NAMES, generate
+from trainer.problems.tasks.knights_knaves import NAMES
+from trainer.problems.tasks.puzzle_generator import generate
 from trainer.types import Problem
 
 KNIGHTS, MINERVA, DEEPSCALER = (str(DATA / f"{n}.parquet") for n in ("knights_knaves", "minerva", "deepscaler"))

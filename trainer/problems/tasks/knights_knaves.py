@@ -1,4 +1,4 @@
-"""Knights-and-Knaves puzzles: logic, generator and wording.
+"""Knights-and-Knaves puzzles: logic and wording.
 
 Knights always tell the truth and knaves always lie; every inhabitant makes one statement, and exactly one
 assignment of roles fits all of them. Statements are nested tuples in the form of the public dataset
@@ -14,12 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Literal
-
-from trainer.errors import ConfigError
+from typing import Any
 
 Statement = tuple[Any, ...]
-Split = Literal["train", "dev", "test"]
 
 OPERATORS = ("and", "or", "->", "<=>")
 ROLES = ("telling-truth", "lying")
@@ -63,10 +60,6 @@ _SPOKEN = (
     'In {name}\'s words: "{claim}".',
 )
 
-# Of 10 equal shares of all statement sets.
-_SPLIT_SHARES: dict[Split, range] = {"train": range(0, 8), "dev": range(8, 9), "test": range(9, 10)}
-_MAX_REPEATS = 2000
-_MAX_DRAWS = 20_000  # a few hundred are enough where there are puzzles at all
 _ROLE = re.compile(r"\bis a (?:knight|knave)\b", re.IGNORECASE)
 
 
@@ -81,7 +74,7 @@ class Puzzle:
     @cached_property
     def key(self) -> str:
         """Hash of names and statements: equal for equal puzzles, whatever their wording."""
-        return _digest((self.names, self.statements))
+        return digest((self.names, self.statements))
 
     @cached_property
     def text(self) -> str:
@@ -201,88 +194,12 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     ]
 
 
-def split_of(statements: Sequence[Statement]) -> Split:
-    """The split a set of statements belongs to: 8 tenths train, 1 dev, 1 test.
-
-    Names are left out, so that no puzzle of one split is a renamed puzzle of another.
-    """
-    share = int(_digest(tuple(statements)), 16) % 10
-    return next(split for split, shares in _SPLIT_SHARES.items() if share in shares)
-
-
-def generate(split: Split, people: Sequence[int], size: int, seed: int, depth: int = 2) -> list[Puzzle]:
-    """Different puzzles of one split, each with exactly one solution.
-
-    Args:
-        split: which part of all puzzles to draw from; the parts share no set of statements.
-        people: numbers of people (2-8), used in turn.
-        size: number of puzzles.
-        seed: equal arguments give equal puzzles.
-        depth: levels of a statement: 1 is role statements alone, 2 the public dataset's operators over role
-            statements, more nests operators in operators.
-
-    Raises:
-        ConfigError: unknown split, people outside 2-8, or more puzzles than there are.
-    """
-    if split not in _SPLIT_SHARES:
-        raise ConfigError(f"no split named {split}", "generated puzzles", "use train, dev or test")
-    if not people or not all(2 <= count <= 8 for count in people):
-        raise ConfigError(f"people must be 2 to 8, got {list(people)}", "generated puzzles", "e.g. [2, 3]")
-    rng = random.Random(f"{split} {list(people)} {depth} {seed}")
-    puzzles: dict[str, Puzzle] = {}
-    repeats = 0
-    while len(puzzles) < size:
-        puzzle = _draw(rng, split, people[len(puzzles) % len(people)], depth)
-        if puzzle is not None and puzzle.key not in puzzles:
-            puzzles[puzzle.key] = puzzle
-            continue
-        repeats += 1
-        if puzzle is None or repeats > _MAX_REPEATS + len(puzzles):
-            raise ConfigError(
-                f"too few different {split} puzzles with {list(people)} people exist for size {size}",
-                f"generated puzzles, after {len(puzzles)} of them",
-                "lower size or allow more people",
-            )
-    return list(puzzles.values())
-
-
-def _draw(rng: random.Random, split: Split, people: int, depth: int) -> Puzzle | None:
-    """A random puzzle of the split with one solution; None after too many tries without any."""
-    for _ in range(_MAX_DRAWS):
-        statements = tuple(_draw_statement(rng, person, people, depth) for person in range(people))
-        if split_of(statements) != split:
-            continue
-        solutions = solve(statements)
-        if len(solutions) == 1:
-            return Puzzle(tuple(rng.sample(NAMES, people)), statements, solutions[0])
-    return None
-
-
-def _draw_statement(rng: random.Random, speaker: int, people: int, depth: int) -> Statement:
-    """A statement as ``speaker`` may make it: the kinds are equally likely, as in the public dataset."""
-    kind = rng.choice(("role", "not", *OPERATORS)) if depth > 1 else "role"
-    if kind in OPERATORS:
-        left = right = _draw_part(rng, people, depth - 1)
-        while left == right:
-            right = _draw_part(rng, people, depth - 1)
-        return (kind, left, right)
-    # "I am a knight" says nothing and "I am a knave" is impossible: a lone role is another person's.
-    other = (speaker + rng.randrange(1, people)) % people
-    role = (rng.choice(ROLES), other)
-    return ("not", role) if kind == "not" else role
-
-
-def _draw_part(rng: random.Random, people: int, depth: int) -> Statement:
-    if depth > 1:
-        return _draw_statement(rng, rng.randrange(people), people, depth)
-    return (rng.choice(ROLES), rng.randrange(people))
-
-
 def _as_tuples(part: Any) -> Any:
     return tuple(map(_as_tuples, part)) if isinstance(part, list | tuple) else part
 
 
-def _digest(content: Any) -> str:
+def digest(content: Any) -> str:
+    """Hash of nested tuples of strings and numbers, the same in every process."""
     return hashlib.blake2b(repr(content).encode(), digest_size=8).hexdigest()
 
 

@@ -1,0 +1,199 @@
+import functools
+import itertools
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from trainer.errors import ConfigError
+from trainer.problems.tasks.knights_knaves import NAMES, OPERATORS, holds, solve
+from trainer.problems.tasks.puzzle_generator import (
+    EXISTING,
+    canonical_form,
+    disguised,
+    generate,
+    split_of,
+)
+
+SPLITS = ("train", "dev", "test")
+
+
+def renumbered(statement, numbers):
+    """A statement about person p as one about person ``numbers[p]``."""
+    if isinstance(statement[1], int):
+        return (statement[0], numbers[statement[1]])
+    return (statement[0], *(renumbered(part, numbers) for part in statement[1:]))
+
+
+def all_numberings(statements):
+    """The statements of a puzzle for every numbering of its people."""
+    people = range(len(statements))
+    return {
+        tuple(renumbered(statements[person], {who: order.index(who) for who in people}) for person in order)
+        for order in itertools.permutations(people)
+    }
+
+
+def swapped(statement):
+    kind, *parts = statement
+    return (kind, *reversed(parts)) if kind in ("and", "or", "<=>") else statement
+
+
+def least(statements):
+    return min(all_numberings(statements))
+
+
+def all_turned(statements):
+    """The statements with the operands of every set of operators exchanged."""
+    return itertools.product(*({statement, swapped(statement)} for statement in statements))
+
+
+def distinct_puzzles(people):
+    """One set of statements for each puzzle with exactly one solution: all are tried, all numberings compared."""
+    roles = [(role, person) for role in ("telling-truth", "lying") for person in range(people)]
+    compound = [(operator, *pair) for operator in OPERATORS for pair in itertools.permutations(roles, 2)]
+    said, fitting = [], []
+    assignments = list(itertools.product([False, True], repeat=people))
+    for speaker in range(people):
+        others = [role for role in roles if role[1] != speaker]
+        said.append([*others, *(("not", role) for role in others), *compound])
+        fits = [[holds(one, roles) == roles[speaker] for roles in assignments] for one in said[-1]]
+        fitting.append(np.array(fits) @ (1 << np.arange(len(assignments))))
+    count = len(said[0])
+    code = np.arange(count**people)
+    digits = [code // count**speaker % count for speaker in range(people)]
+    solutions = functools.reduce(
+        np.bitwise_and, [fits[digit] for fits, digit in zip(fitting, digits, strict=True)]
+    )
+    least = code
+    for numbers in itertools.permutations(range(people)):
+        image = np.zeros_like(code)
+        for speaker, digit in enumerate(digits):
+            listed = said[numbers[speaker]]
+            moved = np.array([listed.index(renumbered(one, numbers)) for one in said[speaker]])
+            image += moved[digit] * count ** numbers[speaker]
+        least = np.minimum(least, image)
+    kept = (solutions > 0) & (solutions & (solutions - 1) == 0) & (least == code)
+    return [
+        tuple(said[speaker][digit[one]] for speaker, digit in enumerate(digits)) for one in np.flatnonzero(kept)
+    ]
+
+
+def test_numbering_the_people_anew_gives_the_same_form_and_split():
+    for puzzle in generate("train", [2, 3, 4], 60, seed=0, depth=3):
+        numberings = all_numberings(puzzle.statements)
+        assert {canonical_form(one) for one in numberings} == {canonical_form(puzzle.statements)}
+        assert canonical_form(puzzle.statements) in numberings
+        assert {split_of(one) for one in numberings} == {"train"}
+
+
+def test_people_whom_nothing_tells_apart_have_one_form_too():
+    # Everybody speaks of the next one, or of the one before: two circles, numbered the one way or the other.
+    circle = [(("lying", (i + 1) % 4)) for i in range(4)]
+    backwards = [(("lying", (i - 1) % 4)) for i in range(4)]
+    pairs = [("lying", 1), ("lying", 0), ("lying", 3), ("lying", 2)]
+    assert canonical_form(circle) == canonical_form(backwards) != canonical_form(pairs)
+
+
+def test_the_order_of_operands_is_another_puzzle_of_the_same_split():
+    for puzzle in generate("dev", [2, 3], 60, seed=0):
+        other = tuple(map(swapped, puzzle.statements))
+        same = other in all_numberings(puzzle.statements)
+        assert (canonical_form(other) == canonical_form(puzzle.statements)) == same
+        assert canonical_form(other, ordered=False) == canonical_form(puzzle.statements, ordered=False)
+        assert split_of(other) == "dev"
+
+
+def test_the_number_of_existing_puzzles():
+    pairs = distinct_puzzles(2)
+    assert len(pairs) == len(set(map(canonical_form, pairs))) == 687
+    assert Counter(map(split_of, pairs)) == EXISTING[2]
+    assert len(distinct_puzzles(3)) == 145_054 == sum(EXISTING[3].values())
+
+
+@pytest.mark.slow
+def test_the_number_of_existing_puzzles_of_three_in_each_split():
+    assert Counter(map(split_of, distinct_puzzles(3))) == EXISTING[3]
+
+
+@pytest.mark.parametrize(("split", "count"), [("train", 550), ("dev", 76), ("test", 61)])
+def test_all_puzzles_that_exist_can_be_had_and_not_one_more(split, count):
+    puzzles = generate(split, [2], count, seed=0)
+    assert len({canonical_form(puzzle.statements) for puzzle in puzzles}) == count
+    with pytest.raises(ConfigError) as refused:
+        generate(split, [2], count + 1, seed=0)
+    assert f"{count + 1} {split} puzzles with 2 people were asked for, and only {count} exist" in str(
+        refused.value
+    )
+    assert f"size at most {count}, or more people" in str(refused.value)
+
+
+def test_the_number_asked_for_is_that_of_the_turns_of_each_size():
+    assert Counter(len(p.names) for p in generate("test", [2, 3, 3], 182, seed=0)) == {2: 61, 3: 121}
+    with pytest.raises(ConfigError, match="62 test puzzles with 2 people"):
+        generate("test", [2, 3, 3], 184, seed=0)
+
+
+def test_a_disguised_puzzle_is_the_same_under_other_names():
+    rng = random.Random(0)
+    for puzzle in generate("train", [3], 20, seed=0):
+        other = disguised(puzzle, rng)
+        assert canonical_form(other.statements) == canonical_form(puzzle.statements)
+        assert solve(other.statements) == [other.solution]
+        assert sorted(other.solution) == sorted(puzzle.solution)
+    assert len({disguised(puzzle, rng).text for _ in range(20)}) == 20
+
+
+def test_generated_puzzles_differ_and_have_one_solution():
+    puzzles = generate("train", [2, 3], 600, seed=0)
+    assert len({puzzle.key for puzzle in puzzles}) == len({puzzle.text for puzzle in puzzles}) == 600
+    assert Counter(len(puzzle.names) for puzzle in puzzles) == {2: 300, 3: 300}
+    assert all(solve(puzzle.statements) == [puzzle.solution] for puzzle in puzzles)
+    assert all(
+        set(puzzle.names) <= set(NAMES) and len(set(puzzle.names)) == len(puzzle.names) for puzzle in puzzles
+    )
+
+
+def test_all_kinds_of_statement_occur_and_none_is_deeper_than_the_published_ones():
+    kinds = Counter(s[0] for puzzle in generate("train", [4], 300, seed=0) for s in puzzle.statements)
+    assert {"not", *OPERATORS, "telling-truth", "lying"} == set(kinds)
+    for puzzle in generate("train", [3], 200, seed=0):
+        for statement in puzzle.statements:
+            assert all(part[0] in ("telling-truth", "lying") for part in statement[1:] if isinstance(part, tuple))
+
+
+def test_no_puzzle_of_one_split_is_in_another_however_its_people_are_numbered():
+    sets = {
+        split: [puzzle.statements for puzzle in generate(split, [2, 3], size, seed=0)]
+        for split, size in (("train", 1000), ("dev", 120), ("test", 120))
+    }
+    seen = {split: {least(statements) for statements in found} for split, found in sets.items()}
+    assert {split: len(found) for split, found in seen.items()} == {"train": 1000, "dev": 120, "test": 120}
+    for one, other in itertools.combinations(SPLITS, 2):
+        assert not seen[one] & seen[other]
+        # nor with "A and B" for "B and A"
+        turned = {least(turned) for statements in sets[other] for turned in all_turned(statements)}
+        assert not seen[one] & turned
+    assert all(split_of(statements) == split for split, found in sets.items() for statements in found)
+
+
+def test_equal_arguments_give_equal_puzzles_and_another_seed_others():
+    first = generate("train", [3], 50, seed=0)
+    assert generate("train", [3], 50, seed=0) == first
+    assert len({p.key for p in generate("train", [3], 50, seed=1)} & {p.key for p in first}) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("validation", [3], 1, 0), "no split named validation"),
+        (("train", [1], 1, 0), "2 to 8"),
+        (("train", [9], 1, 0), "2 to 8"),
+        (("train", [], 1, 0), "2 to 8"),
+        (("dev", [2], 10, 0, 1), "too few"),
+    ],
+)
+def test_impossible_requests_are_refused(arguments, said):
+    with pytest.raises(ConfigError, match=said):
+        generate(*arguments)
