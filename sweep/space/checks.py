@@ -34,6 +34,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     _check_scheduler(spec, document)
     _check_workers(spec, document)
     _check_servers(spec, document)
+    _check_device(spec, document)
 
 
 def _check_objective(spec: SweepSpec, document: YamlDocument) -> None:
@@ -290,6 +291,15 @@ def _check_servers(spec: SweepSpec, document: YamlDocument) -> None:
             "trials at the same time would overwrite each other's weights on the vLLM servers",
             document.where(("limits", "max_concurrent")),
             "add limits.max_concurrent=1, or trainer.rollout.vllm.mode=colocate",
+        )
+
+
+def _check_device(spec: SweepSpec, document: YamlDocument) -> None:
+    if spec.base.parallel.device == "cuda" and spec.resources.gpus_per_trial == 0:
+        raise ConfigError(
+            "the trainer's configuration is for GPUs, and a trial is given none",
+            document.where(("resources", "gpus_per_trial")),
+            "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the CPU all the same",
         )
 
 

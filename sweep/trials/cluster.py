@@ -5,8 +5,6 @@ import functools
 import logging
 import os
 import secrets
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from pathlib import Path
 
 from sweep.space.spec import ResourcesSpec
 from trainer.errors import ConfigError, MissingError
+from trainer.parallel.gpus import visible_gpus
 from trainer.scratch import scratch_folder
 
 OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
@@ -49,7 +48,7 @@ def local_node(cpus: int | None = None) -> Node:
     Args:
         cpus: the number to use instead of the one found.
     """
-    return Node(cpus or _usable_cpus(), _visible_gpus())
+    return Node(cpus or _usable_cpus(), visible_gpus())
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
@@ -201,16 +200,6 @@ def _usable_cpus() -> int:
     except (OSError, ValueError):
         pass
     return cpus
-
-
-def _visible_gpus() -> int:
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
-    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
 
 
 def _forwarded_environment() -> dict[str, str]:

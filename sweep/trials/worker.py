@@ -318,8 +318,7 @@ def rank_environments(places: Sequence[Mapping[str, Any]], threads: int) -> list
             "TOKENIZERS_PARALLELISM": "false",
         }
         gpus = [str(gpu) for other in neighbours for gpu in places[other]["gpus"]]
-        if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: a trial without GPUs uses nobody else's
         environments.append(environment)
     return environments
 

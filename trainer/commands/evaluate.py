@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainer.checkpoint import damaged_files, intact_checkpoints
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import YamlDocument, parse_value, validate
@@ -19,6 +17,7 @@ from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics
 from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
 from trainer.metrics.step import check_reward_failures
+from trainer.parallel.device import compute_dtype
 from trainer.policy.load import TINY, check_weights, load_policy, load_tokenizer
 from trainer.types import Problem, Rollout, RunContext
 
@@ -228,7 +227,9 @@ def _evaluate_sets(
 ) -> EvaluationResult:
     from trainer.rollouts.build import build_engine
 
-    model = load_policy(config.model, parallel.device, getattr(torch, config.model.dtype)).requires_grad_(False)
+    model = load_policy(
+        config.model, parallel.device, compute_dtype(config.model, parallel.device)
+    ).requires_grad_(False)
     engine = build_engine(config, model, tokenizer)
     rollouts: dict[str, list[Rollout]] = {}
     try:

@@ -10,6 +10,7 @@ from transformers import AutoConfig
 
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
+from trainer.parallel.device import compute_dtype, dtype_name, local_device
 from trainer.policy.load import model_source
 from trainer.rollouts.vllm.client import BACKENDS
 from trainer.rollouts.vllm.engine import (
@@ -27,11 +28,12 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
 
     Raises:
         ConfigError: vLLM is not installed, or a request can exceed the model's context.
-        MissingError: no such model.
+        MissingError: no such model, or no GPU where one is insisted on.
     """
     if not vllm_installed():
         raise ConfigError("vLLM is not installed", "trainer serve", INSTALL)
-    share = gpu_memory_utilization if torch.cuda.is_available() else None
+    device = local_device(config.parallel.device)
+    share = gpu_memory_utilization if device.type == "cuda" else None
     command = server_command(config, host, port, share)
     # Without it vLLM has no routes that take weights.
     os.execve(command[0], command, {**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
@@ -48,6 +50,7 @@ def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utiliza
             `rollout.vllm.gpu_memory_utilization`, made for an engine beside a trainer, is not its default.
     """
     on_gpu = gpu_memory_utilization is not None
+    dtype = compute_dtype(config.model, torch.device("cuda" if on_gpu else "cpu"))
     source, settings = model_source(config.model), config.rollout.vllm
     shape = AutoConfig.from_pretrained(
         source, revision=config.model.revision, trust_remote_code=config.model.trust_remote_code
@@ -55,7 +58,7 @@ def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utiliza
     context = context_length(config, SimpleNamespace(config=shape))
     # `vllm serve` is the same server, but needs the package's name to be vllm, which that for CPUs is not.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", source]
-    command += ["--host", host, "--port", str(port), "--dtype", config.model.dtype]
+    command += ["--host", host, "--port", str(port), "--dtype", dtype_name(dtype)]
     command += ["--max-model-len", str(context), "--tensor-parallel-size", str(settings.tensor_parallel)]
     command += ["--load-format", "dummy", "--skip-tokenizer-init", "--generation-config", "vllm"]
     command += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]

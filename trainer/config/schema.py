@@ -43,8 +43,8 @@ class ModelConfig(Section):
 
     name_or_path: str = Field("tiny", description="Hugging Face hub name or folder; `tiny` is the embedded policy")
     revision: str | None = Field(None, description="hub revision (branch, tag or commit)")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="compute dtype; master weights stay float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="compute dtype; auto: bfloat16 on a GPU, float32 on a CPU; master weights stay float32"
     )
     attn_implementation: str = Field("sdpa", description="attention kernel: sdpa, eager or flash_attention_2")
     gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass")
@@ -250,6 +250,9 @@ class ParallelConfig(Section):
     )
     offload: Literal["none", "optimizer", "parameters"] = Field(
         "none", description="deepspeed: keep the optimizer's shards, or those of the parameters too, in CPU memory"
+    )
+    device: Literal["auto", "cuda", "cpu"] = Field(
+        "auto", description="auto: a GPU where there is one; cuda: stop where there is none; cpu: leave GPUs alone"
     )
     timeout_s: Count = Field(600, description="a rank waits this long for the others before it gives up [s]")
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from trainer.config.schema import TrainConfig
+from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import DistributedParallel, reset_accelerate
 
 
@@ -33,7 +34,7 @@ class DeepSpeedParallel(DistributedParallel):
         self.shards_optimizer = self.stage > 0
         self._engines: list[Any] = []
         self._policy: Any = None
-        self._accelerator = _accelerator(zero_config(config, self.device))
+        self._accelerator = _accelerator(zero_config(config, self.device), self.device)
         assert self._accelerator.num_processes == self.world_size, "accelerate sees another number of ranks"
 
     @override
@@ -191,26 +192,27 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": False},
     }
-    if config.model.dtype == "bfloat16" and parallel.zero_stage > 0:
+    if compute_dtype(config.model, device) == torch.bfloat16 and parallel.zero_stage > 0:
         settings["bf16"] = {"enabled": True, "check_grad_overflow": True}
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
         settings["communication_data_type"] = "fp32"
     return settings
 
 
-def _accelerator(settings: dict[str, Any]) -> Any:
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     import deepspeed
     from accelerate import Accelerator
     from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
 
     # DeepSpeed calls collectives by names that torch is giving up, thousands of times.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
-    # Shared-memory reductions between CPU ranks would compile an extension for more than a minute.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if device.type == "cpu":
+        # Shared-memory reductions between ranks would compile an extension for more than a minute. To say so
+        # makes DeepSpeed try what each of its extensions needs, among it the CUDA compiler where there are GPUs.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     reset_accelerate()
     os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # what a launcher's file says about ZeRO is not asked
-    group = InitProcessGroupKwargs(backend="nccl" if torch.cuda.is_available() else "gloo")
+    group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
     return Accelerator(
         mixed_precision="no",
         deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings),

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.config.schema import OptimConfig, TrainConfig
+from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.policy.load import frozen_copy, load_policy
 from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
@@ -44,7 +45,7 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
         ConfigError: an architecture whose log-probabilities would be wrong.
     """
     torch.manual_seed(config.seed)
-    stored_dtype = parallel.stored_dtype(getattr(torch, config.model.dtype))
+    stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
     causal_lm = load_policy(config.model, parallel.device, stored_dtype)
     reference = _reference(config, causal_lm, stored_dtype, parallel) if config.algorithm.kl_coef > 0 else None
     scores = logprob_model(causal_lm, config, stored_dtype)
@@ -62,7 +63,7 @@ def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype:
         causal_lm,
         config.rollout.temperature,
         tokens_per_chunk(causal_lm, config.optim.logits_chunk_mb),
-        getattr(torch, config.model.dtype) if in_float32 else torch.float32,
+        compute_dtype(config.model, causal_lm.device) if in_float32 else torch.float32,
     )
 
 
@@ -84,6 +85,6 @@ def _reference(
         torch.manual_seed(config.seed)
         reference = load_policy(config.model, parallel.device, stored_dtype)
     else:
-        reference = frozen_copy(causal_lm, getattr(torch, config.model.dtype))
+        reference = frozen_copy(causal_lm, compute_dtype(config.model, parallel.device))
     scores = logprob_model(reference.requires_grad_(False), config, stored_dtype)
     return parallel.prepare_frozen(scores.eval())

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
+from trainer.parallel.device import local_device
 from trainer.policy.state import load_optimizer_tensors, load_weights, optimizer_tensors
 
 _ABSENT = object()
@@ -118,7 +119,7 @@ class DistributedParallel(Parallel):
     """One of several ranks with a whole copy of the model each (DistributedDataParallel)."""
 
     def __init__(self, config: TrainConfig) -> None:
-        super().__init__(local_device())
+        super().__init__(local_device(config.parallel.device))
         join_ranks(config.parallel.timeout_s, self.device)
         self.rank = torch.distributed.get_rank()
         self.world_size = torch.distributed.get_world_size()
@@ -174,13 +175,6 @@ class DistributedParallel(Parallel):
     @override
     def close(self) -> None:
         reset_accelerate()
-
-
-def local_device() -> torch.device:
-    """The GPU of this rank where there is one, else the CPU."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def join_ranks(timeout_s: float, device: torch.device) -> None:

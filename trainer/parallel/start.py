@@ -5,6 +5,7 @@ import os
 
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError, MissingError
+from trainer.parallel.device import local_device
 from trainer.parallel.ranks import DistributedParallel, Parallel
 
 
@@ -16,7 +17,7 @@ def make_parallel(config: TrainConfig) -> Parallel:
 
     Raises:
         ConfigError: several processes without a strategy, or ranks with different configurations.
-        MissingError: DeepSpeed is asked for where it is not installed.
+        MissingError: DeepSpeed is asked for where it is not installed; or as `local_device` does.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = config.parallel.strategy
@@ -36,4 +37,4 @@ def make_parallel(config: TrainConfig) -> Parallel:
         from trainer.parallel.deepspeed import DeepSpeedParallel  # takes seconds to import
 
         return DeepSpeedParallel(config)
-    return DistributedParallel(config) if world_size > 1 else Parallel()
+    return DistributedParallel(config) if world_size > 1 else Parallel(local_device(config.parallel.device))

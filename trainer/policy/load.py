@@ -1,7 +1,6 @@
 """Loading the policy: a Hugging Face causal language model and its tokenizer."""
 
 import copy
-import os
 from pathlib import Path
 
 import torch
@@ -21,8 +20,6 @@ TINY = "tiny"
 
 # Bars for shards that load in a second would stand between the lines of a run.
 disable_progress_bar()
-if not torch.cuda.is_available():
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed warns about every start without it
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from rewards.sandbox import RewardPool
 from trainer.config.schema import RewardConfig, TrainConfig
 from trainer.errors import ConfigError
+from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.policy.load import model_source
 from trainer.rollouts.engine import RolloutEngine
 from trainer.rollouts.transformers import TransformersEngine
@@ -35,19 +35,20 @@ def build_engine(
         EngineError: vLLM does not start, or a server cannot be used.
         MissingError: a server does not answer.
     """
-    wanted = config.rollout.engine
+    wanted, device = config.rollout.engine, next(model.parameters()).device
+    dtype = dtype_name(compute_dtype(config.model, device))
     if wanted != "transformers" and config.rollout.vllm.mode == "server":
         from trainer.rollouts.vllm.server import VllmServerEngine
 
-        return VllmServerEngine(config.rollout.vllm, context_length(config, model), config.model.dtype)
-    if wanted == "vllm" or (wanted == "auto" and torch.cuda.is_available() and vllm_installed()):
+        return VllmServerEngine(config.rollout.vllm, context_length(config, model), dtype)
+    if wanted == "vllm" or (wanted == "auto" and device.type == "cuda" and vllm_installed()):
         return VllmEngine(
             model,
             model_source(config.model),
             context_length(config, model),
             config.rollout.vllm,
             revision=config.model.revision,
-            dtype=config.model.dtype,
+            dtype=dtype,
             trust_remote_code=config.model.trust_remote_code,
         )
     return TransformersEngine(

@@ -344,6 +344,14 @@ def test_trials_at_the_same_time_cannot_share_vllm_servers(tmp_path: Path) -> No
     assert make_spec(tmp_path, trainer=colocated, limits={"max_concurrent": 2}).limits.max_concurrent == 2
 
 
+def test_trials_without_gpus_cannot_run_what_is_for_gpus(tmp_path: Path) -> None:
+    trainer: dict[str, Any] = {"preset": "base.yaml", "overrides": {"parallel.device": "cuda"}}
+    with pytest.raises(ConfigError, match="is for GPUs, and a trial is given none") as refused:
+        make_spec(tmp_path, trainer=trainer)
+    assert "resources.gpus_per_trial=N" in refused.value.hint
+    assert make_spec(tmp_path, trainer=trainer, resources={"gpus_per_trial": 1}).resources.gpus_per_trial == 1
+
+
 def test_baseline_outside_of_the_range_is_allowed(tmp_path: Path) -> None:
     spec = make_spec(
         tmp_path,

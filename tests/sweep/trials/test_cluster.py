@@ -73,6 +73,7 @@ def simulated() -> Iterator[Simulated]:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # these GPUs are Ray's numbers only
         from ray.cluster_utils import Cluster
 
         cluster = Cluster(

@@ -51,8 +51,8 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
     assert {e["OMP_NUM_THREADS"] for e in environments} == {"3"}
 
 
-def test_without_gpus_the_visible_devices_are_left_alone() -> None:
-    assert "CUDA_VISIBLE_DEVICES" not in rank_environments([place("1", [])], threads=1)[0]
+def test_without_gpus_a_trial_sees_none() -> None:
+    assert rank_environments([place("1", [])], threads=1)[0]["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:

@@ -1,0 +1,110 @@
+import os
+
+import pytest
+import torch
+
+from trainer.config.schema import ModelConfig, load_config, preset_names
+from trainer.errors import MissingError
+from trainer.parallel import device, gpus
+from trainer.parallel.device import compute_dtype, local_device
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretends that this machine has GPUs, and that torch sees some of them."""
+
+    def pretend(listed: int, seen: int, local_rank: int = 0) -> None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        lines = {"-L": [f"GPU {n}: NVIDIA H100 (UUID: GPU-{n})" for n in range(listed)]}
+        monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: lines.get(arguments[0], ["570.86.10"]))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+
+    return pretend
+
+
+def test_without_a_gpu_auto_is_the_cpu(machine):
+    machine(0, 0)
+    assert local_device("auto") == CPU
+    assert os.environ["DS_ACCELERATOR"] == "cpu"
+
+
+def test_a_configuration_for_gpus_stops_where_there_is_none(machine):
+    machine(0, 0)
+    with pytest.raises(MissingError, match="this configuration is for GPUs") as refused:
+        local_device("cuda")
+    assert refused.value.exit_code == 3
+    assert "parallel.device=cpu" in refused.value.hint
+    assert local_device("cpu") == CPU
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda"])
+def test_a_gpu_that_torch_cannot_use_is_an_error_with_the_reason(machine, monkeypatch, wanted):
+    machine(4, 0)
+
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12080).\nMore.")
+
+    monkeypatch.setattr(torch.cuda, "init", init)
+    with pytest.raises(MissingError) as refused:
+        local_device(wanted)
+    assert refused.value.what.endswith("The NVIDIA driver on your system is too old (found version 12080).")
+    assert "driver 570.86.10" in refused.value.where
+    assert "make install-gpu" in refused.value.hint
+    assert local_device("cpu") == CPU
+
+
+def test_the_gpus_that_a_trial_was_given_count_without_nvidia_smi(machine, monkeypatch):
+    machine(0, 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    with pytest.raises(MissingError, match="there is a GPU, but torch"):
+        local_device("auto")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local_device("auto") == CPU
+
+
+def test_each_rank_of_a_node_takes_its_own_gpu(machine):
+    machine(4, 4, local_rank=2)
+    assert local_device() == torch.device("cuda", 2)
+
+
+def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it(machine):
+    machine(4, 1, local_rank=2)
+    assert local_device() == torch.device("cuda", 0)
+    assert os.environ["LOCAL_RANK"] == "0"  # accelerate and DeepSpeed look there
+
+
+def test_more_ranks_than_gpus_are_refused(machine):
+    machine(2, 2, local_rank=2)
+    with pytest.raises(MissingError, match="the rank with LOCAL_RANK 2 sees 2 GPUs"):
+        local_device()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "where", "has_bfloat16", "expected"),
+    [
+        ("auto", CPU, True, torch.float32),
+        ("auto", GPU, True, torch.bfloat16),
+        ("auto", GPU, False, torch.float32),
+        ("float32", GPU, True, torch.float32),
+        ("bfloat16", CPU, False, torch.bfloat16),
+    ],
+)
+def test_precision(monkeypatch, dtype, where, has_bfloat16, expected):
+    monkeypatch.setattr(device.torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
+    assert compute_dtype(ModelConfig(dtype=dtype), where) == expected
+
+
+def test_the_presets_of_the_paper_insist_on_a_gpu():
+    names = [name for name in preset_names() if name.startswith(("kk_", "math_"))]
+    assert len(names) > 10
+    assert {load_config(name).parallel.device for name in names} == {"cuda"}
+
+
+def test_tests_see_no_gpu():
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert not torch.cuda.is_available()

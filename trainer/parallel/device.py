@@ -1,0 +1,83 @@
+"""The device a rank computes on, and in which precision."""
+
+import os
+from typing import Literal
+
+import torch
+
+from trainer.config.schema import ModelConfig
+from trainer.errors import MissingError
+from trainer.parallel.gpus import driver_version, visible_gpus
+
+ON_CPU = "parallel.device=cpu to compute on the CPU all the same"
+
+
+def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.device:
+    """The GPU of this rank, or the CPU.
+
+    Args:
+        wanted: ``auto`` is a GPU where there is one; ``cuda`` insists on it; ``cpu`` leaves GPUs alone.
+
+    Raises:
+        MissingError: there is no GPU and one is insisted on; there is one and torch cannot use it, so that a run
+            made for it would crawl along on the CPU; or this node has more ranks than GPUs.
+    """
+    if wanted == "cpu":
+        return _use(torch.device("cpu"))
+    if torch.cuda.is_available():
+        return _use(torch.device("cuda", _local_index()))
+    if visible_gpus():
+        driver = driver_version() or "unknown"
+        raise MissingError(
+            f"there is a GPU, but torch {torch.__version__} cannot use it: {_reason()}",
+            f"NVIDIA driver {driver}, torch built for CUDA {torch.version.cuda or '(none: a build for CPUs)'}",
+            f"`make install-gpu` installs what the driver can run; or {ON_CPU}",
+        )
+    if wanted == "cuda":
+        raise MissingError("this configuration is for GPUs, and there is none", "parallel.device", f"add {ON_CPU}")
+    return _use(torch.device("cpu"))
+
+
+def compute_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
+    """The dtype in which a model is computed; ``auto`` is bfloat16 on GPUs that have it, else float32."""
+    if config.dtype == "auto":
+        low = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if low else torch.float32
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` or ``bfloat16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _use(device: torch.device) -> torch.device:
+    # DeepSpeed looks for its device when it is imported, and warns where it finds none.
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    return device
+
+
+def _local_index() -> int:
+    """Which of the visible GPUs is this rank's.
+
+    Where a scheduler shows every rank its own GPU alone (``srun --gpus-per-task=1``), that is number 0 whatever
+    LOCAL_RANK says; accelerate and DeepSpeed take the number from there.
+    """
+    rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if rank < count:
+        return rank
+    if count > 1:
+        raise MissingError(
+            f"the rank with LOCAL_RANK {rank} sees {count} GPUs", "CUDA_VISIBLE_DEVICES", "start one rank per GPU"
+        )
+    os.environ["LOCAL_RANK"] = "0"
+    return 0
+
+
+def _reason() -> str:
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return "it does not say why"

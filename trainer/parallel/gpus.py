@@ -1,0 +1,31 @@
+"""What can be known of this machine's GPUs without torch, which takes seconds to import."""
+
+import os
+import shutil
+import subprocess
+
+LISTING_TIMEOUT_S = 20
+
+
+def visible_gpus() -> int:
+    """GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all that the driver lists."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
+    return sum(line.startswith("GPU ") for line in _nvidia_smi("-L"))
+
+
+def driver_version() -> str | None:
+    """Version of the NVIDIA driver, None where there is none."""
+    return next(iter(_nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")), None)
+
+
+def _nvidia_smi(*arguments: str) -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    try:
+        command = ["nvidia-smi", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LISTING_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
