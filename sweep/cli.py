@@ -19,12 +19,13 @@ from sweep.record.folder import (
     sweep_folder,
 )
 from sweep.record.table import number, print_json, print_table, print_trials, rows_as_json
-from sweep.space.file import load_space
+from sweep.space.advice import advise_space
+from sweep.space.file import find_space, load_space
 from sweep.space.shrink import load_shrunk
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
 from sweep.views import plan as plans
-from trainer.commands.arguments import PAGES, count, parse_arguments
+from trainer.commands.arguments import PAGES, count, parse_arguments, port, version_text
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def main(argv: Sequence[str] | None = None, options: "Options | None" = None) ->
         argv: arguments; those of the process if None.
         options: how sweeps run, apart from what the arguments say; as usual if None.
     """
-    arguments = parse_arguments(_parser(), argv)
-    arguments.options = options
     try:
+        arguments = parse_arguments(_parser(), argv, override_prefix="trainer.")
+        arguments.options = options
         code: int = arguments.command(arguments)
         return code
     except UserError as error:
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="sweep", description="Find out which update rule works on a task.", epilog=PAGES
     )
     parser.set_defaults(json=False)
+    parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
@@ -70,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     machine.add_argument("--cpus", type=count, help="CPUs of this machine to use (default: all)")
     space = argparse.ArgumentParser(add_help=False)
-    space.add_argument("space", type=Path, help="YAML file, see search_spaces/ and docs/search_space.md")
+    space.add_argument("space", help="YAML file, or the name of one in search_spaces/")
     space.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4")
     space.add_argument("--name", help="name of the sweep (default: the file's)")
     space.add_argument(
@@ -112,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     export.set_defaults(command=_export)
     ui = _named(commands, "ui", "open the MLflow UI on this machine", common)
-    ui.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: 5000)")
+    ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
     ui.set_defaults(command=_ui)
     return parser
 
@@ -137,21 +139,27 @@ def _load(arguments: argparse.Namespace) -> tuple[SweepSpec, SweepFolder]:
         *(["trainer.tracking.offline=true"] if arguments.offline else []),
     ]
     if arguments.shrink:
-        spec, replaced = load_shrunk(arguments.space, overrides)
+        spec, replaced = load_shrunk(find_space(arguments.space), overrides)
         print(replaced, file=sys.stderr if arguments.json else sys.stdout, flush=True)
     else:
-        spec = load_space(arguments.space, overrides)
+        spec = load_space(find_space(arguments.space), overrides)
     return spec, sweep_folder(arguments.runs_dir, spec.name)
 
 
 def _plan(arguments: argparse.Namespace) -> int:
     spec, folder = _load(arguments)
     plan = plans.make_plan(spec, folder, _nodes(arguments), arguments.step_seconds)
+    _print_advice(spec)
     if arguments.json:
         print_json(plans.as_json(plan))
     else:
         plans.print_plan(plan, spec)
     return 0
+
+
+def _print_advice(spec: SweepSpec) -> None:
+    for advice in advise_space(spec):
+        print(advice, file=sys.stderr, flush=True)
 
 
 def _nodes(arguments: argparse.Namespace) -> list[Node]:
@@ -166,6 +174,7 @@ def _nodes(arguments: argparse.Namespace) -> list[Node]:
 def _run(arguments: argparse.Namespace) -> int:
     spec, folder = _load(arguments)
     _prepare(spec, arguments)
+    _print_advice(spec)
     from sweep.runner import start_sweep
 
     return start_sweep(spec, folder, _options(arguments))

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer.commands.arguments import PAGES, count, parse_arguments
+from trainer.commands.arguments import PAGES, count, parse_arguments, port, version_text
 from trainer.commands.run_folder import check_name, hold
+from trainer.config.advice import advise
 from trainer.config.schema import (
     TrainConfig,
     dotted_keys,
@@ -47,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    arguments = parse_arguments(_parser(), argv)
     try:
+        arguments = parse_arguments(_parser(), argv)
         code: int = arguments.command(arguments)
         return code
     except UserError as error:
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trainer", description="Train one policy with one update rule.", epilog=PAGES
     )
+    parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add_command in (
         _add_run,
@@ -126,6 +128,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.start_over:
             _start_over(run_dir)
         save_config(config, saved)
+        for advice in advise(config):
+            print(advice, file=sys.stderr, flush=True)
         return _train(config, name, arguments)
 
 
@@ -345,7 +349,7 @@ def _add_serve(commands: Commands) -> None:
     serve.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; whoever reaches it can replace the weights"
     )
-    serve.add_argument("--port", type=count, default=8000, help="default: 8000")
+    serve.add_argument("--port", type=port, default=8000, help="default: 8000")
     serve.add_argument(
         "--gpu-memory-utilization", type=float, default=0.9, help="share of the GPU's memory (default: 0.9)"
     )

@@ -7,6 +7,7 @@ baselines are tried against the trainer's configuration.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 
 from sweep.space.checks import check_space
 from sweep.space.spec import SweepSpec
+from trainer.config.foreign import refuse_foreign
 from trainer.config.schema import (
     TrainConfig,
     apply_overrides,
@@ -23,8 +25,35 @@ from trainer.config.schema import (
     load_config,
     parse_override,
 )
-from trainer.config.yaml_document import KeyPath, YamlDocument, nearest, read_yaml, validate
-from trainer.errors import ConfigError
+from trainer.config.yaml_document import (
+    KeyPath,
+    YamlDocument,
+    leaf_keys,
+    nearest,
+    read_yaml,
+    validate,
+)
+from trainer.errors import ConfigError, MissingError
+
+
+def find_space(name: str) -> Path:
+    """The file behind a path or the name of a published search space (``quickstart``).
+
+    Raises:
+        MissingError: neither; names the nearest.
+    """
+    path = Path(name)
+    if path.is_file() or (path.suffix in (".yaml", ".yml") and len(path.parts) > 1):
+        return path  # a path that does not exist is named by whoever reads it
+    published = {
+        entry.name.removesuffix(".yaml"): Path(str(entry))
+        for entry in resources.files("search_spaces").iterdir()
+        if entry.name.endswith(".yaml")
+    }
+    stem = name.removesuffix(".yaml")
+    if stem not in published:
+        raise MissingError(f"no search space {name}", name, nearest(stem, published))
+    return published[stem]
 
 
 def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
@@ -44,6 +73,7 @@ def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
 
 def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     """As ``load_space``, for a document whose trainer file is named relative to ``folder``."""
+    refuse_foreign(document, "space")
     document = _apply_space_overrides(document, overrides)
     spec = validate(SweepSpec, document)
     base = _resolve_trainer(spec, folder, document)
@@ -94,7 +124,9 @@ def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
     key, value = parse_override(text)
     head, _, rest = key.partition(".")
     if head not in SweepSpec.model_fields:
-        hint = f"write trainer.{text}" if key in dotted_keys() else nearest(head, SweepSpec.model_fields)
+        choices = [*leaf_keys(SweepSpec), *(f"trainer.{name}" for name in dotted_keys())]
+        hint = nearest(head, SweepSpec.model_fields) if rest else nearest(key, choices)
+        hint = f"write trainer.{text}" if key in dotted_keys() else hint
         raise ConfigError(f"unknown key {key}", f"command line, key {key}", hint)
     if head == "trainer" and rest not in ("", "preset"):
         return ("trainer", "overrides", rest.removeprefix("overrides.")), value

@@ -1,8 +1,14 @@
 """What the ``trainer`` and the ``sweep`` command have in common."""
 
 import argparse
+import platform
+import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
+
+from trainer.config.schema import dotted_keys
+from trainer.errors import ConfigError
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
@@ -11,11 +17,27 @@ PAGES = (
 )
 
 
-def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse a command line on which ``key=value`` overrides may also stand after options."""
-    arguments, rest = parser.parse_known_args(argv)
+def parse_arguments(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, override_prefix: str = ""
+) -> argparse.Namespace:
+    """Parse a command line on which ``key=value`` overrides may also stand after options.
+
+    Args:
+        parser: of the command.
+        argv: the words; those of the process if None.
+        override_prefix: what stands before a trainer key in this command's overrides.
+
+    Raises:
+        ConfigError: an option that is a key of the configuration; says how to write it.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments, rest = parser.parse_known_args(words)
+    unknown = next((word for word in rest if word.startswith("-")), None)
+    hint = _hint(unknown, words, override_prefix) if unknown is not None and "overrides" in arguments else None
+    if hint is not None:
+        raise ConfigError(f"no option {unknown}", "command line", hint)
     # argparse takes all overrides before the first option and leaves those behind it over.
-    if rest and ("overrides" not in arguments or any(word.startswith("-") for word in rest)):
+    if rest and (unknown is not None or "overrides" not in arguments):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
@@ -28,3 +50,35 @@ def count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return number
+
+
+def port(text: str) -> int:
+    """A port to listen on, as the type of an argument."""
+    number = int(text)
+    if not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: they go from 1 to 65535")
+    return number
+
+
+def version_text() -> str:
+    """The versions that a bug report needs; nothing is imported for it."""
+    found = [f"{name} {_version(name)}" for name in ("torch", "transformers", "ray", "optuna", "mlflow", "vllm")]
+    return f"loptune {_version('loptune')} (Python {platform.python_version()}, {', '.join(found)})"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _hint(option: str, words: Sequence[str], prefix: str) -> str | None:
+    """``--max_steps 3`` as the override that was meant, or None where no key is like it."""
+    name, _, value = option.partition("=")
+    if not value:
+        following = words[words.index(option) + 1 :]
+        value = following[0] if following and not following[0].startswith("-") else "VALUE"
+    wanted = name.lstrip("-").replace("-", "_")
+    key = next((key for key in dotted_keys() if wanted in (key, key.rpartition(".")[2])), None)
+    return f"write {prefix}{key}={value} (keys of the configuration have no dashes)" if key else None

@@ -15,8 +15,10 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainer.config.credentials import UrlWithoutCredentials
+from trainer.config.foreign import refuse_foreign
 from trainer.config.yaml_document import (
     YamlDocument,
+    leaf_keys,
     nearest,
     parse_value,
     read_scalars,
@@ -123,6 +125,12 @@ class RewardConfig(Section):
     max_failure_rate: Probability = Field(
         0.2, description="stop the run above this share of timeouts and exceptions in one step"
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> "RewardConfig":
+        if not any(self.functions.values()):
+            raise ValueError("every weight is 0: no completion would be better than another")
+        return self
 
 
 class VllmConfig(Section):
@@ -382,10 +390,11 @@ def load_config(spec: str, overrides: Sequence[str] | Mapping[str, Any] = ()) ->
         overrides: ``key=value`` strings (values in YAML) or a mapping of dotted keys to values.
 
     Raises:
-        ConfigError: with file, line, key and the nearest valid key.
+        ConfigError: with file, line, key and the nearest valid key; or a file of another program.
         MissingError: a named file does not exist.
     """
     document = _resolve_extends(find_spec(spec), seen=())
+    refuse_foreign(document, "run")
     config = validate(TrainConfig, document)
     changes = overrides if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
     return apply_overrides(config, changes) if changes else config
@@ -434,16 +443,9 @@ def check_key(key: str, source: str = "override") -> None:
         model = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
-def dotted_keys(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[str]:
+def dotted_keys() -> list[str]:
     """All dotted keys of the configuration that hold a value."""
-    keys: list[str] = []
-    for name, info in model.model_fields.items():
-        nested = info.annotation
-        if isinstance(nested, type) and issubclass(nested, Section):
-            keys += dotted_keys(nested, f"{prefix}{name}.")
-        else:
-            keys.append(prefix + name)
-    return keys
+    return leaf_keys(TrainConfig)
 
 
 def value_of(config: TrainConfig, key: str) -> Any:

@@ -48,9 +48,15 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """A hint naming the closest of ``choices``; when nothing is close, all of them, or the closest of many."""
+    """A hint naming the closest of ``choices``; when nothing is close, all of them, or the closest of many.
+
+    Of dotted keys the last part is enough: ``lr`` is close to ``optim.lr``.
+    """
     names = sorted(choices)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    by_end = {name.rpartition(".")[2]: name for name in names if "." in name and "." not in word}
+    if not close or close[0] in by_end.values():
+        close = [by_end[end] for end in difflib.get_close_matches(word, by_end, n=1, cutoff=0.6)] or close
     if close:
         return f"did you mean {close[0]}?"
     if len(names) <= _MANY:
@@ -146,10 +152,12 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        first = error.errors()[0]
+        errors = error.errors()
+        # A misspelt key is also missing under its right name: the misspelling says more.
+        first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
         path = tuple(first["loc"])
         if first["type"] == "extra_forbidden":
-            valid = field_names(model, path[:-1])
+            valid = [*field_names(model, path[:-1]), *(leaf_keys(model) if len(path) == 1 else ())]
             raise ConfigError(
                 f"unknown key {dotted(path)}", document.where(path), nearest(str(path[-1]), valid), dotted(path)
             ) from None
@@ -170,6 +178,8 @@ def _choices_hint(error: Any, given: Any) -> str:
     expected = (error.get("ctx") or {}).get("expected")
     if error["type"] == "literal_error" and expected:
         return nearest(str(given), [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")])
+    if error["type"] == "missing":
+        return f"add {error['loc'][-1]}: VALUE"
     return "change the value"
 
 
@@ -177,6 +187,18 @@ def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
     """Names of the fields of the model found by following ``path`` from ``model``."""
     current = submodel(model, path)
     return [info.alias or name for name, info in current.model_fields.items()] if current is not None else []
+
+
+def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """All dotted keys of a model that hold a value."""
+    keys: list[str] = []
+    for name, info in model.model_fields.items():
+        nested = info.annotation
+        if isinstance(nested, type) and issubclass(nested, BaseModel):
+            keys += leaf_keys(nested, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys
 
 
 def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:

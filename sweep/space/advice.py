@@ -1,0 +1,31 @@
+"""What in a search space is allowed and seldom meant: said before it starts, never refused."""
+
+from collections.abc import Iterator
+
+from sweep.space.points import is_switch
+from sweep.space.spec import SweepSpec
+from trainer.config.advice import Advice, advise
+
+
+def advise_space(spec: SweepSpec) -> Iterator[Advice]:
+    """What can be said from the search space alone."""
+    window, evaluations = spec.objective.window, spec.evaluations
+    if evaluations is not None and window > evaluations:
+        yield Advice(
+            f"a score is the mean of the last {window} evaluations, but a trial has {evaluations}",
+            "objective.window",
+            f"lower it to at most {evaluations}, or evaluate more often: trainer.evaluation.every_steps",
+        )
+    for index, baseline in enumerate(spec.baselines, start=1):
+        for key, value in baseline.items():
+            parameter = spec.parameters[key]
+            if not is_switch(key) and not parameter.contains(value) and parameter.kind != "value":
+                low, high = parameter.extremes[0], parameter.extremes[-1]
+                searched = f"{low} to {high}" if parameter.kind != "choice" else str(parameter.options)
+                yield Advice(
+                    f"baseline {index} has {key} {value}, outside of what is searched: {searched}",
+                    f"baselines, {key}",
+                    "widen the range if the sampler is to learn from this baseline",
+                )
+    searched_keys = set(spec.parameters)
+    yield from (advice for advice in advise(spec.base) if not searched_keys & set(advice.where.split(", ")))

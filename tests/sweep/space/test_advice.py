@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.space.advice import advise_space
+from sweep.space.file import find_space, load_space
+from trainer.errors import MissingError
+
+
+def test_the_published_spaces_need_none():
+    for name in ("quickstart", "knights_knaves_3b", "ablation_filters"):
+        assert list(advise_space(load_space(find_space(name)))) == []
+
+
+def test_a_window_longer_than_a_trial():
+    (found,) = advise_space(load_space(find_space("quickstart"), ["objective.window=30"]))
+    assert found.what == "a score is the mean of the last 30 evaluations, but a trial has 5"
+
+
+def test_a_baseline_outside_of_what_is_searched():
+    baseline = "{algorithm.name: grpo, algorithm.ar_alpha: 0.9, lopti: false}"
+    (found,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
+    assert found.what == "baseline 1 has algorithm.ar_alpha 0.9, outside of what is searched: 0.0 to 0.5"
+
+
+def test_advice_on_the_run_unless_the_sweep_searches_the_key():
+    odd = "trainer.rollout.prompts_per_step=13"  # 104 completions, 48 in an optimizer step
+    (found,) = advise_space(load_space(find_space("quickstart"), [odd]))
+    assert found.where == "optim.update_batch_size"
+    searched = "parameters.optim.update_batch_size={choice: [52, 104]}"
+    space = load_space(find_space("quickstart"), [odd, searched, "baselines=[]"])
+    assert list(advise_space(space)) == []
+
+
+def test_a_published_space_is_found_by_its_name():
+    assert find_space("quickstart").name == find_space("quickstart.yaml").name == "quickstart.yaml"
+    with pytest.raises(MissingError) as caught:
+        find_space("quickstat")
+    assert (caught.value.what, caught.value.hint) == ("no search space quickstat", "did you mean quickstart?")
+
+
+def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart.yaml").touch()
+    assert find_space("quickstart.yaml") == Path("quickstart.yaml")
+    assert find_space("spaces/absent.yaml") == Path("spaces/absent.yaml")

@@ -1,0 +1,84 @@
+"""Settings that are allowed and seldom meant: said before a run starts, never refused."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainer.config.schema import TrainConfig
+
+# Rules whose advantage is not relative to the other completions of the prompt.
+_WITHOUT_GROUPS = ("reinforce_plus_plus",)
+_PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What looks like a mistake, printed as three lines like an error."""
+
+    what: str
+    where: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"warning: {self.what}\nwhere:   {self.where}\nnext:    {self.hint}"
+
+
+def advise(config: TrainConfig) -> Iterator[Advice]:
+    """What can be said from the configuration alone."""
+    rollout, optim = config.rollout, config.optim
+    if rollout.group_size == 1 and config.algorithm.name not in _WITHOUT_GROUPS:
+        yield Advice(
+            f"with one completion per prompt there is nothing {config.algorithm.name} could compare it with",
+            "rollout.group_size",
+            "raise it to 4 or more, or set algorithm.name=reinforce_plus_plus",
+        )
+    completions = rollout.prompts_per_step * rollout.group_size
+    if completions > optim.update_batch_size and completions % optim.update_batch_size:
+        yield Advice(
+            f"{completions} completions of a step are no multiple of {optim.update_batch_size}: the last optimizer"
+            f" step of each has {completions % optim.update_batch_size}",
+            "optim.update_batch_size",
+            f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
+        )
+    for name, weight in config.reward.functions.items():
+        if weight == 0:
+            yield Advice(f"reward {name} has weight 0 and changes nothing", "reward.functions", "remove it")
+    yield from _template(config)
+
+
+def advise_data(config: TrainConfig, problems: int, context: int | None) -> Iterator[Advice]:
+    """What can be said once data and model are known.
+
+    Args:
+        config: of the run.
+        problems: number of training problems.
+        context: longest text that the model was made for [tokens]; None where it does not say.
+    """
+    prompts = config.rollout.prompts_per_step
+    if prompts > problems:
+        yield Advice(
+            f"a step takes {prompts} prompts from {problems} problems: each comes up to {-(-prompts // problems)} "
+            "times in the same step",
+            "rollout.prompts_per_step",
+            f"lower it to at most {problems}, or add data",
+        )
+    completion = max(config.rollout.max_new_tokens, config.evaluation.max_new_tokens or 0)
+    if context is not None and config.data.max_prompt_tokens + completion > context:
+        yield Advice(
+            f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens are longer than "
+            f"the model's context of {context}",
+            "data.max_prompt_tokens, rollout.max_new_tokens",
+            f"lower them to {context} tokens together",
+        )
+
+
+def _template(config: TrainConfig) -> Iterator[Advice]:
+    for key in ("prompt_template", "system_prompt"):
+        text = getattr(config.data, key) or ""
+        known = {"question"} if key == "prompt_template" else set()
+        for name in sorted(set(_PLACEHOLDER.findall(text)) - known):
+            yield Advice(
+                f"{{{name}}} stays in the prompt as it is: only {{question}} of prompt_template is replaced",
+                f"data.{key}",
+                f"remove {{{name}}}, or put it into the prompts of the data",
+            )
