@@ -1,6 +1,8 @@
-# make demo   installs into .venv and runs the quickstart sweep on the CPU
-# make test   installs and runs the tests
+# make demo        installs into .venv and runs the quickstart sweep on the CPU
+# make test        installs and runs all tests but those that need vLLM
+# make test-fast   the tests that take seconds, for daily work
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
+# make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,13 +11,13 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-vllm lint install browser clean
+.PHONY: demo test test-fast test-vllm lint install browser clean
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@if command -v uv >/dev/null 2>&1; then \
-		test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); \
+		test -x $(BIN)/python || uv venv --quiet --seed --python $(PYTHON) $(VENV); \
 		uv pip install --quiet --torch-backend auto --python $(BIN)/python -c constraints.txt -e '.[dev]'; \
 	else \
 		test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
@@ -29,6 +31,9 @@ demo: install
 
 test: install browser
 	$(BIN)/python -m pytest
+
+test-fast: install
+	$(BIN)/python -m pytest -m "not slow" -n auto
 
 # The report is tested in a real browser: the system's Chromium, or the one playwright brings.
 browser: install

@@ -114,13 +114,15 @@ def test_failure_score_replaces_the_minimum():
 
 
 def test_a_slow_completion_does_not_hold_up_the_other_worker():
-    with pool(f"{OWN}:misbehave", workers=2, timeout_s=2.0) as rewards:
-        begin = time.monotonic()
-        scored = rewards.score(["sleep", *["a"] * 50, "sleep"], [None] * 52)
-        took = time.monotonic() - begin
-    assert [one.status for one in scored].count("timeout") == 2
-    assert [one.score.reward for one in scored].count(1.0) == 50
-    assert took < 4.0  # one after the other takes at least two limits
+    took = {}
+    for workers in (1, 2):
+        with pool(f"{OWN}:misbehave", workers=workers) as rewards:
+            begin = time.monotonic()
+            scored = rewards.score(["sleep", *["a"] * 50, "sleep"], [None] * 52)
+            took[workers] = time.monotonic() - begin
+        assert [one.status for one in scored].count("timeout") == 2
+        assert [one.score.reward for one in scored].count(1.0) == 50
+    assert took[2] < 0.8 * took[1]  # the two limits one after the other, or at the same time
 
 
 def test_an_endless_power_is_a_timeout():

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,7 @@ def test_the_scheduler_stops_bad_trials_and_their_resources_serve_the_next(tmp_p
         search={"sampler": "random", "configurations": 0},
         scheduler={"asha": {"grace_period": 1, "reduction_factor": 2}},
     )
+    begin = time.time()
     code, out, err = sweep("run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 1)
     assert code == 0, err
     folder = tmp_path / "fake"
@@ -134,6 +136,7 @@ def test_the_scheduler_stops_bad_trials_and_their_resources_serve_the_next(tmp_p
     assert results(folder)["c002-s0"]["score"] == pytest.approx((0.452 + 0.454) / 2)
     assert "3 trials: 1 complete, 2 stopped early, 0 failed" in out
     stopped, started = results(folder)["c001-s0"]["time"], history(folder, "c002-s0", "build")[0]["time"]
-    assert started - stopped < 10
+    # Sooner than Ray and the first rank were there.
+    assert started - stopped < history(folder, "c000-s0", "build")[0]["time"] - begin
     assert [event["event"] for event in history(folder, "c001-s0")][-1] == "close KILLED"
     assert leftovers(sweep_folder(tmp_path, "fake")) == []

@@ -10,6 +10,9 @@ import textwrap
 import pytest
 
 from tests.paths import ROOT
+from trainer.commands.interrupt import graceful_stop, on_interrupt
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 WAITER = textwrap.dedent("""
     import pathlib, sys, time
@@ -59,3 +62,31 @@ def test_nohup_keeps_a_hangup_away(tmp_path):
         process.wait(timeout=0.5)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+def test_the_first_signal_asks_and_the_second_stops_at_once(first, capsys):
+    asked = []
+    with graceful_stop(lambda: asked.append("stop")):
+        os.kill(os.getpid(), first)
+        assert asked == ["stop"]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert asked == ["stop"]
+    assert capsys.readouterr().err == "stopping after this step (again to stop at once)\n"
+
+
+def test_a_rank_that_is_not_the_first_says_nothing(capsys):
+    with graceful_stop(lambda: None, announce=False):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_handlers_of_before_come_back_after_an_error():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    received = []
+    with pytest.raises(RuntimeError), on_interrupt(received.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError
+    assert received == [signal.SIGTERM]
+    assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -1,4 +1,3 @@
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,33 +10,12 @@ from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.batching import plan_update_batches
 from trainer.checkpoint import load_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.parallel.deepspeed import zero_config
+from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import DistributedParallel, Parallel
-from trainer.parallel.start import make_parallel
-
-CPU = torch.device("cpu")
 
 
 def config(**parallel) -> TrainConfig:
     return apply_overrides(TrainConfig(), {f"parallel.{key}": value for key, value in parallel.items()})
-
-
-def test_one_process_is_a_world_of_its_own(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    for strategy in ("none", "ddp"):
-        parallel = make_parallel(config(strategy=strategy))
-        assert type(parallel) is Parallel
-        assert (parallel.rank, parallel.world_size, parallel.is_main) == (0, 1, True)
-    assert parallel.gather([3, 1, 2]) == [3, 1, 2]
-    assert parallel.sum(torch.tensor([2.0])).tolist() == [2.0]
-    assert [parallel.any(True), parallel.any(False)] == [True, False]
-
-
-def test_processes_without_a_strategy_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ConfigError, match=r"4 processes were started, but .* is none"):
-        make_parallel(TrainConfig())
 
 
 @pytest.mark.parametrize(
@@ -53,26 +31,6 @@ def test_processes_without_a_strategy_are_refused(monkeypatch):
 def test_settings_that_contradict_each_other_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         config(**settings)
-
-
-def test_zero_configuration():
-    in_float32 = zero_config(config(strategy="deepspeed", zero_stage=2), CPU)
-    assert in_float32["zero_optimization"] == {"stage": 2}
-    assert in_float32["gradient_accumulation_steps"] == 1
-    assert in_float32["gradient_clipping"] == 1.0
-    assert in_float32["bf16"] == {"enabled": False}
-
-    settings = config(strategy="deepspeed", zero_stage=3, offload="parameters")
-    low = zero_config(apply_overrides(settings, {"model.dtype": "bfloat16"}), torch.device("cuda"))
-    assert low["bf16"] == {"enabled": True, "check_grad_overflow": True}
-    assert low["data_types"] == {"grad_accum_dtype": "fp32"}
-    host = {"device": "cpu", "pin_memory": True}
-    assert low["zero_optimization"] == {"stage": 3, "offload_optimizer": host, "offload_param": host}
-
-    # Stage 0 is clipped by the trainer, and keeps float32 weights whatever it computes in.
-    replicated = config(strategy="deepspeed", zero_stage=0)
-    replicated = zero_config(apply_overrides(replicated, {"model.dtype": "bfloat16"}), CPU)
-    assert (replicated["gradient_clipping"], replicated["bf16"]) == (0.0, {"enabled": False})
 
 
 def test_every_rank_gets_the_largest_number_of_microbatches():
@@ -107,12 +65,6 @@ def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):
     (tmp_path / "training_state-0-of-4.safetensors").touch()
     with pytest.raises(StorageError, match=r"no training_state-1-of-2.* only training_state-0-of-4"):
         load_training_state(tmp_path, None, None, Rank())
-
-
-def test_a_missing_deepspeed_is_said(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingError, match="DeepSpeed is not installed"):
-        make_parallel(config(strategy="deepspeed"))
 
 
 @pytest.mark.slow

@@ -1,4 +1,3 @@
-import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,19 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rewards.knights_knaves import score
 from trainer.policy import tiny
 from trainer.policy.tiny import TinyRecipe, demonstrations, ensure_tiny_policy, fingerprint, warm_start
-from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
-from trainer.problems.tasks.knights_knaves import PREFILL, Puzzle
-from trainer.problems.tasks.puzzle_generator import existing, generate
+from trainer.policy.tiny_teacher import build_tokenizer
+from trainer.problems.tasks.puzzle_generator import existing
 
 SHORT = TinyRecipe(steps=30, puzzles=64)
-PARADOX = Puzzle(  # no assumption fits
-    names=("Ava", "Liam"),
-    statements=(("not", ("lying", 1)), ("->", ("telling-truth", 0), ("lying", 1))),
-    solution=(False, False),
-)
 
 
 @pytest.fixture(scope="module")
@@ -31,56 +23,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def folder(cache: Path) -> Path:
     return ensure_tiny_policy(cache, SHORT)
-
-
-def test_a_careful_teacher_counts_assumptions_and_checks_statements() -> None:
-    # Both knights: Ava's "not Liam is a knave" is true and fits; Liam's "if" is false, so he would be no knight.
-    assert demonstration(PARADOX, random.Random(0), 0, 0) == (
-        " assume Ava knight Liam knight"
-        " Ava not Liam is a knave false so true Ava knight fits"
-        " Liam if Ava is a knight true then Liam is a knave false so false Liam knight contradiction"
-        " assume Ava knight Liam knave"
-        " Ava not Liam is a knave true so false Ava knight contradiction"
-        " assume Ava knave Liam knight"
-        " Ava not Liam is a knave false so true Ava knave contradiction"
-        " assume Ava knave Liam knave"
-        " Ava not Liam is a knave true so false Ava knave fits"
-        " Liam if Ava is a knight false then Liam is a knave true so true Liam knave contradiction"
-        "</think><answer>(1) Ava is a knave\n(2) Liam is a knave</answer>"
-    )
-
-
-@pytest.mark.parametrize("people", [2, 3, 4])
-def test_the_reward_accepts_what_a_careful_teacher_writes(people: int) -> None:
-    for puzzle in generate("dev", [people], 50, seed=0):
-        text = PREFILL + demonstration(puzzle, random.Random(0), value_error=0, verdict_error=0)
-        assert score(text, puzzle.solution_text).correct
-
-
-def test_a_sloppy_teacher_is_often_wrong_but_keeps_the_form() -> None:
-    rng = random.Random(0)
-    puzzles = generate("train", [2, 3], 400, seed=0)
-    scores = [score(PREFILL + demonstration(p, rng, 0.12, 0.01), p.solution_text) for p in puzzles]
-    assert all(s.parsed for s in scores)
-    assert 0.5 < sum(s.correct for s in scores) / len(scores) < 0.8
-
-
-def test_tokens_are_words_and_decoding_gives_the_text_back() -> None:
-    tokenizer = build_tokenizer()
-    assert len(set(vocabulary())) == len(tokenizer) < 128
-    for prompt, completion in demonstrations(TinyRecipe(people=(2, 3, 8)), 30):
-        prompt_ids, ids = tokenizer(prompt)["input_ids"], tokenizer(prompt + completion)["input_ids"]
-        assert ids == prompt_ids + tokenizer(completion)["input_ids"]
-        assert tokenizer.decode(ids) == prompt + completion
-        assert tokenizer.decode(ids, skip_special_tokens=True) == (prompt + completion).removesuffix(END)
-        assert ids[-1] == tokenizer.eos_token_id and tokenizer.unk_token_id not in ids
-    assert tokenizer.tokenize(" Ava says Liam is a knave ;<think>") == [
-        " Ava",
-        " says",
-        " Liam is a knave",
-        " ;",
-        "<think>",
-    ]
 
 
 def test_demonstrations_beyond_the_existing_puzzles_are_disguised_ones() -> None:

@@ -1,9 +1,7 @@
 import json
 import logging
 from collections import Counter
-from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -11,7 +9,7 @@ from rewards import resolve
 from tests.paths import DATA
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
 from trainer.config.schema import DataConfig, DatasetConfig
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import ConfigError
 from trainer.policy.tiny_teacher import build_tokenizer
 from trainer.problems.load import ProblemSampler, encode_prompt, load_problems
 from trainer.problems.rows import read_rows
@@ -104,23 +102,10 @@ def test_columns_are_mapped_by_dotted_names(tmp_path):
     assert (problem.answer, problem.difficulty, problem.source) == (2, "3", "me")
 
 
-def test_csv_values_stay_text(tmp_path):
-    path = tmp_path / "codes.csv"
-    path.write_text('prompt,answer\n"say, please",007\n')
-    (problem,) = load(path)
-    assert (problem.prompt, problem.answer, problem.source) == ("say, please", "007", "codes")
-
-
 def test_json_array_and_gsm8k_solutions(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"question": "1+1?", "answer": "1+1=2\n#### 2"}]))
     assert load(path, task="math")[0].answer == "2"
-
-
-def test_a_line_separator_inside_a_json_string_does_not_end_the_row(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"prompt": "a\u2028b", "answer": "1"}\n', encoding="utf-8")
-    assert load(path)[0].prompt == "a\u2028b"
 
 
 def test_limit_takes_the_first_rows():
@@ -197,59 +182,6 @@ def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
     with pytest.raises(ConfigError) as refused:
         load(path, task=task)
     assert refused.value.where.startswith(f"{path}, row 1, column answer")
-
-
-def test_missing_columns_name_those_there_are(tmp_path):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "reward_model": {"truth": "1"}}])
-    with pytest.raises(ConfigError, match=r"no column for prompt: .*there are text, reward_model\.truth"):
-        load(path)
-    with pytest.raises(ConfigError, match="did you mean text"):
-        load(path, columns={"prompt": "tex"})
-    with pytest.raises(ConfigError, match="columns has no field promt"):
-        load(path, columns={"promt": "text"})
-
-
-def test_missing_empty_and_broken_files(tmp_path):
-    with pytest.raises(MissingError, match="no such data file"):
-        load(tmp_path / "none.parquet")
-    cut = tmp_path / "cut.parquet"
-    cut.write_bytes(Path(KNIGHTS).read_bytes()[:-100])
-    with pytest.raises(MissingError, match=r"not a whole parquet file"):
-        load(cut, task="knights_knaves")
-    for name in ("empty.jsonl", "empty.csv", "empty.parquet"):
-        path = tmp_path / name
-        path.write_text("prompt,answer\n" if name.endswith("csv") else "")
-        with pytest.raises(MissingError):
-            load(path)
-    pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), tmp_path / "norows.parquet")
-    with pytest.raises(MissingError, match="has no rows"):
-        load(tmp_path / "norows.parquet")
-    torn = tmp_path / "torn.jsonl"
-    torn.write_text('{"prompt": "a", "answer": "1"}\n{"prompt": "b", "ans')
-    with pytest.raises(ConfigError, match=r"not JSON.*\n.*torn.jsonl, line 2"):
-        load(torn)
-    listed = write_jsonl(tmp_path / "list.jsonl", [["a", "1"]])
-    with pytest.raises(ConfigError, match="a row is a JSON object, not list"):
-        load(listed)
-    latin = tmp_path / "latin.csv"
-    latin.write_bytes(b"prompt,answer\n\xff,1\n")
-    with pytest.raises(MissingError, match="cannot read"):
-        load(latin)
-    (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(ConfigError, match=r"not \.txt"):
-        load(tmp_path / "a.txt")
-
-
-def test_a_hub_dataset_that_cannot_be_had(monkeypatch):
-    import datasets
-
-    def unreachable(source, name, split):
-        assert (source, name, split) == ("org/puzzles", "hard", "test")
-        raise ConnectionError("no network\nand more")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(MissingError, match="cannot load the dataset org/puzzles, split test: no network\n"):
-        load("org/puzzles", name="hard", split="test")
 
 
 def test_a_hub_dataset_is_read_like_a_file(monkeypatch):

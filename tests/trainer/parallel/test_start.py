@@ -1,0 +1,36 @@
+import importlib.util
+
+import pytest
+import torch
+
+from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.errors import ConfigError, MissingError
+from trainer.parallel.ranks import Parallel
+from trainer.parallel.start import make_parallel
+
+
+def config(**parallel) -> TrainConfig:
+    return apply_overrides(TrainConfig(), {f"parallel.{key}": value for key, value in parallel.items()})
+
+
+def test_one_process_is_a_world_of_its_own(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for strategy in ("none", "ddp"):
+        parallel = make_parallel(config(strategy=strategy))
+        assert type(parallel) is Parallel
+        assert (parallel.rank, parallel.world_size, parallel.is_main) == (0, 1, True)
+    assert parallel.gather([3, 1, 2]) == [3, 1, 2]
+    assert parallel.sum(torch.tensor([2.0])).tolist() == [2.0]
+    assert [parallel.any(True), parallel.any(False)] == [True, False]
+
+
+def test_processes_without_a_strategy_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match=r"4 processes were started, but .* is none"):
+        make_parallel(TrainConfig())
+
+
+def test_a_missing_deepspeed_is_said(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingError, match="DeepSpeed is not installed"):
+        make_parallel(config(strategy="deepspeed"))

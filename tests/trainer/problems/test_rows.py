@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.paths import DATA
+from trainer.config.schema import DatasetConfig
+from trainer.errors import ConfigError, MissingError
+from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
+
+KNIGHTS = DATA / "knights_knaves.parquet"
+
+
+def rows_of(source, **dataset):
+    return read_rows(DatasetConfig(source=str(source), **dataset))
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_csv_values_stay_text(tmp_path):
+    path = tmp_path / "codes.csv"
+    path.write_text('prompt,answer\n"say, please",007\n')
+    (row,) = rows_of(path)
+    assert dict(row.values) == {"prompt": "say, please", "answer": "007"}
+    assert row.where("answer") == f"{path}, row 1, column answer"
+
+
+def test_a_line_separator_inside_a_json_string_does_not_end_the_row(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a\u2028b", "answer": "1"}\n\n', encoding="utf-8")
+    assert [row.values["prompt"] for row in rows_of(path)] == ["a\u2028b"]
+
+
+def test_the_forms_of_json(tmp_path):
+    rows = [{"prompt": "a"}, {"prompt": "b"}]
+    array, lines = tmp_path / "array.json", tmp_path / "lines.json"
+    array.write_text(json.dumps(rows, indent=1))
+    lines.write_text("\n".join(map(json.dumps, rows)))
+    assert [dict(row.values) for row in rows_of(array)] == [dict(row.values) for row in rows_of(lines)] == rows
+    turns = write_jsonl(tmp_path / "turns.jsonl", [[{"value": "1+1?"}, {"value": "2"}]])
+    assert [value_at(row, "1.value") for row in rows_of(turns)] == ["2"]
+
+
+def test_limit_takes_the_first_rows(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"n": n} for n in range(5)])
+    assert [(row.number, row.values["n"]) for row in rows_of(path, limit=2)] == [(1, 0), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("a", 1),
+        ("b.c", "x"),
+        ("d.e", "dotted name"),
+        ("b.none", None),
+        ("blank", None),
+        ("nan", None),
+        ("zero", 0),
+    ],
+)
+def test_values_are_reached_by_dotted_names_and_empty_ones_are_none(column, value):
+    values = {"a": 1, "b": {"c": "x"}, "d.e": "dotted name", "blank": " \n", "nan": float("nan"), "zero": 0}
+    assert value_at(Row(values, "file", 1), column) == value
+
+
+def test_the_first_default_column_that_is_there_is_taken():
+    row = Row({"question": "q", "problem": "p", "reward_model": {"ground_truth": "1"}}, "file", 1)
+    assert need_column(row, "prompt", {}, ("prompt", "problem", "question")) == "problem"
+    assert need_column(row, "prompt", {"prompt": "question"}, ("problem",)) == "question"
+    assert need_column(row, "answer", {}, ("answer", "reward_model.ground_truth")) == "reward_model.ground_truth"
+    assert find_column(row, "difficulty", {}, ("difficulty",)) is None
+
+
+def test_missing_columns_name_those_there_are():
+    row = Row({"text": "a", "reward_model": {"truth": "1"}}, "file", 1)
+    with pytest.raises(ConfigError, match=r"no column for prompt: .*there are text, reward_model\.truth"):
+        need_column(row, "prompt", {}, ("prompt",))
+    with pytest.raises(ConfigError, match="did you mean text"):
+        need_column(row, "prompt", {"prompt": "tex"}, ("prompt",))
+    with pytest.raises(ConfigError, match="columns has no field promt"):
+        check_fields(DatasetConfig(source="file", columns={"promt": "text"}))
+
+
+def test_missing_empty_and_broken_files(tmp_path):
+    with pytest.raises(MissingError, match="no such data file"):
+        rows_of(tmp_path / "none.parquet")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(Path(KNIGHTS).read_bytes()[:-100])
+    with pytest.raises(MissingError, match=r"not a whole parquet file"):
+        rows_of(cut)
+    for name in ("empty.jsonl", "empty.csv", "empty.parquet"):
+        path = tmp_path / name
+        path.write_text("prompt,answer\n" if name.endswith("csv") else "")
+        with pytest.raises(MissingError):
+            rows_of(path)
+    pq.write_table(pa.table({"prompt": pa.array([], pa.string())}), tmp_path / "norows.parquet")
+    with pytest.raises(MissingError, match="has no rows"):
+        rows_of(tmp_path / "norows.parquet")
+    torn = tmp_path / "torn.jsonl"
+    torn.write_text('{"prompt": "a", "answer": "1"}\n{"prompt": "b", "ans')
+    with pytest.raises(ConfigError, match=r"not JSON.*\n.*torn.jsonl, line 2"):
+        rows_of(torn)
+    listed = write_jsonl(tmp_path / "list.jsonl", [["a", "1"]])
+    with pytest.raises(ConfigError, match="a row is a JSON object, not list"):
+        rows_of(listed)
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes(b"prompt,answer\n\xff,1\n")
+    with pytest.raises(MissingError, match="cannot read"):
+        rows_of(latin)
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(ConfigError, match=r"not \.txt"):
+        rows_of(tmp_path / "a.txt")
+
+
+def test_a_hub_dataset_that_cannot_be_had(monkeypatch):
+    import datasets
+
+    def unreachable(source, name, split):
+        assert (source, name, split) == ("org/puzzles", "hard", "test")
+        raise ConnectionError("no network\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(MissingError, match="cannot load the dataset org/puzzles, split test: no network\n"):
+        rows_of("org/puzzles", name="hard", split="test")
