@@ -2,12 +2,13 @@
 
 A completion may make a reward function hang, eat memory or crash the interpreter; here that costs the completion
 its score and nothing else. Every worker is a process of its own (``rewards.worker``) with a memory limit; one that
-is past the time limit is killed together with its children and replaced.
+is past the time limit is killed together with all that it started and replaced.
 """
 
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -24,6 +25,8 @@ from rewards.score import Score, ScoringStatus
 _START_LIMIT_S = 120.0  # imports of the user's own module included
 _MAX_IN_FLIGHT = 256
 _READ_BYTES = 1 << 20
+_MAX_REPLY_BYTES = 1 << 26
+_END_LIMIT_S = 10.0
 # Waking up for every single reply of a fast function would cost more than scoring; a pause lets some gather.
 _GATHER_S = 0.0005
 _GATHER_ABOVE = 64
@@ -38,6 +41,10 @@ class ScoredText:
     message: str = ""
 
 
+class ScoringFailedError(RuntimeError):
+    """Too many completions of one call have no score."""
+
+
 class RewardPool:
     """Scores completions in killable processes; used by one thread at a time.
 
@@ -47,6 +54,7 @@ class RewardPool:
         memory_mb: address space that scoring may take in one process, beyond that of its imports [MiB].
         workers: number of processes.
         failure_score: reward of a completion whose scoring failed; the functions' weighted minimum if None.
+        max_failure_rate: share of the completions of one call above which it ends with an error.
 
     Raises:
         ValueError: a reward that does not exist or cannot be imported.
@@ -60,12 +68,15 @@ class RewardPool:
         memory_mb: int,
         workers: int,
         failure_score: float | None,
+        max_failure_rate: float = 1.0,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
-        self._settings = {"functions": dict(functions), "timeout_s": timeout_s, "memory_mb": memory_mb}
+        self._settings = {"functions": dict(functions), "memory_mb": memory_mb}
         self._timeout_s = timeout_s
         self._failure_score = failure_score
+        self._max_failure_rate = max_failure_rate
+        self._failures: list[str] = []  # of the call in progress, a message for each completion
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         self._batches = False  # whether a function takes many completions in one call; said by the first worker
@@ -85,6 +96,8 @@ class RewardPool:
             answers: the problem's answer for each, a JSON value.
 
         Raises:
+            ScoringFailedError: more than ``max_failure_rate`` of them failed; said at once, for each failure may
+                have taken the time limit.
             RuntimeError: a worker cannot be started again.
         """
         if not self._workers:
@@ -95,9 +108,15 @@ class RewardPool:
             _job(range(start, min(start + size, len(texts))), texts, answers)
             for start in range(0, len(texts), size)
         )
+        self._failures.clear()
         try:
             while waiting or any(worker.in_flight for worker in self._workers):
                 self._serve(results, waiting)
+                if len(self._failures) > self._max_failure_rate * len(texts):
+                    raise ScoringFailedError(
+                        f"scoring failed for {len(self._failures)} of {len(texts)} completions "
+                        f"(the limit is {self._max_failure_rate:.0%}): {self._failures[0]}"
+                    )
         except BaseException:
             # Replies still under way would be taken for those of the next call.
             for worker in self._workers:
@@ -184,10 +203,14 @@ class RewardPool:
         if not received:
             self._give_up(worker, results, waiting)
             return
-        *lines, rest = (worker.unread + received).split(b"\n")
-        worker.unread = rest
+        *lines, worker.unread = (worker.unread + received).split(b"\n")
+        if len(worker.unread) > _MAX_REPLY_BYTES:
+            lines.append(worker.unread)
         for line in lines:
-            reply = json.loads(line)
+            reply = _read_reply(line, worker.expected_token)
+            if reply is None:
+                self._give_up(worker, results, waiting, "something else than scores came from the scoring process")
+                return
             if not worker.ready:
                 self._greet(worker, reply)
                 continue
@@ -225,23 +248,26 @@ class RewardPool:
         self, job: "_Job", results: list[ScoredText | None], status: Literal["timeout", "error"], message: str
     ) -> None:
         assert self._failure_score is not None, "known since the first worker's greeting"
+        self._failures += [message] * len(job.indices)
         for index in job.indices:
             results[index] = ScoredText(Score(self._failure_score, False, {}, parsed=False), status, message)
 
-    def _give_up(self, worker: "_Worker", results: list[ScoredText | None], waiting: "deque[_Job]") -> None:
-        """Replace a worker that is late or gone; the completion it was at has failed."""
+    def _give_up(
+        self, worker: "_Worker", results: list[ScoredText | None], waiting: "deque[_Job]", fault: str = ""
+    ) -> None:
+        """Replace a worker that is late, gone or at fault; the completion it was at has failed."""
         late = worker.deadline is not None and time.monotonic() >= worker.deadline
         self._kill(worker)
         code = worker.process.returncode
         if not worker.ready:
-            cause = "did not start in time" if late else f"ended at its start (exit {code})"
+            cause = fault or ("did not start in time" if late else f"ended at its start (exit {code})")
             raise RuntimeError(f"the scoring process {cause}; import the reward's module to see why")
         if worker.in_flight:
             job = worker.in_flight.popleft()
-            if late or code in (-signal.SIGALRM, -signal.SIGPROF):
+            if late and not fault:
                 self._fail(job, results, "timeout", f"no score after {self._timeout_s:g} s")
             else:
-                self._fail(job, results, "error", f"the scoring process ended (exit {code})")
+                self._fail(job, results, "error", fault or f"the scoring process ended (exit {code})")
         self._replace(worker, waiting)
 
     def _replace(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
@@ -250,8 +276,8 @@ class RewardPool:
         self._workers[self._workers.index(worker)] = self._start()
 
     def _start(self) -> "_Worker":
-        replies, reply_fd = os.pipe()
-        settings = {**self._settings, "reply_fd": reply_fd, "parent_pid": os.getpid()}
+        (replies, reply_fd), (lifeline_fd, lifeline) = os.pipe(), os.pipe()
+        settings = {**self._settings, "reply_fd": reply_fd, "lifeline_fd": lifeline_fd}
         # The worker finds the same modules as this process (-P: a folder `rewards` where the user stands must not
         # hide this package), and the user's own ones there. One thread is what the CPU limit counts on.
         here = os.getcwd()
@@ -264,14 +290,15 @@ class RewardPool:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rewards.worker", json.dumps(settings)],
                 stdin=subprocess.PIPE,
-                pass_fds=(reply_fd,),
+                pass_fds=(reply_fd, lifeline_fd),
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for the parent; killpg reaches the worker's children
+                start_new_session=True,  # Ctrl-C is for the parent
             )
         finally:
             os.close(reply_fd)
+            os.close(lifeline_fd)
         assert process.stdin is not None
-        worker = _Worker(process, process.stdin.fileno(), replies)
+        worker = _Worker(process, process.stdin.fileno(), replies, lifeline)
         os.set_blocking(worker.requests, False)
         os.set_blocking(worker.replies, False)
         self._selector.register(replies, selectors.EVENT_READ, worker)
@@ -286,28 +313,45 @@ class RewardPool:
         os.close(worker.replies)
 
     def _kill(self, worker: "_Worker") -> None:
-        """End the process and its children; one that ended by itself keeps its exit code."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(worker.process.pid, signal.SIGKILL)
-        worker.process.wait()
+        """End the process and all that it started; one that ended by itself keeps its exit code."""
+        if worker.lifeline is not None:
+            os.close(worker.lifeline)
+            worker.lifeline = None
+        try:
+            worker.process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:  # something it started cannot be killed
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.process.pid, signal.SIGKILL)
+            worker.process.wait()
 
 
 @dataclass(frozen=True)
 class _Job:
     indices: range  # of the texts
+    token: str  # repeated by the answer; reward functions do not see it
     line: bytes
 
 
 def _job(indices: range, texts: Sequence[str], answers: Sequence[Any]) -> _Job:
-    part = slice(indices.start, indices.stop)
-    return _Job(indices, json.dumps([list(texts[part]), list(answers[part])]).encode() + b"\n")
+    part, token = slice(indices.start, indices.stop), secrets.token_hex(16)
+    return _Job(indices, token, json.dumps([token, list(texts[part]), list(answers[part])]).encode() + b"\n")
+
+
+def _read_reply(line: bytes, token: str | None) -> dict[str, Any] | None:
+    """The reply that a line holds; None where it is not the answer to the question that carried the token."""
+    try:
+        reply = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return reply if token is not None and isinstance(reply, dict) and reply.get("token") == token else None
 
 
 class _Worker:
     """One process, the jobs it was given in order, and when the first of them is late."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", requests: int, replies: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", requests: int, replies: int, lifeline: int) -> None:
         self.process = process
+        self.lifeline: int | None = lifeline  # the supervisor ends everything when it is closed
         self.requests = requests
         self.replies = replies
         self.in_flight: deque[_Job] = deque()
@@ -317,6 +361,13 @@ class _Worker:
         self.ready = False
         self.answered = 0
         self.deadline: float | None = time.monotonic() + _START_LIMIT_S
+
+    @property
+    def expected_token(self) -> str | None:
+        """What the next reply begins with: its greeting with nothing; None where no question is open."""
+        if not self.ready:
+            return ""
+        return self.in_flight[0].token if self.in_flight else None
 
 
 def _readable(descriptor: int) -> bool:

@@ -1,36 +1,33 @@
 """A scoring process: JSON lines in on stdin, JSON lines out on a descriptor of its own.
 
 A line in holds texts and their answers: one of each, or as many as a function wants in one call. The line that
-answers it holds their scores, or why there are none.
+answers it holds their scores, or why there are none, and the token of the question: what a reward function, or
+code that it runs for a model, writes to the descriptor by itself is no answer.
 
-Started by ``rewards.sandbox`` as ``python -m rewards.worker SETTINGS``. It ends by itself when its parent is gone:
-between completions it sees stdin close or its parent change; during one, a timer one second past the limit ends it
-even inside native code that never returns to the interpreter.
+Started by ``rewards.sandbox`` as ``python -m rewards.worker SETTINGS``; ``rewards.supervisor`` ends it, and all
+that its functions started, even inside native code that never returns to the interpreter.
 """
 
 import json
 import math
 import os
 import resource
-import select
-import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from rewards import combine_batch, minimum, prepare, wants_batches
 from rewards.score import BatchRewardFunction, Score
+from rewards.supervisor import supervise
 
 _MIB = 1 << 20
-_GRACE_S = 1.0  # the parent, which can tell why, should be the one to end a slow completion
-_ORPHAN_CHECK_S = 2.0
 _MESSAGE_CHARS = 500
-_CLOCKS = ((signal.ITIMER_REAL, signal.SIGALRM), (signal.ITIMER_PROF, signal.SIGPROF))
 
 
 def main() -> None:
-    """Answer ``[texts, answers]`` lines until stdin ends."""
+    """Answer ``[token, texts, answers]`` lines until stdin ends."""
     settings = json.loads(sys.argv[1])
+    supervise(settings["lifeline_fd"])
     requests, replies = _private_descriptors(settings["reply_fd"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Exact scores of honest answers never need more digits; this bounds int <-> str conversions.
@@ -40,15 +37,13 @@ def main() -> None:
         batches = wants_batches(settings["functions"])
         prepare(settings["functions"])
     except Exception as error:
-        _reply(replies, {"status": "refused", "message": _describe(error, settings["memory_mb"])})
+        _reply(replies, "", {"status": "refused", "message": _describe(error, settings["memory_mb"])})
         return
     _limit_memory(settings["memory_mb"])
-    _reply(replies, {"status": "ready", "minimum": minimum(settings["functions"]), "batches": batches})
-    for line in _lines(requests, settings["parent_pid"]):
-        _start_clock(settings["timeout_s"])
-        reply = _score(function, line, settings["memory_mb"])
-        _stop_clock()
-        _reply(replies, reply)
+    _reply(replies, "", {"status": "ready", "minimum": minimum(settings["functions"]), "batches": batches})
+    for line in _lines(requests):
+        token, texts, answers = json.loads(line)
+        _reply(replies, token, _score(function, texts, answers, settings["memory_mb"]))
 
 
 def _limit_memory(memory_mb: int) -> None:
@@ -73,23 +68,15 @@ def _private_descriptors(reply_fd: int) -> tuple[int, int]:
     return requests, reply_fd
 
 
-def _lines(requests: int, parent_pid: int) -> Iterator[bytes]:
+def _lines(requests: int) -> Iterator[bytes]:
     buffer = b""
-    while True:
-        *lines, buffer = buffer.split(b"\n")
+    while received := os.read(requests, _MIB):
+        *lines, buffer = (buffer + received).split(b"\n")
         yield from lines
-        while not select.select([requests], [], [], _ORPHAN_CHECK_S)[0]:
-            if os.getppid() != parent_pid:
-                return
-        received = os.read(requests, _MIB)
-        if not received:
-            return
-        buffer += received
 
 
-def _score(function: BatchRewardFunction, line: bytes, memory_mb: int) -> dict[str, Any]:
+def _score(function: BatchRewardFunction, texts: list[str], answers: list[Any], memory_mb: int) -> dict[str, Any]:
     try:
-        texts, answers = json.loads(line)
         return {"status": "ok", "scores": [_as_json(score) for score in function(texts, answers)]}
     except MemoryError as error:
         return {"status": "memory", "message": _describe(error, memory_mb)}
@@ -115,21 +102,8 @@ def _describe(error: Exception, memory_mb: int) -> str:
     return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
 
 
-def _start_clock(timeout_s: float) -> None:
-    # CPU time as well, for a reward function may use the alarm for itself. Not RLIMIT_CPU: its clock and the one
-    # that can be read drift apart by per cents, so that it would end honest work in a process hours old.
-    for timer, signum in _CLOCKS:
-        signal.signal(signum, signal.SIG_DFL)  # a reward function may have set a handler of its own
-        signal.setitimer(timer, timeout_s + _GRACE_S)
-
-
-def _stop_clock() -> None:
-    for timer, _ in _CLOCKS:
-        signal.setitimer(timer, 0)
-
-
-def _reply(replies: int, content: dict[str, Any]) -> None:
-    data = json.dumps(content).encode() + b"\n"
+def _reply(replies: int, token: str, content: dict[str, Any]) -> None:
+    data = json.dumps({"token": token, **content}).encode() + b"\n"
     while data:
         data = data[os.write(replies, data) :]
 

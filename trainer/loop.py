@@ -28,7 +28,6 @@ from trainer.evaluation.history import best_evaluation, final_metrics
 from trainer.metrics.bands import band_metrics, change_metrics
 from trainer.metrics.step import (
     batch_metrics,
-    check_reward_failures,
     rollout_metrics,
     time_metrics,
     update_metrics,
@@ -100,7 +99,7 @@ class Trainer:
         )
         self.engine = build_engine(config, self.models.causal_lm, self.tokenizer, self.models.whole_weights)
         self.engine.sync_weights(self.models.causal_lm)
-        self.rewards = build_rewards(config.reward)
+        self.rewards = build_rewards(config.reward, config.reward.max_failure_rate)
 
     @property
     def total_steps(self) -> int:
@@ -185,9 +184,6 @@ class Trainer:
         params = sampling_params(config.rollout, self.tokenizer)
         groups = collect_rollouts(self.engine, self.tokenizer, requests, params, self.rewards, stopwatch)
         metrics = rollout_metrics(groups, parallel)
-        check_reward_failures(
-            metrics, [r for group in groups for r in group.rollouts], config.reward.max_failure_rate
-        )
         if not math.isfinite(metrics["rollout/reward"]):
             raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
         return groups, metrics

@@ -84,7 +84,7 @@ class StudyMirror:
         return True
 
     def _take_up(self, configurations: Sequence[Configuration]) -> bool:
-        """Open the file of an earlier session, if all it holds is what it should; much less work than a new one."""
+        """Open the file of an earlier session, if all it holds is what it should: less work than a new one."""
         try:
             storage = _open(self.path)
             trials = optuna.load_study(study_name=self._spec.name, storage=storage).get_trials(deepcopy=False)

@@ -1,6 +1,7 @@
 """Reward functions of a user, good and bad, named ``tests.rewards.own_rewards:...`` in the tests."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -52,6 +53,55 @@ def start_child_and_hang(text, answer):
     with open(answer, "w") as note:
         json.dump({"worker": os.getpid(), "child": child.pid}, note)
     time.sleep(60)
+
+
+def _start_daemon(note):
+    """As daemons do: a child in a session of its own, whose parent ends."""
+    if (parent := os.fork()) == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with open(note, "w") as file:
+                json.dump({"daemon": os.getpid()}, file)
+            time.sleep(600)
+        os._exit(0)
+    os.waitpid(parent, 0)
+    while not (os.path.exists(note) and os.path.getsize(note)):
+        time.sleep(0.01)
+
+
+def start_daemon_and_hang(text, answer):
+    _start_daemon(answer)
+    time.sleep(60)
+
+
+def start_daemon_and_die(text, answer):
+    _start_daemon(answer)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def start_daemon_and_return(text, answer):
+    _start_daemon(answer)
+    return 1.0
+
+
+_WRITTEN = {
+    "garbage": b"hello\n",
+    "half": b'{"status": ',
+    "forged": b'{"token": "", "status": "ok", "scores": [{"reward": 99, "correct": true}]}\n',
+    "many": b'{"status": "ok"}\n' * 1000,
+    "binary": b"\xff\x00\n",
+    "list": b"[1]\n",
+}
+
+
+def write_everywhere(text, answer):
+    """Writes to every descriptor it finds, and so to the one of the scores."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if text in _WRITTEN and descriptor > 2:
+            with contextlib.suppress(OSError):
+                os.write(descriptor, _WRITTEN[text])
+    return 1.0
 
 
 def hang_in_native_code(text, answer):

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from rewards.sandbox import RewardPool
+from rewards.sandbox import RewardPool, ScoringFailedError
 from tests.paths import ROOT
 
 OWN = "tests.rewards.own_rewards"
@@ -16,22 +16,21 @@ RIGHT = "<think></think><answer>Ava is a knave</answer>"
 SOLUTION = "(1) Ava is a knave"
 
 
-def pool(
-    *names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, failure_score=None
-) -> RewardPool:
+def pool(*names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, **options) -> RewardPool:
     return RewardPool(
         dict.fromkeys(names, 1.0),
         timeout_s=timeout_s,
         memory_mb=memory_mb,
         workers=workers,
-        failure_score=failure_score,
+        **{"failure_score": None, **options},
     )
 
 
-def workers_alive() -> set[int]:
+def workers_alive(recursive: bool = False) -> set[int]:
+    """The supervisors, one for each worker; their children too where recursive."""
     return {
         child.pid
-        for child in psutil.Process().children(recursive=True)
+        for child in psutil.Process().children(recursive)
         if child.status() != psutil.STATUS_ZOMBIE and "rewards.worker" in child.cmdline()
     }
 
@@ -151,6 +150,40 @@ def test_any_text_reaches_the_function_unchanged():
     assert [one.score.reward for one in scored] == [len(text) for text in texts]
 
 
+@pytest.mark.parametrize("function", ["start_daemon_and_hang", "start_daemon_and_die", "start_daemon_and_return"])
+def test_what_got_away_from_its_session_and_parent_is_ended_too(tmp_path, function):
+    note = tmp_path / "pids.json"
+    with pool(f"{OWN}:{function}") as rewards:
+        (scored,) = rewards.score(["a"], [str(note)])
+        daemon = json.loads(note.read_text())["daemon"]
+        if function == "start_daemon_and_return":
+            assert scored.status == "ok" and psutil.pid_exists(daemon)
+        else:
+            assert wait_until_gone({daemon}, 5) == set()
+    assert wait_until_gone({daemon}, 5) == set()
+
+
+@pytest.mark.parametrize("text", ["garbage", "half", "forged", "many", "binary", "list"])
+def test_bytes_on_the_reply_descriptor_are_no_scores(text):
+    with pool(f"{OWN}:write_everywhere") as rewards:
+        scored = rewards.score(["a", text, "b"], [None] * 3)
+    assert [one.status for one in scored] == ["ok", "error", "ok"]
+    assert [one.score.reward for one in scored] == [1.0, -7.0, 1.0]
+    assert scored[1].message == "something else than scores came from the scoring process"
+
+
+def test_scoring_ends_as_soon_as_too_much_of_it_fails():
+    with pool(f"{OWN}:misbehave", timeout_s=0.3, max_failure_rate=0.1) as rewards:
+        begin = time.monotonic()
+        with pytest.raises(ScoringFailedError, match=r"for 4 of 30 completions \(the limit is 10%\): no score"):
+            rewards.score(["sleep"] * 30, [None] * 30)
+        assert time.monotonic() - begin < 8.0  # thirty limits take nine seconds
+        scored = rewards.score(["a"] * 27 + ["raise"] * 3, [None] * 30)
+        assert [one.status for one in scored].count("error") == 3
+        with pytest.raises(ScoringFailedError, match="KeyError"):
+            rewards.score(["a"] * 26 + ["raise"] * 4, [None] * 30)
+
+
 def test_a_timeout_takes_the_functions_own_children_with_it(tmp_path):
     note = tmp_path / "pids.json"
     with pool(f"{OWN}:start_child_and_hang") as rewards:
@@ -160,7 +193,7 @@ def test_a_timeout_takes_the_functions_own_children_with_it(tmp_path):
 
 
 def test_the_number_of_processes_stays_and_none_is_left_after_close():
-    before = workers_alive()
+    before = workers_alive(recursive=True)
     rewards = pool(f"{OWN}:misbehave", workers=2, timeout_s=1.0)
     first = workers_alive() - before
     assert len(first) == 2
@@ -169,7 +202,7 @@ def test_the_number_of_processes_stays_and_none_is_left_after_close():
     second = workers_alive() - before
     assert len(second) == 2 and second != first
     rewards.close()
-    assert workers_alive() == before
+    assert workers_alive(recursive=True) == before
     with pytest.raises(RuntimeError, match="closed"):
         rewards.score(["a"], [None])
 
@@ -179,10 +212,10 @@ def test_the_number_of_processes_stays_and_none_is_left_after_close():
     [(["maths"], "did you mean math"), ([f"{OWN}:nothing"], "has no function nothing")],
 )
 def test_unknown_rewards_are_refused_at_the_start(names, said):
-    before = workers_alive()
+    before = workers_alive(recursive=True)
     with pytest.raises(ValueError, match=said):
         pool(*names)
-    assert workers_alive() == before
+    assert workers_alive(recursive=True) == before
 
 
 def test_own_modules_are_found_where_the_user_stands(tmp_path, monkeypatch):
@@ -225,7 +258,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path, function):
     note = tmp_path / "pids.json"
     code = f"""
 import json, os, sys
-from rewards.sandbox import RewardPool
+from rewards.sandbox import RewardPool, ScoringFailedError
 rewards = RewardPool({{{function!r}: 1.0}}, timeout_s=2, memory_mb=600, workers=2, failure_score=None)
 print("ready", *(worker.process.pid for worker in rewards._workers), flush=True)
 rewards.score(["a"], [{str(note)!r}])
@@ -246,7 +279,9 @@ sys.stdin.read()
         end = time.monotonic() + 10
         while not (note.exists() and note.read_text()) and time.monotonic() < end:
             time.sleep(0.02)
-        assert json.loads(note.read_text())["worker"] in workers
+        scoring = json.loads(note.read_text())["worker"]
+        assert psutil.Process(scoring).ppid() in workers
+        workers.add(scoring)
     assert all(psutil.pid_exists(pid) for pid in workers)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()

@@ -16,9 +16,9 @@ from trainer.config.yaml_document import YamlDocument, parse_value, validate
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics
 from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
-from trainer.metrics.step import check_reward_failures
 from trainer.parallel.device import compute_dtype
 from trainer.policy.load import TINY, check_weights, load_policy, load_tokenizer
+from trainer.rollouts.collect import scoring_error
 from trainer.types import Problem, Rollout, RunContext
 
 EXPERIMENT = "evaluate"
@@ -207,11 +207,11 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
 
 def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
     everything = [rollout for of_set in result.rollouts.values() for rollout in of_set]
-    shares = {
-        f"reward/{kind}s": sum(rollout.scoring == kind for rollout in everything) / len(everything)
-        for kind in ("timeout", "error")
-    }
-    check_reward_failures(shares, everything, config.reward.max_failure_rate)
+    failed = [rollout.scoring_message for rollout in everything if rollout.scoring != "ok"]
+    limit = config.reward.max_failure_rate
+    if len(failed) > limit * len(everything):
+        share = f"{len(failed) / len(everything):.0%} of the completions (reward.max_failure_rate {limit:.0%})"
+        raise scoring_error(f"scoring failed for {share}: {failed[0]}")
 
 
 def _load_sets(config: TrainConfig, tokenizer: Any) -> dict[str, list[Problem]]:

@@ -123,7 +123,7 @@ class RewardConfig(Section):
         description="score of a completion whose scoring timed out or raised; the function's minimum if null",
     )
     max_failure_rate: Probability = Field(
-        0.2, description="stop the run above this share of timeouts and exceptions in one step"
+        0.2, description="stop the run above this share of timeouts and exceptions in one step of a rank"
     )
 
     @model_validator(mode="after")

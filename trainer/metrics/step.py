@@ -10,10 +10,9 @@ from trainer.algorithm.isolation import low_probability_tokens
 from trainer.algorithm.loss import importance_weights, kl_penalty
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.schema import AlgorithmConfig
-from trainer.errors import RewardError
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
-from trainer.types import Rollout, RolloutGroup, TrainBatch
+from trainer.types import RolloutGroup, TrainBatch
 
 
 def rollout_metrics(groups: Sequence[RolloutGroup], parallel: Parallel) -> dict[str, float]:
@@ -38,22 +37,6 @@ def rollout_metrics(groups: Sequence[RolloutGroup], parallel: Parallel) -> dict[
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
     return of_groups | _mean_over_ranks(sums, len(rollouts), parallel)
-
-
-def check_reward_failures(metrics: Mapping[str, float], rollouts: Sequence[Rollout], max_rate: float) -> None:
-    """Stop a run whose rewards are mostly failures of the scoring.
-
-    Raises:
-        RewardError: more than ``max_rate`` of the completions timed out or raised; quotes the first message.
-    """
-    rate = metrics["reward/timeouts"] + metrics["reward/errors"]
-    if rate > max_rate:
-        first = next((r.scoring_message for r in rollouts if r.scoring != "ok"), "see the other ranks")
-        raise RewardError(
-            f"scoring failed for {rate:.0%} of the completions (reward.max_failure_rate {max_rate:.0%}): {first}",
-            "reward.functions",
-            "repair the reward function, or raise reward.timeout_s or reward.memory_mb",
-        )
 
 
 def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel) -> dict[str, float]:

@@ -59,8 +59,12 @@ def build_engine(
     )
 
 
-def build_rewards(config: RewardConfig) -> RewardPool:
+def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> RewardPool:
     """The scoring processes.
+
+    Args:
+        config: how completions are scored.
+        max_failure_rate: share of failures in one call above which it raises.
 
     Raises:
         ConfigError: a reward function that does not exist or cannot be imported.
@@ -72,6 +76,7 @@ def build_rewards(config: RewardConfig) -> RewardPool:
             memory_mb=config.memory_mb,
             workers=config.workers,
             failure_score=config.failure_score,
+            max_failure_rate=max_failure_rate,
         )
     except ValueError as error:
         raise ConfigError(

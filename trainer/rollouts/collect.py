@@ -7,8 +7,9 @@ from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
-from rewards.sandbox import RewardPool, ScoredText
+from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
 from trainer.config.schema import RolloutConfig
+from trainer.errors import RewardError
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.problems.load import encode_prompt
 from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
@@ -74,21 +75,35 @@ def score_completions(
     completions: Sequence[Sequence[Completion]],
     rewards: RewardPool,
 ) -> list[RolloutGroup]:
-    """One group of rollouts per request, from its prompt and its completions."""
+    """One group of rollouts per request, from its prompt and its completions.
+
+    Raises:
+        RewardError: scoring fails too often for the rewards to mean anything.
+    """
     flat = [
         (request, tuple(prompt), completion)
         for request, prompt, group in zip(requests, prompts, completions, strict=True)
         for completion in group
     ]
-    scored = rewards.score(
-        [request.problem.prefill + completion.text for request, _, completion in flat],
-        [request.problem.answer for request, _, _ in flat],
-    )
+    try:
+        scored = rewards.score(
+            [request.problem.prefill + completion.text for request, _, completion in flat],
+            [request.problem.answer for request, _, _ in flat],
+        )
+    except ScoringFailedError as error:
+        raise scoring_error(str(error)) from error
     rollouts = iter([_rollout(*parts, result) for parts, result in zip(flat, scored, strict=True)])
     return [
         RolloutGroup(request.group_id, list(islice(rollouts, len(group))))
         for request, group in zip(requests, completions, strict=True)
     ]
+
+
+def scoring_error(what: str) -> RewardError:
+    """The error of a run whose rewards are mostly failures of the scoring."""
+    return RewardError(
+        what, "reward.functions", "repair the reward function, or raise reward.timeout_s or reward.memory_mb"
+    )
 
 
 def _rollout(

@@ -1,0 +1,99 @@
+"""Ending a process together with everything it ever started, whatever that did to get away."""
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+from collections.abc import Iterator
+
+_SET_CHILD_SUBREAPER, _SET_PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
+_OWNER_CHECK_S = 2.0
+
+
+def supervise(lifeline: int) -> None:
+    """Go on in a child, watched by this process, which ends as the child did once nothing is left below it.
+
+    The kernel hands the orphans of a process to its nearest ancestor that asked for them. This one does, so that
+    nothing gets out of its sight: not by a session or group of its own, not by the death of its parent. All of it
+    ends with the child, and the child ends when the other side of the lifeline is closed or its owner is gone.
+
+    Args:
+        lifeline: read end of a pipe that carries nothing.
+    """
+    owner, system = os.getppid(), ctypes.CDLL(None)
+    system.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    deaths, noticed = os.pipe()
+    os.set_blocking(noticed, False)
+    signal.set_wakeup_fd(noticed)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    child = os.fork()
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        system.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        for descriptor in (deaths, noticed, lifeline):
+            os.close(descriptor)
+        return
+    status = 1 << 8
+    try:
+        _close_all_but(deaths, noticed, lifeline)
+        _wait(child, deaths, lifeline, owner)
+        status = _end_everything(child)
+    finally:
+        _end_like(status)
+
+
+def _wait(child: int, deaths: int, lifeline: int, owner: int) -> None:
+    while True:
+        ready = select.select([deaths, lifeline], [], [], _OWNER_CHECK_S)[0]
+        if lifeline in ready or os.getppid() != owner:
+            return
+        if deaths in ready:
+            os.read(deaths, 4096)
+            while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if dead.si_pid == child:
+                    return
+                os.waitpid(dead.si_pid, 0)
+
+
+def _end_everything(child: int) -> int:
+    """Kill until nothing is left: the children of a killed one come here. Returns the wait status of ``child``."""
+    status = 0
+    while True:
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            ended, its_status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return status
+        if ended == child:
+            status = its_status
+
+
+def _children() -> Iterator[int]:
+    me = str(os.getpid())
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
+                if stat.read().rpartition(b")")[2].split()[1].decode() == me:
+                    yield int(name)
+
+
+def _close_all_but(*kept: int) -> None:
+    # The other ends of the child's pipes shall notice when the child closes them.
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor not in (2, *kept):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def _end_like(status: int) -> None:
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
