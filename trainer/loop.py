@@ -23,7 +23,8 @@ from trainer.checkpoint import (
 )
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError, DivergedError
-from trainer.evaluation.evaluate import completion_rows, evaluate
+from trainer.evaluation.correctness import correctness_record
+from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
 from trainer.evaluation.history import best_evaluation, final_metrics
 from trainer.metrics.bands import band_metrics, change_metrics
 from trainer.metrics.step import (
@@ -288,6 +289,8 @@ class Trainer:
         metrics = result.metrics | {"time/evaluation": stopwatch.seconds["evaluation"]}
         self.evaluations.append((self.step, metrics["eval/accuracy"]))
         self.tracker.log(metrics, self.step)
+        counts = {name: correct_by_problem(answers) for name, answers in result.rollouts.items()}
+        self.tracker.log_correctness(correctness_record(counts), self.step)
         rows = completion_rows(result.rollouts, self.config.tracking.completions)
         if rows:
             self.tracker.log_completions(rows, self.step)

@@ -39,6 +39,30 @@ def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.
     return estimate
 
 
+def accuracy_interval(correct: ArrayLike, completions: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval of the mean accuracy over problems.
+
+    Wilson's score interval [J. Am. Stat. Assoc. 22, 1927] for single completions: the bootstrap of few or
+    extreme ones is too narrow (it covers 44 % where 95 % are meant at 30 problems and 2 %). With several
+    completions, which depend on each other, the bootstrap over problems; Wilson's for as many single
+    completions where all problems have the same accuracy, of which the bootstrap sees no spread.
+
+    Args:
+        correct: correct completions of each problem, [P].
+        completions: completions of each problem, [P].
+        confidence: share of such intervals that hold the true accuracy.
+    """
+    c, n = np.asarray(correct), np.asarray(completions)
+    shares = c / n
+    if n.max() > 1 and np.ptp(shares) > 0:
+        return bootstrap_interval(shares, confidence=confidence)
+    problems, rate = len(shares), float(shares.mean())
+    z = float(stats.norm.ppf((1 + confidence) / 2))
+    centre = (rate + z**2 / (2 * problems)) / (1 + z**2 / problems)
+    half = z / (1 + z**2 / problems) * math.sqrt(rate * (1 - rate) / problems + z**2 / (4 * problems**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
 def bootstrap_interval(
     values: ArrayLike,
     statistic: Callable[..., Any] = np.mean,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer.errors import printable
-from trainer.evaluation.estimators import bootstrap_interval, pass_at_k
+from trainer.evaluation.estimators import accuracy_interval, pass_at_k
 from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
 from trainer.types import Rollout
 
@@ -26,7 +26,7 @@ class EvaluationRow:
     problems: int
     completions: int  # of all problems together
     accuracy: float  # mean over completions: avg@n
-    low: float  # 95 % bootstrap interval of the accuracy, over problems
+    low: float  # 95 % interval of the accuracy, over problems
     high: float
     pass_at_k: float
     k: int
@@ -61,7 +61,7 @@ def _row(
 ) -> EvaluationRow:
     count = len(rollouts)
     correct, completions = correct_by_problem(rollouts)
-    low, high = bootstrap_interval(correct / completions)
+    low, high = accuracy_interval(correct, completions)
     return EvaluationRow(
         set=name,
         by=by,

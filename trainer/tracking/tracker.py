@@ -30,7 +30,7 @@ from trainer.tracking.mlflow_store import (
     tracking_uri,
 )
 from trainer.tracking.records import metrics_record, rewind_lines
-from trainer.tracking.shipping import COMPLETIONS_FILE, METRICS_FILE, Shipper, TrackingState
+from trainer.tracking.shipping import COMPLETIONS_FILE, CORRECTNESS_FILE, METRICS_FILE, Shipper, TrackingState
 from trainer.types import RunContext
 
 CONFIG_FILE = "config.yaml"
@@ -74,6 +74,7 @@ class Tracker:
             self._shipper = _open_shipper(config, self.run_dir, self._state, uri, self._state_lock)
         self._metrics = JsonLines(self.run_dir / METRICS_FILE)
         self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
+        self._correctness = JsonLines(self.run_dir / CORRECTNESS_FILE)
         self._last_step = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -108,10 +109,18 @@ class Tracker:
         self._completions.append(*({"step": step, **row} for row in rows))
         self._start_shipping()
 
+    def log_correctness(self, record: Mapping[str, Any], step: int) -> None:
+        """Append which problems were answered correctly (`trainer.evaluation.correctness`)."""
+        self._correctness.append({"step": step, **record})
+        self.log_artifact(self._correctness.path)
+
     def log_artifact(self, path: Path, artifact_path: str = "") -> None:
         """Copy a file or folder to the MLflow run; it must stay in place until it has been sent."""
+        entry = (str(path.resolve()), artifact_path)
         with self._state_lock:
-            self._state.artifacts.append((str(path.resolve()), artifact_path))
+            # The first of the queue may be half sent already.
+            if entry not in [tuple(waiting) for waiting in self._state.artifacts[1:]]:
+                self._state.artifacts.append(entry)
             self._state.save(self.run_dir)
         self._start_shipping()
 
@@ -128,6 +137,7 @@ class Tracker:
                 if record[name] is not None:
                     state.sent_through[name] = max(state.sent_through.get(name, -1), record["step"])
         rewind_lines(self.run_dir / COMPLETIONS_FILE, step, 0)
+        rewind_lines(self.run_dir / CORRECTNESS_FILE, step, 0)
         state.completions_sent = 0
         with self._state_lock:
             state.save(self.run_dir)
@@ -229,6 +239,9 @@ class NullTracker:
         """Ignore."""
 
     def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
+        """Ignore."""
+
+    def log_correctness(self, record: Mapping[str, Any], step: int) -> None:
         """Ignore."""
 
     def log_artifact(self, path: Path, artifact_path: str = "") -> None:

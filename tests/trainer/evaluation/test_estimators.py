@@ -2,8 +2,9 @@ from math import comb, isnan
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from trainer.evaluation.estimators import bootstrap_interval, pass_at_k, rank_correlation
+from trainer.evaluation.estimators import accuracy_interval, bootstrap_interval, pass_at_k, rank_correlation
 
 
 def test_pass_at_k_is_the_share_of_draws_with_a_correct_completion():
@@ -83,3 +84,17 @@ def test_rank_correlation_by_hand():
     # Ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4, both around 2.5: 4.5 / sqrt(4.5 * 5).
     assert rank_correlation([0, 5, 5, 9], [-1, 8, 3, 20]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
     assert isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
+
+
+@pytest.mark.parametrize("correct", [0, 1, 15, 30])
+def test_single_completions_have_wilsons_interval(correct):
+    published = stats.binomtest(correct, 30).proportion_ci(0.95, method="wilson")
+    answers = np.arange(30) < correct
+    assert accuracy_interval(answers, np.ones(30)) == pytest.approx((published.low, published.high))
+
+
+def test_several_completions_are_drawn_by_problem():
+    correct, completions = np.array([0, 1, 4, 4, 2]), np.full(5, 4)
+    assert accuracy_interval(correct, completions) == bootstrap_interval(correct / 4)
+    # All problems solved: as wide as for one completion of each.
+    assert accuracy_interval(completions, completions) == accuracy_interval(np.ones(5), np.ones(5))

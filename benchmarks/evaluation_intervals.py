@@ -1,0 +1,64 @@
+"""How often an evaluation's 95 % interval holds the true accuracy: bootstrap of problems against what is used.
+
+    python -m benchmarks.evaluation_intervals           # two minutes on one core
+
+Problems differ in difficulty where there are several completions of each: their accuracies are drawn from a beta
+distribution with the mean p and an intraclass correlation of 0.3 between the completions of a problem.
+"""
+
+import argparse
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.tables import mean, percent, print_rows
+from trainer.evaluation.estimators import accuracy_interval, bootstrap_interval
+
+CORRELATION = 0.3
+
+
+def draw(generator: np.random.Generator, problems: int, completions: int, accuracy: float) -> np.ndarray:
+    """Correct completions of every problem, [P]."""
+    if completions == 1:
+        return generator.binomial(1, accuracy, problems)
+    weight = 1 / CORRELATION - 1
+    own = generator.beta(accuracy * weight, (1 - accuracy) * weight, problems)
+    return generator.binomial(completions, own)
+
+
+def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:
+    """The percentile bootstrap over problems; of single completions by its exact, binomial, distribution."""
+    if completions > 1:
+        return bootstrap_interval(correct / completions, resamples=500)
+    low, high = stats.binom.ppf([0.025, 0.975], len(correct), correct.mean()) / len(correct)
+    return float(low), float(high)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--evaluations", type=int, default=500, help="simulated evaluations a cell")
+    arguments = parser.parse_args()
+    rows = []
+    for completions in (1, 4):
+        for problems in (30, 100, 300):
+            for accuracy in (0.02, 0.5, 0.8, 0.95):
+                generator = np.random.default_rng(0)
+                held: dict[str, list[bool]] = {"before": [], "now": []}
+                widths: dict[str, list[float]] = {"before": [], "now": []}
+                for _ in range(arguments.evaluations):
+                    correct = draw(generator, problems, completions, accuracy)
+                    intervals = {
+                        "before": bootstrap(correct, completions),
+                        "now": accuracy_interval(correct, np.full(problems, completions)),
+                    }
+                    for when, (low, high) in intervals.items():
+                        held[when].append(low <= accuracy <= high)
+                        widths[when].append(high - low)
+                row = [str(completions), str(problems), f"{accuracy}"]
+                rows.append(row + [cell for when in held for cell in (percent(held[when]), mean(widths[when], 3))])
+    headings = ["completions", "problems", "accuracy", "bootstrap holds it, %", "width"]
+    print_rows("95 % intervals of an accuracy", [*headings, "now holds it, %", "width"], rows)
+
+
+if __name__ == "__main__":
+    main()

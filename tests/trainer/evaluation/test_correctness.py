@@ -1,0 +1,24 @@
+import json
+
+import numpy as np
+import pytest
+
+from trainer.evaluation.correctness import correctness_record, read_correctness
+
+
+def test_one_character_per_problem(tmp_path):
+    counts = np.array([4, 0, 3, 1])
+    record = correctness_record({"dev": (counts, np.full(4, 4)), "many": (np.array([40, 7]), np.full(2, 40))})
+    assert record["sets"]["dev"] == {"completions": 4, "correct": "4031"}
+    assert record["sets"]["many"] == {"completions": 40, "correct": [40, 7]}
+    path = tmp_path / "correctness.jsonl"
+    path.write_text(json.dumps({"step": 20, **record}) + "\n", encoding="utf-8")
+    found = read_correctness(path)
+    assert found["dev"][20] == pytest.approx([1, 0, 0.75, 0.25])
+    assert found["many"][20] == pytest.approx([1, 0.175])
+
+
+def test_a_hundred_problems_take_less_than_two_hundred_bytes():
+    record = correctness_record({"dev": (np.full(100, 12), np.full(100, 16))})
+    assert record["sets"]["dev"]["correct"] == "c" * 100
+    assert len(json.dumps({"step": 100, **record})) < 200
