@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
-from plotly.offline import get_plotlyjs
 
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
@@ -67,9 +66,7 @@ def write_comparison(names: Sequence[str], uri: str, out_dir: Path, *, png: bool
     )
     title = " / ".join(names)
     path = out_dir / COMPARISON_FILE
-    page = render_page(
-        title, meta, compared(sweeps), pictures, _table(sweeps), get_plotlyjs(), table_title="The sweeps"
-    )
+    page = render_page(title, meta, compared(sweeps), pictures, _table(sweeps), table_title="The sweeps")
     write_atomically(path, page)
     if png:
         write_pngs(pictures, out_dir / IMAGE_FOLDER)

@@ -1,48 +1,24 @@
 """The pictures of a page as files: their numbers as CSV, the drawings as PNG."""
 
-import base64
 import csv
 import html
 import io
 import json
 import math
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plotly.offline import get_plotlyjs
+import plotly.graph_objects as go
 
 from dashboards.pictures.theme import Picture
-from trainer.errors import MissingError, StorageError
+from trainer.errors import MissingError, StorageError, first_line
 from trainer.files import write_atomically
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 WIDTH = 900  # [px] of a PNG before scaling
 SCALE = 2
-PATIENCE_S = 180
 HEADINGS = ("panel", "series", "x", "y", "low", "high", "note")
-
-# The white background is the paper's; the page itself is light or dark.
-_PAGE = """<!doctype html><meta charset="utf-8"><div id="out"></div>
-<script type="application/json" id="figures">{figures}</script><script>{plotly}</script><script>
-const figures = JSON.parse(document.getElementById('figures').textContent);
-(async () => {{
-  const out = document.getElementById('out');
-  for (const [name, figure] of Object.entries(figures)) {{
-    const layout = {{...figure.layout, paper_bgcolor: '#fff', plot_bgcolor: '#fff'}};
-    const options = {{format: 'png', width: {width}, height: layout.height, scale: {scale}}};
-    const image = document.createElement('img');
-    image.id = name;
-    image.src = await Plotly.toImage({{data: figure.data, layout}}, options);
-    out.append(image);
-  }}
-}})();
-</script>"""
 
 
 def write_csvs(pictures: Iterable[Picture], folder: Path) -> list[Path]:
@@ -107,52 +83,35 @@ def write_pngs(pictures: Sequence[Picture], folder: Path) -> list[Path]:
     """Draw every figure as ``KEY.png`` (``KEY-2.png`` ... for further panels) with an installed Chrome.
 
     Raises:
-        MissingError: no Chrome or Chromium is on PATH.
+        MissingError: no Chrome or Chromium is installed.
         StorageError: it did not draw.
     """
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        raise MissingError(
-            "pictures as PNG need Chromium or Chrome", f"PATH (looked for {', '.join(BROWSERS)})", "install one"
-        )
-    figures = {
-        picture.key if index == 0 else f"{picture.key}-{index + 1}": json.loads(figure.to_json())
+    from kaleido import write_fig_from_object_sync
+    from kaleido.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError, KaleidoError
+
+    drawings = [
+        {
+            "fig": go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white"),
+            "path": folder / f"{picture.key}{f'-{number}' if number > 1 else ''}.png",
+            "opts": {"format": "png", "width": WIDTH, "height": figure.layout.height, "scale": SCALE},
+        }
         for picture in pictures
-        for index, figure in enumerate(picture.figures)
-    }
+        for number, figure in enumerate(picture.figures, start=1)
+    ]
     folder.mkdir(parents=True, exist_ok=True)
-    images = _drawn(browser, figures)
-    if set(images) != set(figures):
-        missing = ", ".join(sorted(set(figures) - set(images)))
-        raise StorageError(f"{browser} drew no {missing}", str(folder), "try again, or use the page's own buttons")
-    paths = []
-    for name, content in images.items():
-        path = folder / f"{name}.png"
-        path.write_bytes(content)
-        paths.append(path)
-    return paths
-
-
-def _drawn(browser: str, figures: dict[str, Any]) -> dict[str, bytes]:
-    """One start of the browser draws all figures and prints them inside its page."""
-    data = json.dumps(figures, allow_nan=False).replace("</", "<\\/")
-    page = _PAGE.format(figures=data, plotly=get_plotlyjs(), width=WIDTH, scale=SCALE)
-    with tempfile.TemporaryDirectory(prefix="loptune-png-") as scratch:
-        source = Path(scratch) / "figures.html"
-        source.write_text(page, encoding="utf-8")
-        options = [
-            "--headless",
-            "--disable-gpu",
-            "--virtual-time-budget=60000",
-            f"--user-data-dir={scratch}/profile",
-        ]
-        if os.geteuid() == 0:
-            options.append("--no-sandbox")  # Chrome refuses to start as root otherwise; the page is our own
-        try:
-            done = subprocess.run(
-                [browser, *options, "--dump-dom", source.as_uri()], capture_output=True, timeout=PATIENCE_S
-            )
-        except subprocess.TimeoutExpired:
-            raise StorageError(f"{browser} did not draw in {PATIENCE_S} s", str(source), "try again") from None
-    found = re.findall(rb'<img id="([\w-]+)" src="data:image/png;base64,([^"]+)"', done.stdout)
-    return {name.decode(): base64.b64decode(content) for name, content in found}
+    try:
+        # Without MathJax, which would be fetched from the network.
+        write_fig_from_object_sync(drawings, cancel_on_error=True, kopts={"mathjax": False})
+    except ChromeNotFoundError:
+        raise MissingError(
+            "pictures as PNG need Chromium or Chrome",
+            "PATH",
+            "install one or name it in BROWSER_PATH, or use the button over each picture of the page",
+        ) from None
+    except (BrowserClosedError, BrowserFailedError, KaleidoError, OSError, TimeoutError) as error:
+        raise StorageError(
+            f"the pictures were not drawn: {first_line(error)}",
+            str(folder),
+            "try again, or use the page's buttons",
+        ) from error
+    return [drawing["path"] for drawing in drawings]

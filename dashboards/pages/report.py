@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
-from plotly.offline import get_plotlyjs
 
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
@@ -95,7 +94,7 @@ def report_html(sweep: Sweep, pictures: Sequence[Picture]) -> str:
         f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} (mean of the last "
         f"{objective.window} evaluations), read from MLflow on {now}. The sweep is {sweep.progress}."
     )
-    return render_page(sweep.name, meta, verdict(sweep), pictures, trials_html(sweep), get_plotlyjs())
+    return render_page(sweep.name, meta, verdict(sweep), pictures, trials_html(sweep))
 
 
 def trials_html(sweep: Sweep) -> str:

@@ -4,6 +4,7 @@ import csv
 import html
 import math
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import plotly.graph_objects as go
 import torch
 
 from trainer.commands.diagnose import Diagnosis
+from trainer.files import write_atomically
 from trainer.metrics.bands import QUARTILES
 
 BLUE, ORANGE, GREEN, RED, GREY = "#3d85c6", "#e07b00", "#2a9d6f", "#d43d4f", "#8b93a1"
@@ -18,16 +20,6 @@ MAX_POINTS = 2000  # of a scatter plot
 MAX_ROWS = 20_000  # of tokens.csv
 LABELS = ("1st", "2nd", "3rd", "4th")
 IN_FIGURE_1 = {"all tokens": GREY, "lowest quartile": BLUE, "highest quartile": ORANGE}
-
-_STYLE = """
-:root { color-scheme: light; }
-body { margin: 0 auto; padding: 1rem; max-width: 64rem; background: #fff; color: #1d2430;
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
-h3 { font-size: .95rem; margin: .8rem 0 0; } p { margin: .3rem 0; }
-.row { display: grid; gap: .6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); }
-.row > div { min-width: 0; } section { break-inside: avoid; }
-"""
 
 
 def write_diagnosis(found: Diagnosis, title: str, folder: Path) -> Path:
@@ -37,7 +29,7 @@ def write_diagnosis(found: Diagnosis, title: str, folder: Path) -> Path:
     _write_csv(folder / "updates.csv", found.share_rows())
     _write_csv(folder / "tokens.csv", _token_rows(found))
     page = folder / "diagnose.html"
-    page.write_text(_page(found, title), encoding="utf-8")
+    write_atomically(page, _page(found, title))
     return page
 
 
@@ -70,7 +62,8 @@ def _page(found: Diagnosis, title: str) -> str:
         ("Figure 2: gradient norm against 1 − probability", *_figure_2(found)),
         ("Figure 3: tokens that went the way of their advantage", *_figure_3(found)),
     ]
-    options = {"displaylogo": False, "responsive": True}
+    # Without the button that would upload the chart.
+    options = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["sendChartToCloud"]}
     parts = []
     for heading, sentence, figures in sections:
         drawn = "".join(
@@ -89,10 +82,11 @@ def _page(found: Diagnosis, title: str) -> str:
         "policy take one pass over it with the step sizes AdamW has learned and without its momentum "
         "[arXiv:2505.12929, section 4]."
     )
+    style = (resources.files("trainer.commands") / "diagnose.css").read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
-        f"<style>{_STYLE}</style><script>{get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>"
+        f"<style>{style}</style><script>{get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>"
         f"<p>{html.escape(lead)}</p>{''.join(parts)}</body></html>"
     )
 

@@ -1,6 +1,5 @@
 import csv
 import io
-import os
 from pathlib import Path
 
 import pytest
@@ -46,14 +45,14 @@ def test_pictures_without_a_drawing_have_no_file(tmp_path: Path) -> None:
 
 
 def test_png_without_a_browser_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "chromium"))
     with pytest.raises(MissingError, match="need Chromium or Chrome"):
         write_pngs([timeline(sweep_of())], tmp_path)
 
 
 @pytest.mark.slow
 def test_png_of_every_figure(tmp_path: Path, chromium: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{Path(chromium).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("BROWSER_PATH", chromium)
     paths = write_pngs([timeline(sweep_of())], tmp_path)
     assert [path.name for path in paths] == ["timeline.png", "timeline-2.png"]
     for path in paths:

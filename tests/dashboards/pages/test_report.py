@@ -76,6 +76,14 @@ def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) 
     page.close()
 
 
+def test_pictures_can_be_saved_and_not_uploaded(browser: Any, report: Path) -> None:
+    visit = Visit(browser, report, 1200)
+    titles = visit.page.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.dataset.title)")
+    assert any("PNG" in title for title in titles)
+    assert not any("Share" in title for title in titles)
+    visit.page.close()
+
+
 def test_untrusted_text_stays_text(browser: Any, report: Path) -> None:
     visit = Visit(browser, report, 1200)
     assert visit.page.locator("td.reason b").count() == 0

@@ -1,0 +1,49 @@
+const figures = JSON.parse(document.getElementById('figures').textContent);
+const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+function scheme(printing, count) {
+  const ink = printing ? '#000' : colour('--ink'), line = printing ? '#ccc' : colour('--line');
+  const axis = name => ({[name + '.gridcolor']: line, [name + '.linecolor']: line, [name + '.tickcolor']: line});
+  // Labels inside the plot stand on the page's colour, so that lines do not run through them.
+  const paper = printing ? '#fff' : colour('--page');
+  const labels = Object.fromEntries(Array.from({length: count}, (_, i) => [`annotations[${i}].bgcolor`, paper]));
+  const bar = {'modebar.bgcolor': paper, 'modebar.color': colour('--soft'), 'modebar.activecolor': ink};
+  return {'font.color': ink, ...bar, ...labels, ...axis('xaxis'), ...axis('yaxis')};
+}
+const elements = [...document.querySelectorAll('.figure')];
+for (const element of elements) {
+  const figure = figures[element.id];
+  const narrow = window.innerWidth < 600;
+  Plotly.newPlot(element, figure.data, figure.layout, {
+    responsive: true, displaylogo: false, displayModeBar: narrow ? false : 'hover',
+    modeBarButtonsToRemove: ['sendChartToCloud'],  // it would upload the chart
+  });
+}
+const repaint = printing => elements.forEach(element => {
+  const annotations = figures[element.id].layout.annotations || [];
+  Plotly.relayout(element, scheme(printing, annotations.length));
+});
+repaint(false);
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => repaint(false));
+// The paper's width is not known here; 660 px fit A4 and Letter.
+addEventListener('beforeprint', () => {
+  repaint(true);
+  elements.forEach(element => Plotly.relayout(element, {width: 660}));
+});
+addEventListener('afterprint', () => {
+  repaint(false);
+  elements.forEach(element => Plotly.relayout(element, {width: null, autosize: true}));
+});
+for (const button of document.querySelectorAll('th button')) button.addEventListener('click', () => {
+  const head = button.parentElement, body = head.closest('table').tBodies[0];
+  const down = head.getAttribute('aria-sort') === 'ascending';
+  for (const other of head.parentElement.children) other.removeAttribute('aria-sort');
+  head.setAttribute('aria-sort', down ? 'descending' : 'ascending');
+  const key = row => row.cells[head.cellIndex].dataset.value;
+  const compare = (a, b) => {
+    const x = key(a), y = key(b);
+    if (x === '' || y === '') return (x === '') - (y === '');
+    const order = isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y;
+    return down ? -order : order;
+  };
+  body.append(...[...body.rows].sort(compare));
+});
