@@ -79,7 +79,7 @@ class RewardPool:
         self._failures: list[str] = []  # of the call in progress, a message for each completion
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
-        self._batches = False  # whether a function takes many completions in one call; said by the first worker
+        self._batches = False  # whether a function takes many completions in one call; the first worker reports it
         try:
             self._workers = [self._start() for _ in range(workers)]
             while not all(worker.ready for worker in self._workers):
@@ -143,7 +143,7 @@ class RewardPool:
         self.close()
 
     def _serve(self, results: list[ScoredText | None], waiting: "deque[_Job]") -> None:
-        """Hand out work, wait for the next event, take in replies and end what is past its limit."""
+        """Distribute work, wait for the next event, read replies and end what is past its limit."""
         for worker in self._workers:
             self._hand_out(worker, waiting)
         deadlines = [worker.deadline for worker in self._workers if worker.deadline is not None]
@@ -159,7 +159,7 @@ class RewardPool:
                 self._receive(key.data, results, waiting)
         now = time.monotonic()
         for worker in list(self._workers):
-            # What a worker said while this process was busy elsewhere has just been read, so that only a
+            # What a worker wrote while this process was busy elsewhere has just been read, so that only a
             # worker that is silent at this moment is late.
             if worker.deadline is not None and now >= worker.deadline and not _readable(worker.replies):
                 self._give_up(worker, results, waiting)
@@ -240,9 +240,9 @@ class RewardPool:
         if reply["status"] != "ok":
             self._fail(job, results, "error", reply["message"])
             return
-        for index, said in zip(job.indices, reply["scores"], strict=True):
-            score = Score(said["reward"], said["correct"], said["breakdown"], said["parsed"])
-            results[index] = ScoredText(score, "ok")
+        for index, score in zip(job.indices, reply["scores"], strict=True):
+            scored = Score(score["reward"], score["correct"], score["breakdown"], score["parsed"])
+            results[index] = ScoredText(scored, "ok")
 
     def _fail(
         self, job: "_Job", results: list[ScoredText | None], status: Literal["timeout", "error"], message: str
@@ -255,7 +255,7 @@ class RewardPool:
     def _give_up(
         self, worker: "_Worker", results: list[ScoredText | None], waiting: "deque[_Job]", fault: str = ""
     ) -> None:
-        """Replace a worker that is late, gone or at fault; the completion it was at has failed."""
+        """Replace a worker that is late, has died or is at fault; the completion it was scoring has failed."""
         late = worker.deadline is not None and time.monotonic() >= worker.deadline
         self._kill(worker)
         code = worker.process.returncode

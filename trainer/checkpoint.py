@@ -130,7 +130,7 @@ def damaged_files(folder: Path) -> list[str]:
         return [name for name, sha in hashes.items() if found.get(name) != sha]
     except PermissionError as error:
         raise StorageError(
-            f"may not read the checkpoint: {error.strerror}", str(error.filename), "mend the permissions"
+            f"may not read the checkpoint: {error.strerror}", str(error.filename), "change the permissions"
         ) from error
     except (OSError, ValueError, TypeError, AttributeError):
         return [MANIFEST]

@@ -248,8 +248,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column, overflow="fold", no_wrap=column == "key" or column == "name")
+    for index, column in enumerate(rows[0]):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*(Text(printable(str(value))) for value in row.values()))
     console = Console()
@@ -344,7 +344,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 def _add_serve(commands: Commands) -> None:
     serve = commands.add_parser("serve", help="a vLLM server for runs with rollout.vllm.mode=server")
-    serve.add_argument("spec", help="preset name or YAML file of the runs it shall serve")
+    serve.add_argument("spec", help="preset name or YAML file of the runs to be served")
     serve.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2")
     serve.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; whoever reaches it can replace the weights"

@@ -1,6 +1,6 @@
 """Errors meant for the person at the keyboard: what is wrong, where, and what to type next."""
 
-INTERRUPTED = 130  # exit code of what was stopped and can go on
+INTERRUPTED = 130  # exit code of what was stopped and can be resumed
 
 
 def first_line(error: BaseException) -> str:

@@ -46,7 +46,7 @@ from trainer.types import RolloutGroup, RunContext, TrainBatch
 
 
 class ProgressReport(Protocol):
-    """What is told about a run while it goes on."""
+    """Receives the metrics of a run while it trains."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A training step is done."""

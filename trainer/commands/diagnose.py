@@ -253,5 +253,5 @@ def _mean(values: Tensor) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def _correlation(one: Tensor, other: Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([one, other]).double())[0, 1])
+def _correlation(first: Tensor, second: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])

@@ -151,10 +151,12 @@ def _figure_3(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
         figure.add_bar(x=names, y=[row[key] for row in rows], name=label, marker_color=colour)
     figure.add_hline(y=0.5, line={"color": GREY, "dash": "dot"})
     figure.update_layout(yaxis={"tickformat": ".0%", "range": [0, 1]}, height=420)
-    told = "; ".join(f"{row['update']} {row['positive_rose']:.1%} and {row['negative_fell']:.1%}" for row in rows)
+    shares = "; ".join(
+        f"{row['update']} {row['positive_rose']:.1%} and {row['negative_fell']:.1%}" for row in rows
+    )
     sentence = (
         "Of the tokens whose log-probability the update changed: the share of those with positive advantage that "
-        f"rose, and of those with negative advantage that fell: {told}."
+        f"rose, and of those with negative advantage that fell: {shares}."
     )
     return sentence, {"Share of the tokens that moved": figure}
 

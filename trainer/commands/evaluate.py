@@ -82,7 +82,7 @@ def evaluation_config(
     """
     if spec is None and found.run_config is None and found.name_or_path != TINY:
         raise ConfigError(
-            f"nothing says how to put problems to {found.name_or_path}: it lies in no run folder",
+            f"no configuration says how to evaluate {found.name_or_path}: it is not in a run folder",
             "--spec",
             "add --spec PRESET_OR_FILE, see `trainer presets`",
         )

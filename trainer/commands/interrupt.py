@@ -31,7 +31,7 @@ def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
     def receive(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            _let_go_of_terminal()
+            _redirect_closed_terminal()
         handle(signal.Signals(number))
 
     signals = [signal.SIGINT, signal.SIGTERM]
@@ -45,7 +45,7 @@ def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _let_go_of_terminal() -> None:
+def _redirect_closed_terminal() -> None:
     """Send standard output and error nowhere where their terminal has closed: writing to it would raise."""
     for descriptor in (1, 2):
         if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):

@@ -260,7 +260,7 @@ def _column(row: dict[str, Any], names: Sequence[str], where: str) -> Any:
 def _number(value: Any, where: str) -> float:
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
-    raise ConfigError(f"the reward is not a finite number: {value!r}", where, "mend or remove the line")
+    raise ConfigError(f"the reward is not a finite number: {value!r}", where, "correct or remove the line")
 
 
 def _finite(value: Any) -> Any:

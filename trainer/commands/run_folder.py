@@ -91,7 +91,7 @@ def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
     with lock:
         while not _locked(lock):
             raise_held(folder, what, hint)
-            time.sleep(0.01)  # nobody holds it: somebody looked who does, and that takes a moment
+            time.sleep(0.01)  # it is free: another process is looking who holds it, which takes a moment
         lock.truncate(0)
         json.dump({"pid": os.getpid(), "host": socket.gethostname()}, lock)
         lock.flush()

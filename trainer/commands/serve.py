@@ -43,7 +43,7 @@ def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utiliza
     """The command line of the server: the run's model with placeholder weights and the run's context.
 
     Args:
-        config: of the runs it shall serve.
+        config: of the runs to be served.
         host: address to listen on.
         port: to listen on.
         gpu_memory_utilization: share of the GPU's memory, None on a CPU. A server shares its GPU with nobody, so

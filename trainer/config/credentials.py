@@ -21,7 +21,7 @@ def split_credentials(url: str) -> tuple[str, str, str]:
 
 def _refuse_credentials(url: str) -> str:
     clean, name, password = split_credentials(url)
-    # A database may be told its user; a server's user name is as often a token.
+    # The user name of a database is no secret; that of a server is often a token.
     if password or (name and clean.startswith("http")):
         raise PydanticCustomError(
             CREDENTIALS_IN_URL, "a URL in a configuration, which is recorded, must not hold a user or password"

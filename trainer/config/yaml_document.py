@@ -93,7 +93,7 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
     except yaml.YAMLError as error:
         what, line = problem(error)
         where = source if line is None else f"{source}:{line}"
-        raise ConfigError(f"not valid YAML: {what}", where, "mend the line") from None
+        raise ConfigError(f"not valid YAML: {what}", where, "correct the line") from None
     if root is not None:
         _collect_lines(root, (), lines, source)
     if not isinstance(data, dict):

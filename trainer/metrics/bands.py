@@ -88,13 +88,13 @@ def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) 
     sign = batch.advantages[place].sign()
     change = old.exp() * torch.expm1(new - old)
     moved = torch.where((new - old).abs() > RESOLUTION, new - old, 0).sign()
-    as_told, moved = sign * moved > 0, moved != 0
-    values = [torch.ones_like(old), change, (sign > 0) & moved, (sign > 0) & as_told]
-    values += [(sign < 0) & moved, (sign < 0) & as_told]
+    as_signed, moved = sign * moved > 0, moved != 0
+    values = [torch.ones_like(old), change, (sign > 0) & moved, (sign > 0) & as_signed]
+    values += [(sign < 0) & moved, (sign < 0) & as_signed]
     sums = sums_by_group(values, band_of(old), len(BANDS))
     totals = torch.tensor(parallel.gather([sums.tolist()]), dtype=torch.float64).sum(dim=0)
     tokens, changed, *signs = totals
-    positive, rose, negative, fell = (float(one.sum()) for one in signs)
+    positive, rose, negative, fell = (float(count.sum()) for count in signs)
     metrics = _means("probability_change", changed, tokens)
     if positive:
         metrics["tokens/positive_rose"] = rose / positive

@@ -81,7 +81,7 @@ class DeepSpeedParallel(DistributedParallel):
             else:
                 model.zero_grad()
             return norm
-        model.step()  # leaves the weights alone where the norm is not finite, and reports inf
+        model.step()  # keeps the weights where the norm is not finite, and reports inf
         return float(model.get_global_grad_norm())
 
     @override
@@ -185,7 +185,7 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
         # Microbatches differ in number and size: the boundary of a step is set by hand.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
-        # Stage 0 would clip without telling the norm.
+        # Stage 0 would clip without returning the norm.
         "gradient_clipping": config.optim.max_grad_norm if parallel.zero_stage > 0 else 0.0,
         "zero_optimization": zero,
         # torch's fused AdamW is as fast on a CPU as the extension that would have to be compiled.
@@ -204,14 +204,14 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     from accelerate import Accelerator
     from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
 
-    # DeepSpeed calls collectives by names that torch is giving up, thousands of times.
+    # DeepSpeed calls collectives by names that torch deprecates, thousands of times.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     if device.type == "cpu":
         # Shared-memory reductions between ranks would compile an extension for more than a minute. To say so
         # makes DeepSpeed try what each of its extensions needs, among it the CUDA compiler where there are GPUs.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     reset_accelerate()
-    os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # what a launcher's file says about ZeRO is not asked
+    os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # a launcher's file about ZeRO is not read
     group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
     return Accelerator(
         mixed_precision="no",
@@ -234,7 +234,7 @@ def _bucket_sizes(model: Any) -> dict[str, int]:
 def _gathered(engine: Any) -> Iterator[None]:
     """Gather all parameters and let the modules be called without the hooks that fetch and release them.
 
-    With the hooks a module would give its parameters up after every call, and fetching them again is a collective
+    With the hooks a module would release its parameters after every call, and fetching them again is a collective
     that ranks generating different numbers of tokens cannot share.
     """
     from deepspeed.runtime.zero import GatheredParameters

@@ -20,7 +20,7 @@ class Models:
     """What `load_models` makes."""
 
     causal_lm: PreTrainedModel  # holds the policy's weights
-    policy: nn.Module  # its `LogprobModel`, wrapped where the strategy wraps
+    policy: nn.Module  # its `LogprobModel`, wrapped for data parallelism where the strategy does
     optimizer: Any
     reference: nn.Module | None  # the frozen policy of before training; None without a KL coefficient
     stored_dtype: torch.dtype  # of the policy's weights

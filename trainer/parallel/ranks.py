@@ -98,7 +98,7 @@ class Parallel:
         return weights
 
     def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
-        """What this rank must save besides the weights to go on training."""
+        """What this rank must save besides the weights to continue training."""
         return optimizer_tensors(causal_lm, optimizer)
 
     def load_training_tensors(
@@ -112,7 +112,7 @@ class Parallel:
         """Wait for all ranks."""
 
     def close(self) -> None:
-        """Let go of models; the processes stay connected for the next run."""
+        """Free the models; the processes stay connected for the next run."""
 
 
 class DistributedParallel(Parallel):
@@ -198,10 +198,10 @@ def leave_ranks() -> None:
 
 
 def end_rank(code: int) -> NoReturn:
-    """End this process with an exit code, after `leave_ranks` where the others can be taken leave of.
+    """End this process with an exit code, after `leave_ranks` where the others still answer.
 
     gloo's threads can outlive the interpreter's orderly shutdown and abort it ("terminate called without an
-    active exception"), which would make a failure of a finished run.
+    active exception"), which would turn a finished run into a failed one.
     """
     sys.stdout.flush()
     sys.stderr.flush()

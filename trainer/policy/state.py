@@ -1,4 +1,4 @@
-"""What one rank must put back to go on training: weights, optimizer and random states as tensors."""
+"""What one rank must restore to continue training: weights, optimizer and random states as tensors."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def restore_random_states(states: dict[str, Tensor]) -> None:
-    """Put back what `random_states` returned."""
+    """Restore what `random_states` returned."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])

@@ -101,7 +101,7 @@ def demonstration(puzzle: Puzzle, rng: random.Random, value_error: float, verdic
 
 
 def _assumed(name: str, knight: bool) -> str:
-    """An assumed role, told apart from what somebody says."""
+    """An assumed role, in other words than what a person says."""
     return f"{name} {'knight' if knight else 'knave'}"
 
 

@@ -227,7 +227,7 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
         column = answer_column
         return question, task.read_answer(answer)
     except ValueError as error:
-        raise ConfigError(str(error), row.where(column), "mend the row or choose another column") from error
+        raise ConfigError(str(error), row.where(column), "correct the row or choose another column") from error
 
 
 def _wants_compact(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -253,7 +253,7 @@ def _row_puzzle(row: Row) -> Puzzle:
     try:
         return puzzle_from_row(row.values["names"], row.values["statements"], row.values["solution"])
     except ValueError as error:
-        raise ConfigError(str(error), row.where("statements"), "mend or remove the row") from error
+        raise ConfigError(str(error), row.where("statements"), "correct or remove the row") from error
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str) -> None:

@@ -162,7 +162,7 @@ def _objects(texts: Sequence[tuple[int, str]], path: Path, whole: bool) -> Itera
             raise ConfigError(f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line") from error
         except (ValueError, RecursionError) as error:
             raise ConfigError(
-                f"cannot read the JSON: {first_line(error)}", f"{path}, line {number}", "mend the line"
+                f"cannot read the JSON: {first_line(error)}", f"{path}, line {number}", "correct the line"
             ) from error
         for index, item in enumerate(parsed if whole else [parsed], start=1):
             where = f"{path}, row {index}" if whole else f"{path}, line {number}"
@@ -176,7 +176,7 @@ def _check_characters(item: Any, where: str) -> None:
         json.dumps(item, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
-        raise ConfigError(f"{half} is half of a surrogate pair, no character", where, "mend the text") from None
+        raise ConfigError(f"{half} is half of a surrogate pair, no character", where, "correct the text") from None
 
 
 def _as_row(item: Any, where: str) -> Mapping[str, Any]:

@@ -74,7 +74,7 @@ class CachedBatch:
 
     Args:
         model: any causal language model with a KV cache.
-        prefill: the prompts; its cache is taken over.
+        prefill: the prompts; its cache is reused.
         prompt_of_row: [R], the prompt that each row continues.
         max_new_tokens: limit of steps.
     """

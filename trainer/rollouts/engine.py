@@ -42,7 +42,7 @@ class RolloutEngine(Protocol):
     """Samples completions from the current policy."""
 
     def sync_weights(self, policy_model: nn.Module) -> None:
-        """Take over the policy's current weights."""
+        """Copy the policy's current weights."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
@@ -50,7 +50,7 @@ class RolloutEngine(Protocol):
         """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with ``seeds[p][g]``."""
 
     def sleep(self) -> None:
-        """Hand back device memory while the policy trains."""
+        """Free device memory while the policy trains."""
 
     def wake(self) -> None:
         """Undo ``sleep``; weights may have to be synchronised again."""

@@ -141,7 +141,7 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
     """Repeat ``action`` until it succeeds or ``limit_s`` seconds have passed.
 
     Raises:
-        StorageError: it never succeeded, or failed in a way that waiting does not mend.
+        StorageError: it never succeeded, or failed in a way that waiting does not cure.
     """
     from mlflow.exceptions import MlflowException
     from requests.exceptions import RequestException

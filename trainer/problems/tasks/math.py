@@ -8,8 +8,8 @@ INSTRUCTION = r"Let's think step by step and output the final answer within \box
 
 def ask(question: str) -> str:
     """The question with the instruction, unless it already says how to answer."""
-    said = "\\boxed" in question or "####" in question or "Let's think step by step" in question
-    return question if said else f"{question} {INSTRUCTION}"
+    instructed = "\\boxed" in question or "####" in question or "Let's think step by step" in question
+    return question if instructed else f"{question} {INSTRUCTION}"
 
 
 def read_answer(value: Any) -> Any:

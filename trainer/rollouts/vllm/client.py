@@ -104,13 +104,13 @@ class VllmServer:
     def start_update(self) -> None:
         """Make the workers ready for weights."""
         if self._call("POST", "start_weight_update", allowed=(500,)).status_code == 500:
-            # A trainer that died amid an update left it open.
+            # A trainer that died during an update left it open.
             self._call("POST", "finish_weight_update", json={"weight_version": INCOMPLETE})
             self._call("POST", "start_weight_update")
 
     def abandon_update(self) -> None:
-        """Leave the server to other runs after an update that failed; its weights stay nobody's."""
-        with suppress(EngineError):  # whatever made the update fail is the error to tell of
+        """Leave the server to other runs after an update that failed; it then has the weights of no run."""
+        with suppress(EngineError):  # the error to report is what made the update fail
             self._call("POST", "finish_weight_update", (500,), json={"weight_version": INCOMPLETE})
             self._call("POST", "resume")
 
@@ -139,7 +139,7 @@ class VllmServer:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End the requests of these names that are under way."""
-        with suppress(EngineError):  # whatever made the caller give up is the error to tell of
+        with suppress(EngineError):  # the error to report is what made the caller give up
             named = [f"generate-tokens-{request_id}" for request_id in request_ids]  # as the route calls them
             self._call("POST", "inference/v1/abort_requests", json={"request_ids": named})
 

@@ -106,7 +106,7 @@ class VllmEngine:
 
     Raises:
         ConfigError: vLLM is not installed, or the ranks do not divide into tensor-parallel groups.
-        EngineError: vLLM does not start, for want of memory or another reason.
+        EngineError: vLLM does not start, out of memory or for another reason.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class VllmEngine:
             options |= {
                 "kv_cache_memory_bytes": (settings.kv_cache_mb or CPU_KV_CACHE_MB) << 20,
                 "block_size": CPU_BLOCK_SIZE,
-                # A request whose prompt is cut in two winds its generator back, which CPU generators cannot.
+                # A request whose prompt is cut in two rewinds its generator, which CPU generators cannot.
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(CPU_STEP_TOKENS, max_model_len),
             }
@@ -185,7 +185,7 @@ class VllmEngine:
                 raise _start_error(error) from error
 
     def sync_weights(self, policy_model: nn.Module) -> None:
-        """Take over the policy's weights; every rank at the same time where ranks share parameters.
+        """Copy the policy's weights; every rank at the same time where ranks share parameters.
 
         Raises:
             EngineError: after the first synchronisation, engine and policy disagree about a short text.
@@ -206,7 +206,7 @@ class VllmEngine:
                 self._checked = True
 
     def sleep(self) -> None:
-        """Hand back GPU memory: KV cache and weights, which go to host memory (level 1) or nowhere (level 2)."""
+        """Free GPU memory: KV cache and weights, which go to host memory (level 1) or nowhere (level 2)."""
         if self.sleep_level and not self._asleep:
             self.llm.sleep(level=self.sleep_level)
             self._asleep = True

@@ -26,7 +26,7 @@ CHUNK_BYTES = 64 << 20  # of weights in one request
 
 
 class VllmServerEngine:
-    """Engines that belong to nobody's process; rank r samples from the server ``r % number of servers``.
+    """Engines in processes of their own; rank r samples from the server ``r % number of servers``.
 
     A server holds the weights of one run at a time. Each synchronisation gives them a name of their own, and the
     server says with every completion under which name it sampled: a completion of other weights, those of
@@ -100,7 +100,7 @@ class VllmServerEngine:
         """Nothing to do."""
 
     def close(self) -> None:
-        """Nothing to do: the servers go on."""
+        """Nothing to do: the servers keep running."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams

@@ -73,7 +73,7 @@ def check_weights_arrived(engine_logprobs: Callable[[list[int]], Tensor], model:
             f"{CHECK_TOKENS - 1} tokens differ by {difference:.3g} nats on average "
             f"({CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
             "rollout.engine",
-            "this vLLM does not take over the weights of this model: use rollout.engine=transformers",
+            "this vLLM does not accept the weights of this model: use rollout.engine=transformers",
         )
     return difference
 
