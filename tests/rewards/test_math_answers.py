@@ -1,8 +1,27 @@
 import pytest
 
 from rewards.math_answers import final_answer, prepare, score
+from tests.paths import DATA
 
 prepare()
+
+# Judged by hand, question unseen: `same` or `differ`, the accepted answer, the answer given.
+PAIRS = [line.split("\t") for line in (DATA / "math_pairs.tsv").read_text(encoding="utf-8").splitlines() if line]
+# What the reward is known to get wrong.
+MISJUDGED = {("70", r"\text{seventy (70)}"), (r"e^{i\pi}", "-1")}
+
+
+@pytest.mark.parametrize(("verdict", "gold", "given"), PAIRS)
+def test_hand_judged_pairs(verdict, gold, given):
+    accepted = score(f"so it is $\\boxed{{{given}}}$.", gold).correct
+    assert accepted == ((verdict == "same") != ((gold, given) in MISJUDGED))
+
+
+def test_the_list_of_pairs_is_large_and_balanced():
+    verdicts = [verdict for verdict, _, _ in PAIRS]
+    assert set(verdicts) == {"same", "differ"}
+    assert verdicts.count("same") > 200
+    assert verdicts.count("differ") > 150
 
 
 @pytest.mark.parametrize(
