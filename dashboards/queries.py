@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from trainer.config.variants import variant_name
+from trainer.config.variants import rule_name, variant_name
 from trainer.errors import MissingError, StorageError, first_line
 from trainer.metrics.declared import METRICS
 
@@ -228,7 +228,9 @@ def _trial_row(
         score = _windowed(histories, trial, objective.metric, objective.window)
     end = run.info.end_time
     alpha, eta = (_number(params.get(name)) for name in ("algorithm.ar_alpha", "algorithm.lopti_eta"))
-    algorithm = params.get("algorithm.name", "unknown")
+    # Runs recorded before the losses had names call the estimator algorithm.name.
+    advantage = params.get("algorithm.advantage") or params.get("algorithm.name", "unknown")
+    algorithm = rule_name(advantage, params.get("algorithm.loss", "clipped"))
     return {
         "trial": trial,
         "configuration": tags.get("loptune.configuration", trial),

@@ -1,20 +1,22 @@
-"""Holds the algorithms against recorded inputs and outputs of the published implementation.
+"""Holds the algorithms against recorded inputs and outputs of the published implementation and of other trainers.
 
-``python -m tests.reference_vectors FILE`` prints one line per family with the largest relative error and exits
-with 1 when a family is above 1e-5 (rewards must be equal).
+``python -m tests.reference_vectors [FILE ...]`` prints one line per family with the largest relative error and
+exits with 1 when a family is above 1e-5 (rewards must be equal).
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rewards.knights_knaves import score_text
+from tests import update_rule_vectors
 from tests.paths import DATA
+from tests.update_rule_vectors import relative_error
 from trainer.algorithm.advantages import (
     discounted_returns,
     grpo_advantages,
@@ -22,23 +24,17 @@ from trainer.algorithm.advantages import (
     token_rewards,
 )
 from trainer.algorithm.isolation import isolation_passes
-from trainer.algorithm.loss import LossInputs, UpdateTotals, kl_penalty, update_loss
+from trainer.algorithm.kl import kl_penalty
+from trainer.algorithm.loss import update_loss
+from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.reweighting import reweighted
-from trainer.config.schema import AlgorithmConfig
+from trainer.config.algorithm import AlgorithmConfig
 from trainer.types import TrainBatch
 
 TOLERANCE = 1e-5
-BUNDLED = DATA / "reference_vectors.json"
+BUNDLED = (DATA / "reference_vectors.json", DATA / "update_rules.json")
 
 Case = dict[str, Any]
-
-
-def relative_error(ours: Tensor | float, published: Any) -> float:
-    """Largest |ours - published|, relative to the largest |published| of the field (at least 1e-3)."""
-    ours, published = torch.as_tensor(ours).double(), torch.as_tensor(published).double()
-    assert ours.shape == published.shape, f"shape {tuple(ours.shape)} is not {tuple(published.shape)}"
-    scale = max(float(published.abs().max()), 1e-3)
-    return float((ours - published).abs().max()) / scale
 
 
 def tensors(case: Case, *names: str) -> Iterator[Tensor]:
@@ -89,7 +85,8 @@ def check_policy_loss(case: Case) -> Iterator[float]:
 
 def check_kl(case: Case) -> Iterator[float]:
     logprobs, ref, mask = tensors(case, "logprobs", "ref_logprobs", "mask")
-    ours = kl_penalty(logprobs, ref, case["estimator"])
+    published = AlgorithmConfig(kl_estimator=case["estimator"], kl_log_ratio_clamp=5.0)
+    ours = kl_penalty(logprobs, ref, published)
     yield relative_error(ours, case["kl"])
     yield relative_error((ours * mask).sum() / mask.sum(), case["token_mean"])
 
@@ -99,12 +96,13 @@ def check_lopti(case: Case) -> Iterator[float]:
     config = AlgorithmConfig(
         lopti_eta=case["eta"],
         kl_coef=case["kl_coef"],
+        kl_log_ratio_clamp=5.0,
         clip_ratio_low=case["clip_low"],
         clip_ratio_high=case["clip_high"],
         dual_clip=case["dual_clip"],
     )
     empty = torch.zeros(0)
-    batch = TrainBatch(empty, empty, mask, old, old, ref, empty, empty, advantages, empty, empty)
+    batch = TrainBatch(empty, empty, mask, old, old, ref, empty, empty, advantages, empty, empty, empty)
     passes = isolation_passes(batch, config)
     assert len(passes) == len(case["low_then_high"])
     totals = UpdateTotals(float(mask.sum()), len(mask))
@@ -132,24 +130,36 @@ FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {
 }
 
 
-def largest_errors(path: Path) -> dict[str, tuple[int, float]]:
-    """Cases and largest relative error of every family in the file."""
+class Outcome(NamedTuple):
+    """How a family compares."""
+
+    compared: int  # cases; others are variants that are not offered here
+    cases: int
+    error: float  # the largest relative one
+
+
+def compare(path: Path) -> dict[str, Outcome]:
+    """The outcome of every family in the file."""
     vectors = json.loads(path.read_text())
-    unknown = set(vectors) - set(FAMILIES)
+    checks = {**FAMILIES, **update_rule_vectors.FAMILIES}
+    unknown = set(vectors) - set(checks) - update_rule_vectors.NOT_OFFERED
     assert not unknown, f"families without a check: {sorted(unknown)}"
-    return {
-        family: (len(cases), max(error for case in cases for error in FAMILIES[family](case)))
-        for family, cases in vectors.items()
-    }
+    outcomes = {}
+    for family, cases in vectors.items():
+        errors = [list(checks[family](case)) for case in cases] if family in checks else []
+        worst = max((max(found) for found in errors if found), default=0.0)
+        outcomes[family] = Outcome(sum(map(bool, errors)), len(cases), worst)
+    return outcomes
 
 
 def main() -> int:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else BUNDLED
     worst = 0.0
-    for family, (cases, error) in largest_errors(path).items():
-        verdict = "ok" if error <= TOLERANCE else "FAILED"
-        print(f"{family:24} {cases:4} cases   largest relative error {error:.2e}   {verdict}")
-        worst = max(worst, error)
+    for path in map(Path, sys.argv[1:] or BUNDLED):
+        for family, (compared, cases, error) in compare(path).items():
+            verdict = "ok" if error <= TOLERANCE else "FAILED"
+            figures = f"largest relative error {error:.2e}   {verdict}" if compared else "not offered"
+            print(f"{family:30} {compared:3} of {cases:3} cases   {figures}")
+            worst = max(worst, error)
     return 0 if worst <= TOLERANCE else 1
 
 

@@ -1,23 +1,41 @@
 import subprocess
 import sys
 
-from tests.reference_vectors import BUNDLED, FAMILIES, TOLERANCE, largest_errors
+import pytest
+
+from tests import update_rule_vectors
+from tests.reference_vectors import BUNDLED, FAMILIES, TOLERANCE, compare
+
+PUBLISHED, PEERS = BUNDLED
 
 
 def test_every_family_agrees_with_the_published_implementation():
-    errors = largest_errors(BUNDLED)
-    assert set(errors) == set(FAMILIES)
-    assert {family: error for family, (_, error) in errors.items() if error > TOLERANCE} == {}
+    outcomes = compare(PUBLISHED)
+    assert set(outcomes) == set(FAMILIES)
+    assert {family: found.error for family, found in outcomes.items() if found.error > TOLERANCE} == {}
 
 
-def test_a_wrong_number_fails_the_command(tmp_path):
-    text = BUNDLED.read_text()
+def test_every_rule_agrees_with_the_trainers_that_have_it():
+    outcomes = compare(PEERS)
+    assert set(outcomes) == set(update_rule_vectors.FAMILIES)
+    assert all(found.compared == found.cases > 0 for found in outcomes.values())
+    assert {family: found.error for family, found in outcomes.items() if found.error > TOLERANCE} == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "family"),
+    [
+        (PUBLISHED, '"alpha": 0.3', '"alpha": 0.31', "advantage_reweighting"),
+        (PEERS, '"tau_pos":2.0', '"tau_pos":2.1', "sapo_loss"),
+    ],
+)
+def test_a_wrong_number_fails_the_command(tmp_path, file, right, wrong, family):
+    text = file.read_text()
     broken = tmp_path / "broken.json"
-    broken.write_text(text.replace('"alpha": 0.3', '"alpha": 0.31'))
+    broken.write_text(text.replace(right, wrong))
     assert broken.read_text() != text
     result = subprocess.run(
         [sys.executable, "-m", "tests.reference_vectors", str(broken)], capture_output=True, text=True
     )
     assert result.returncode == 1
-    assert "advantage_reweighting" in result.stdout
-    assert "FAILED" in result.stdout
+    assert next(line for line in result.stdout.splitlines() if line.startswith(family)).endswith("FAILED")

@@ -41,6 +41,8 @@ from trainer.policy.load import load_tokenizer
 from trainer.problems.load import ProblemSampler, load_problems
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, sampling_params
+from trainer.rollouts.dynamic_sampling import sample_groups
+from trainer.rollouts.overlong import punish_overlong
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RolloutGroup, RunContext, TrainBatch
 
@@ -97,6 +99,7 @@ class Trainer:
             config.algorithm,
             config.optim.max_grad_norm,
             self.parallel,
+            config.rollout.max_new_tokens,
         )
         self.engine = build_engine(config, self.models.causal_lm, self.tokenizer, self.models.whole_weights)
         self.engine.sync_weights(self.models.causal_lm)
@@ -158,7 +161,7 @@ class Trainer:
             split_generator = torch.Generator().manual_seed(split_seed)
             with stopwatch("update"):
                 for _ in range(algorithm.update_epochs):
-                    for token_mask in isolation_passes(batch, algorithm, split_generator):
+                    for token_mask in isolation_passes(batch, algorithm, split_generator, parallel.gather):
                         self.updater.run_pass(batch, token_mask, plan, statistics, self.step + 1)
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, statistics, plan)
@@ -173,21 +176,28 @@ class Trainer:
             | time_metrics(stopwatch, batch, parallel)
         )
 
-    def collect_groups(self, stopwatch: Stopwatch) -> tuple[list[RolloutGroup], dict[str, float]]:
-        """Rollouts of this rank's share of the next problems, and the metrics of all ranks."""
+    def collect_groups(self, stopwatch: Stopwatch) -> tuple[Sequence[RolloutGroup], dict[str, float]]:
+        """The rank's share of the step's groups, and the metrics of all that was sampled on all ranks."""
         config, parallel = self.config, self.parallel
-        problems = self.sampler.next(config.rollout.prompts_per_step)
-        seeds = range(config.rollout.group_size)
-        requests = [
-            GroupRequest(i, problems[i], [derive_seed(config.seed, self.step, i, g) for g in seeds])
-            for i in range(parallel.rank, len(problems), parallel.world_size)
-        ]
         params = sampling_params(config.rollout, self.tokenizer)
-        groups = collect_rollouts(self.engine, self.tokenizer, requests, params, self.rewards, stopwatch)
-        metrics = rollout_metrics(groups, parallel)
+        seeds = range(config.rollout.group_size)
+
+        def collect(first: int, count: int) -> list[RolloutGroup]:
+            problems = dict(enumerate(self.sampler.next(count), start=first))
+            requests = [
+                GroupRequest(i, problems[i], [derive_seed(config.seed, self.step, i, g) for g in seeds])
+                for i in range(first + parallel.rank, first + count, parallel.world_size)
+            ]
+            groups = collect_rollouts(self.engine, self.tokenizer, requests, params, self.rewards, stopwatch)
+            return punish_overlong(groups, params.max_new_tokens, config.reward)
+
+        rollout = config.rollout
+        rounds = rollout.max_sampling_rounds if rollout.dynamic_sampling else 1
+        sample = sample_groups(collect, rollout.prompts_per_step, rounds, parallel)
+        metrics = rollout_metrics(sample.sampled, parallel) | {"rollout/dropped_groups": float(sample.dropped)}
         if not math.isfinite(metrics["rollout/reward"]):
             raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
-        return groups, metrics
+        return sample.groups, metrics
 
     def score_groups(
         self, groups: Sequence[RolloutGroup], stopwatch: Stopwatch, keep_forwards: bool = False

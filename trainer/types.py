@@ -84,6 +84,7 @@ class TrainBatch:
     advantages: Tensor  # [B, T] float32
     rewards: Tensor  # [B] float32
     group_ids: Tensor  # [B] int64
+    truncated: Tensor  # [B] float32, 1 where the completion ran into the token limit
 
     @property
     def completion_lengths(self) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from trainer.config.schema import Section
+from trainer.config.section import Section
 from trainer.config.yaml_document import read_scalars
 
 

@@ -11,7 +11,8 @@ from pydantic_core import PydanticCustomError
 
 from sweep.space.parameters import ParameterSpec, ValueMapping
 from trainer.commands.run_folder import NAME_RULE, is_name
-from trainer.config.schema import Count, NonNegative, Positive, Section, TrainConfig
+from trainer.config.schema import TrainConfig, current_key
+from trainer.config.section import Count, NonNegative, Positive, Section
 
 # Keys of the results a trial reports to Tune after every evaluation.
 SCORE = "score"  # objective: mean of the last `window` evaluations
@@ -155,6 +156,13 @@ class LimitsSpec(Section):
     )
 
 
+def _with_current_keys(mapping: Any) -> Any:
+    """The mapping with renamed trainer keys under their names of today, those in ``when:`` included."""
+    if not isinstance(mapping, dict):
+        return mapping
+    return {current_key(key): _with_current_keys(value) for key, value in mapping.items()}
+
+
 class SweepSpec(Section):
     """A search space, read and checked."""
 
@@ -196,6 +204,16 @@ class SweepSpec(Section):
         if steps is None or {"max_steps", "evaluation.every_steps"} & set(self.parameters):
             return None
         return math.ceil(steps / every)
+
+    @field_validator("parameters", mode="before")
+    @classmethod
+    def _rename_keys(cls, parameters: Any) -> Any:
+        return _with_current_keys(parameters)
+
+    @field_validator("baselines", mode="before")
+    @classmethod
+    def _rename_baselines(cls, baselines: Any) -> Any:
+        return [_with_current_keys(point) for point in baselines] if isinstance(baselines, list) else baselines
 
     @field_validator("name")
     @classmethod

@@ -36,7 +36,7 @@ from sweep.trials.worker import (
     evaluation_history,
 )
 from trainer.config.schema import TrainConfig, apply_overrides, save_config
-from trainer.config.variants import variant_name
+from trainer.config.variants import rule_name, variant_name
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         trial_config = apply_overrides(plan.base, config["overrides"], f"trial {trial}")
         rule = trial_config.algorithm
         tags["loptune.variant"] = variant_name(
-            rule.name, rule.ar_alpha, rule.lopti_eta, rule.token_filter, rule.lopti_split, rule.lopti_order
+            rule_name(rule.advantage, rule.loss),
+            rule.ar_alpha,
+            rule.lopti_eta,
+            rule.token_filter,
+            rule.lopti_split,
+            rule.lopti_order,
         )
         self._assignment = Assignment(
             trial=trial,

@@ -79,7 +79,7 @@ def write_sweep(
 
 def _params(algorithm: str, alpha: float, eta: float, seed: int) -> dict[str, Any]:
     return {
-        "algorithm.name": algorithm,
+        "algorithm.advantage": algorithm,
         "algorithm.ar_alpha": alpha,
         "algorithm.lopti_eta": eta,
         "optim.lr": 3e-4,

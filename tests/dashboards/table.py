@@ -41,7 +41,7 @@ def sweep_of(mode: str = "max") -> Sweep:
                     "eta": eta,
                     "variant": variant_name(algorithm, alpha, eta),
                     "run_id": trial,
-                    "algorithm.name": algorithm,
+                    "algorithm.advantage": algorithm,
                     "algorithm.ar_alpha": alpha,
                     "algorithm.lopti_eta": eta,
                 }
@@ -56,5 +56,5 @@ def sweep_of(mode: str = "max") -> Sweep:
         Objective("eval/accuracy", "min" if mode == "min" else "max", 1),
         pd.DataFrame(rows),
         pd.DataFrame(histories, columns=["trial", "metric", "step", "value"]),
-        ("algorithm.name", "algorithm.ar_alpha", "algorithm.lopti_eta"),
+        ("algorithm.advantage", "algorithm.ar_alpha", "algorithm.lopti_eta"),
     )

@@ -15,7 +15,7 @@ def test_a_sweep_is_read_back_whole(demo_uri: str) -> None:
     sweep = read_sweep("demo", demo_uri)
     assert sweep.status == "FINISHED"
     assert sweep.objective == Objective("eval/accuracy", "max", 3)
-    assert sweep.searched == ("algorithm.name", "algorithm.ar_alpha", "algorithm.lopti_eta")
+    assert sweep.searched == ("algorithm.advantage", "algorithm.ar_alpha", "algorithm.lopti_eta")
     assert len(sweep.trials) == 12
     failed = sweep.trials[sweep.trials.state == "FAIL"]
     assert list(failed.trial) == ["005-s1"] and math.isnan(failed.score.iloc[0])
@@ -63,7 +63,7 @@ def test_a_trial_without_recorded_score_gets_the_mean_of_its_window(tmp_path: Pa
 def test_a_trial_that_never_started_does_not_make_every_parameter_a_searched_one(tmp_path: Path) -> None:
     uri = sqlite_store(tmp_path)
     parent = open_parent_run(uri, "exp", "live", {}, {})
-    full = {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.1, "optim.lr": 1e-6}
+    full = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.1, "optim.lr": 1e-6}
     parent.reconcile(
         [
             TrialOutcome("live/1", "1", "COMPLETE", score=1.0, params=full),

@@ -28,13 +28,13 @@ SPACE = {
         },
     },
     "parameters": {
-        "algorithm.name": {"choice": ["grpo", "reinforce_plus_plus"]},
+        "algorithm.advantage": {"choice": ["grpo", "reinforce_plus_plus"]},
         "lopti": {"choice": [False, True]},
         "algorithm.lopti_eta": {"uniform": [0.2, 0.9], "when": {"lopti": True}, "else": 0.0},
     },
     "baselines": [
-        {"algorithm.name": "grpo", "lopti": False},
-        {"algorithm.name": "reinforce_plus_plus", "lopti": True, "algorithm.lopti_eta": 0.5},
+        {"algorithm.advantage": "grpo", "lopti": False},
+        {"algorithm.advantage": "reinforce_plus_plus", "lopti": True, "algorithm.lopti_eta": 0.5},
     ],
     "search": {"sampler": "random", "configurations": 1},
     "limits": {"max_concurrent": 2},

@@ -19,7 +19,7 @@ def zero(stage: int, **more: Any) -> dict[str, Any]:
 
 
 DDP = {"parallel.strategy": "ddp"}
-WHITENED = {"algorithm.name": "reinforce_plus_plus"}
+WHITENED = {"algorithm.advantage": "reinforce_plus_plus"}
 BFLOAT16 = {"model.dtype": "bfloat16"}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": DDP,

@@ -63,8 +63,10 @@ class NoTokenizer:
 class Updates:
     """Policy, reference and optimizer of one case."""
 
-    def __init__(self, config: TrainConfig, parallel: Parallel) -> None:
-        self.config, self.parallel = config, parallel
+    def __init__(
+        self, config: TrainConfig, parallel: Parallel, rewards: tuple[float, float] = (3.0, -1.0)
+    ) -> None:
+        self.config, self.parallel, self.rewards = config, parallel, rewards
         compute = getattr(torch, config.model.dtype)
         stored = parallel.stored_dtype(compute)
 
@@ -80,7 +82,7 @@ class Updates:
 
     def step(self, step: int) -> dict[str, Any]:
         config, parallel = self.config, self.parallel
-        groups = make_groups(SIZES, PROMPTS, seed=step)[parallel.rank :: parallel.world_size]
+        groups = make_groups(SIZES, PROMPTS, seed=step, rewards=self.rewards)[parallel.rank :: parallel.world_size]
         batch = build_batch(groups, 0, parallel.device)
         plan = plan_update_batches(
             batch,
@@ -92,8 +94,8 @@ class Updates:
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
         batch = reweight_advantages(batch, config.algorithm)
         statistics = UpdateStatistics.of(batch)
-        updater = Updater(self.policy, self.optimizer, config.algorithm, config.optim.max_grad_norm, parallel)
-        for mask in isolation_passes(batch, config.algorithm):
+        updater = Updater(self.policy, self.optimizer, config.algorithm, config.optim.max_grad_norm, parallel, 8)
+        for mask in isolation_passes(batch, config.algorithm, gather=parallel.gather):
             updater.run_pass(batch, mask, plan, statistics, step)
         return {
             "loss": statistics.loss,

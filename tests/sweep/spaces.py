@@ -14,14 +14,14 @@ SPACE: dict[str, Any] = {
     "trainer": {"preset": "base.yaml"},
     "objective": {"metric": "eval/accuracy", "mode": "max", "window": 2},
     "parameters": {
-        "algorithm.name": {"choice": ["grpo", "reinforce_plus_plus"]},
+        "algorithm.advantage": {"choice": ["grpo", "reinforce_plus_plus"]},
         "algorithm.ar_alpha": {"uniform": [0.0, 0.5]},
         "lopti": {"choice": [False, True]},
         "algorithm.lopti_eta": {"uniform": [0.2, 0.9], "when": {"lopti": True}, "else": 0.0},
     },
     "baselines": [
-        {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.0, "lopti": False},
-        {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.3, "lopti": True, "algorithm.lopti_eta": 0.5},
+        {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.0, "lopti": False},
+        {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.3, "lopti": True, "algorithm.lopti_eta": 0.5},
     ],
     "search": {"sampler": "tpe", "configurations": 3, "seed": 0, "startup": 2},
     "seeds": [0, 1],

@@ -41,7 +41,7 @@ def test_every_space_is_right_as_it_stands(name):
     first = baselines(spec)[0]
     assert first["algorithm.lopti_eta"] == 0
     assert first.get("algorithm.ar_alpha", 0) == 0
-    assert first.get("algorithm.name", "grpo") == "grpo"
+    assert first.get("algorithm.advantage", "grpo") == "grpo"
 
 
 @pytest.mark.parametrize(

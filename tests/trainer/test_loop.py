@@ -160,7 +160,12 @@ def test_stop_request_ends_at_the_step_boundary_with_a_checkpoint(tiny_policy, t
 @pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus"])
 def test_alpha_and_eta_zero_are_the_plain_algorithm(tiny_policy, tmp_path, name):
     """With eta 0 one pass over all tokens; with alpha 0 the advantages as estimated."""
-    overrides = {"algorithm.name": name, "algorithm.lopti_eta": 0.0, "algorithm.ar_alpha": 0.0, "max_steps": 1}
+    overrides = {
+        "algorithm.advantage": name,
+        "algorithm.lopti_eta": 0.0,
+        "algorithm.ar_alpha": 0.0,
+        "max_steps": 1,
+    }
     trainer = build(small_config(tiny_policy, **overrides), tmp_path / "r")
     metrics = trainer.training_step()
     trainer.close()

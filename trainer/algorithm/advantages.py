@@ -1,4 +1,9 @@
-"""Advantage estimators: how rewards become one number per completion token."""
+"""Advantage estimators: how rewards become one number per completion token.
+
+Each is a function of the batch in the dictionary at the end. A group is the completions of one prompt; one that
+stands alone keeps its raw reward, as in verl. Statistics of rewards are computed in float64: in float32 the mean
+of eight rewards of 0.7 is not 0.7, and a division by their spread makes an advantage of the rounding.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,35 +11,49 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from trainer.config.schema import AlgorithmConfig
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.errors import RewardError
 from trainer.types import TrainBatch
 
 SumOverRanks = Callable[[Tensor], Tensor]
+AdvantageEstimator = Callable[[TrainBatch, AlgorithmConfig, SumOverRanks], Tensor]
 
 
-def grpo_advantages(rewards: Tensor, group_ids: Tensor, completion_mask: Tensor) -> Tensor:
-    """Group-relative advantages [arXiv:2402.03300, section 4.1.2].
-
-    ``(r - mean of group) / (std of group + 1e-6)`` with the unbiased standard deviation, the same at every token
-    of a completion. A group of one has mean 0 and standard deviation 1, so its advantage is its reward.
+def group_means(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of each completion's group, and how many completions the group has: [B] float64 each.
 
     Args:
         rewards: [B].
         group_ids: [B], completions with one id share a prompt.
-        completion_mask: [B, T].
-
-    Returns:
-        [B, T], 0 outside the mask.
     """
-    advantages = torch.empty_like(rewards)
-    for group_id in group_ids.unique():
-        members = group_ids == group_id
-        group = rewards[members]
-        if len(group) == 1:
-            advantages[members] = group / (1 + 1e-6)
-        else:
-            advantages[members] = (group - group.mean()) / (group.std() + 1e-6)
-    return advantages[:, None] * completion_mask
+    _, group = group_ids.unique(return_inverse=True)
+    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64, device=rewards.device)
+    sizes = sums.index_add(0, group, torch.ones_like(rewards, dtype=torch.float64))
+    sums = sums.index_add(0, group, rewards.double())
+    return (sums / sizes)[group], sizes[group]
+
+
+def centred(rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """``r - mean of group``, [B] float64; exactly 0 in a group of equal rewards, r in a group of one."""
+    means, sizes = group_means(rewards, group_ids)
+    return torch.where(sizes > 1, rewards.double() - means, rewards.double())
+
+
+def group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """Unbiased standard deviation of each completion's group, [B] float64; 1 in a group of one."""
+    means, sizes = group_means(rewards, group_ids)
+    squares, _ = group_means((rewards.double() - means).square(), group_ids)
+    return torch.where(sizes > 1, (squares * sizes / (sizes - 1).clamp(min=1)).sqrt(), torch.ones_like(means))
+
+
+def grpo_advantages(rewards: Tensor, group_ids: Tensor, completion_mask: Tensor) -> Tensor:
+    """Group-relative advantages [arXiv:2402.03300, section 4.1.2], [B, T], 0 outside the mask.
+
+    ``(r - mean of group) / (std of group + 1e-6)`` with the unbiased standard deviation, the same at every token
+    of a completion. As verl and the published code of arXiv:2505.12929; TRL adds 1e-4.
+    """
+    advantages = centred(rewards, group_ids) / (group_std(rewards, group_ids) + 1e-6)
+    return _per_token(advantages, completion_mask)
 
 
 def token_rewards(
@@ -46,14 +65,15 @@ def token_rewards(
 ) -> Tensor:
     """The KL penalty at every token and the reward at the last one, [B, T].
 
-    ``-kl_coef * (old_logprob - ref_logprob)``, plus ``r`` at the last completion token.
+    ``-kl_coef * (old_logprob - ref_logprob)``, plus ``r`` at the last completion token; a completion without
+    tokens has no place for its reward.
     """
     per_token = torch.zeros_like(completion_mask)
     if ref_logprobs is not None and kl_coef > 0:
         per_token = -kl_coef * (old_logprobs - ref_logprobs) * completion_mask
-    last = completion_mask.sum(dim=1).long() - 1
-    rows = torch.arange(len(rewards), device=rewards.device)
-    per_token[rows, last] += rewards
+    lengths = completion_mask.sum(dim=1).long()
+    rows = lengths.nonzero().squeeze(1)
+    per_token[rows, lengths[rows] - 1] += rewards[rows]
     return per_token
 
 
@@ -84,13 +104,52 @@ def reinforce_plus_plus_advantages(
     return whiten(returns, completion_mask, sum_over_ranks)
 
 
-def _estimate_grpo(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
+def _grpo(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
     return grpo_advantages(batch.rewards, batch.group_ids, batch.completion_mask)
 
 
-def _estimate_reinforce_plus_plus(
-    batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks
-) -> Tensor:
+def _dr_grpo(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
+    """``r - mean of group``: no division by the spread [arXiv:2503.20783, section 3.2]. As verl."""
+    return _per_token(centred(batch.rewards, batch.group_ids), batch.completion_mask)
+
+
+def _rloo(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
+    """``r - mean of the others of the group = G / (G - 1) (r - mean)`` [arXiv:2402.14740, section 2]. As verl."""
+    _, sizes = group_means(batch.rewards, batch.group_ids)
+    scale = torch.where(sizes > 1, sizes / (sizes - 1).clamp(min=1), 1.0)
+    return _per_token(centred(batch.rewards, batch.group_ids) * scale, batch.completion_mask)
+
+
+def _batch_std(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
+    """``(r - mean of group) / (std of the batch + 1e-4)`` [arXiv:2508.08221, section 4.2].
+
+    The unbiased standard deviation is over the rewards of all ranks. As TRL's ``scale_rewards="batch"``.
+    """
+    rewards = batch.rewards.double()
+    total, count = sum_over_ranks(torch.stack([rewards.sum(), torch.ones_like(rewards).sum()]))
+    squares = sum_over_ranks((rewards - total / count).square().sum())
+    std = (squares / (count - 1).clamp(min=1)).sqrt()
+    return _per_token(centred(batch.rewards, batch.group_ids) / (std + 1e-4), batch.completion_mask)
+
+
+def _maxrl(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
+    """``(r - mean of group) / mean of group``, 0 where the mean is 0 [arXiv:2602.02710]. As prime-rl.
+
+    Raises:
+        RewardError: a negative reward: a negative mean would turn every sign around.
+    """
+    if bool((batch.rewards < 0).any()):
+        raise RewardError(
+            f"maxrl divides by a group's mean reward, and there is a reward of {float(batch.rewards.min()):g}",
+            "algorithm.advantage",
+            "use rewards of at least 0, or algorithm.advantage=grpo",
+        )
+    means, sizes = group_means(batch.rewards, batch.group_ids)
+    advantages = torch.where((means > 0) & (sizes > 1), (batch.rewards - means) / means.clamp(min=1e-12), 0.0)
+    return _per_token(advantages, batch.completion_mask)
+
+
+def _reinforce_plus_plus(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
     kl_coef = 0.0 if config.kl_in_loss else config.kl_coef
     per_token = token_rewards(
         batch.rewards, batch.completion_mask, batch.old_logprobs, batch.ref_logprobs, kl_coef
@@ -98,20 +157,42 @@ def _estimate_reinforce_plus_plus(
     return reinforce_plus_plus_advantages(per_token, batch.completion_mask, config.gamma, sum_over_ranks)
 
 
-ADVANTAGE_ESTIMATORS: dict[str, Callable[[TrainBatch, AlgorithmConfig, SumOverRanks], Tensor]] = {
-    "grpo": _estimate_grpo,
-    "reinforce_plus_plus": _estimate_reinforce_plus_plus,
+def _reinforce_plus_plus_baseline(
+    batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks
+) -> Tensor:
+    """``r - mean of group``, whitened over all completion tokens [arXiv:2501.03262, section 3.2]. As verl.
+
+    Where the KL penalty is placed in the reward, its sum over the completion is part of r.
+    """
+    mask, rewards = batch.completion_mask, batch.rewards
+    if batch.ref_logprobs is not None and not config.kl_in_loss:
+        rewards = rewards - config.kl_coef * ((batch.old_logprobs - batch.ref_logprobs) * mask).sum(dim=1)
+    return whiten(_per_token(centred(rewards, batch.group_ids), mask), mask, sum_over_ranks)
+
+
+ADVANTAGE_ESTIMATORS: dict[str, AdvantageEstimator] = {
+    "grpo": _grpo,
+    "dr_grpo": _dr_grpo,
+    "rloo": _rloo,
+    "batch_std": _batch_std,
+    "maxrl": _maxrl,
+    "reinforce_plus_plus": _reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": _reinforce_plus_plus_baseline,
 }
 
 
 def estimate_advantages(
     batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks = lambda tensor: tensor
 ) -> TrainBatch:
-    """The batch with the advantages of the configured algorithm.
+    """The batch with the advantages of the configured estimator.
 
     Args:
         batch: completions of this rank; a group's completions are all on one rank.
         config: names the estimator.
         sum_over_ranks: adds a tensor over all ranks.
     """
-    return replace(batch, advantages=ADVANTAGE_ESTIMATORS[config.name](batch, config, sum_over_ranks))
+    return replace(batch, advantages=ADVANTAGE_ESTIMATORS[config.advantage](batch, config, sum_over_ranks))
+
+
+def _per_token(advantages: Tensor, completion_mask: Tensor) -> Tensor:
+    return advantages.to(completion_mask.dtype)[:, None] * completion_mask

@@ -31,6 +31,7 @@ def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch
         advantages=torch.zeros_like(mask),
         rewards=torch.tensor([r.reward for r in rollouts], dtype=torch.float32),
         group_ids=torch.tensor([r.group_id for r in rollouts]),
+        truncated=torch.tensor([float(r.completion.finish_reason == "length") for r in rollouts]),
     )
     return _map_tensors(batch, lambda tensor: tensor.to(device))
 

@@ -3,39 +3,37 @@
 import torch
 from torch import Tensor
 
-from trainer.config.schema import AlgorithmConfig
+from trainer.algorithm.token_filters import Gather, low_probability_tokens, select_tokens
+from trainer.config.algorithm import AlgorithmConfig
 from trainer.types import TrainBatch
 
 
-def low_probability_tokens(old_logprobs: Tensor, completion_mask: Tensor, eta: float) -> Tensor:
-    """1 at completion tokens with ``pi_old(token) < eta`` [arXiv:2505.12929, section 4.2], [B, T]."""
-    return (old_logprobs.exp() < eta).to(completion_mask.dtype) * completion_mask
-
-
 def isolation_passes(
-    batch: TrainBatch, config: AlgorithmConfig, generator: torch.Generator | None = None
+    batch: TrainBatch,
+    config: AlgorithmConfig,
+    generator: torch.Generator | None = None,
+    gather: Gather = lambda items: items,
 ) -> list[Tensor]:
     """The token mask [B, T] of every pass over the rollout batch, in order.
 
-    Without Lopti there is one pass with all completion tokens. With it the low-probability tokens are updated
-    first and the rest with the updated policy. ``old_logprobs`` stay those of before the first pass. Loss
-    denominators do not depend on the masks.
+    Without Lopti there is one pass with all tokens of `select_tokens`. With it the low-probability ones of them
+    are updated first and the rest with the updated policy [arXiv:2505.12929, algorithm 1]. ``old_logprobs`` stay
+    those of before the first pass. Loss denominators do not depend on the masks.
 
     Args:
         batch: completions with ``old_logprobs``.
-        config: ``lopti_eta`` is the threshold; ``token_filter`` keeps one side only; ``lopti_split: random``
-            moves as many tokens into the first pass as there are low ones, chosen at random.
+        config: ``lopti_eta`` is the threshold; ``lopti_split: random`` moves as many tokens into the first pass
+            as there are low ones, chosen at random.
         generator: source of the random split.
+        gather: the items of all ranks.
     """
-    everything = batch.completion_mask
-    if config.lopti_eta == 0:
-        return [everything]
-    low = low_probability_tokens(batch.old_logprobs, everything, config.lopti_eta)
+    tokens = select_tokens(batch, config, gather)
+    if not config.isolates:
+        return [tokens]
+    low = low_probability_tokens(batch.old_logprobs, tokens, config.lopti_eta)
     if config.lopti_split == "random":
-        low = _random_subset(everything, int(low.sum()), generator)
-    high = everything - low
-    if config.token_filter != "none":
-        return [low] if config.token_filter == "drop_high" else [high]
+        low = _random_subset(tokens, int(low.sum()), generator)
+    high = tokens - low
     return [low, high] if config.lopti_order == "low_first" else [high, low]
 
 

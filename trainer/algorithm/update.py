@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from trainer.algorithm.batching import UpdateBatch, select_rows
-from trainer.algorithm.loss import LossInputs, UpdateTotals, update_loss
-from trainer.config.schema import AlgorithmConfig, OptimConfig
+from trainer.algorithm.loss import update_loss
+from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.schema import OptimConfig
 from trainer.errors import DivergedError
 from trainer.parallel.ranks import Parallel
 from trainer.types import TrainBatch
@@ -63,6 +65,7 @@ class Updater:
         algorithm: the loss.
         max_grad_norm: gradients are scaled down to this norm.
         parallel: the ranks that share an update batch.
+        max_new_tokens: that a completion may have, the constant of Dr. GRPO's aggregation.
     """
 
     def __init__(
@@ -72,12 +75,14 @@ class Updater:
         algorithm: AlgorithmConfig,
         max_grad_norm: float,
         parallel: Parallel,
+        max_new_tokens: int,
     ) -> None:
         self.policy = policy
         self.optimizer = optimizer
         self.algorithm = algorithm
         self.max_grad_norm = max_grad_norm
         self.parallel = parallel
+        self.max_new_tokens = max_new_tokens
 
     def set_learning_rate(self, lr: float) -> None:
         """The learning rate of the following optimizer steps."""
@@ -113,7 +118,7 @@ class Updater:
             counts = torch.stack([mask.sum(), mask.new_tensor(len(rows)), token_mask[rows].sum()]).double()
             total_tokens, total_sequences, pass_tokens = self.parallel.sum(counts).tolist()
             if pass_tokens > 0:
-                totals = UpdateTotals(total_tokens, total_sequences)
+                totals = UpdateTotals(total_tokens, total_sequences, self.max_new_tokens)
                 loss_sum = self._accumulate_gradients(batch, token_mask, update_batch, totals, statistics)
                 loss = float(self.parallel.sum(loss_sum))
                 grad_norm = self.parallel.step(self.policy, self.optimizer, self.max_grad_norm)

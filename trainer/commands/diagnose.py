@@ -25,7 +25,8 @@ from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
-from trainer.config.schema import AlgorithmConfig, ParallelConfig, TrainConfig
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.schema import ParallelConfig, TrainConfig
 from trainer.errors import ConfigError
 from trainer.evaluation.estimators import rank_correlation
 from trainer.loop import Trainer
@@ -215,7 +216,9 @@ def _after_passes(
     optimizer.load_state_dict(copy.deepcopy(trainer.models.optimizer.state_dict()))
     for group in optimizer.param_groups:
         group["betas"] = (0.0, group["betas"][1])
-    updater = Updater(policy, optimizer, config.algorithm, config.optim.max_grad_norm, Parallel())
+    updater = Updater(
+        policy, optimizer, config.algorithm, config.optim.max_grad_norm, Parallel(), config.rollout.max_new_tokens
+    )
     updater.set_learning_rate(learning_rate(config.optim, trainer.step, trainer.total_steps))
     after = []
     for token_mask in passes:

@@ -26,11 +26,11 @@ class Advice:
 def advise(config: TrainConfig) -> Iterator[Advice]:
     """What can be said from the configuration alone."""
     rollout, optim = config.rollout, config.optim
-    if rollout.group_size == 1 and config.algorithm.name not in _WITHOUT_GROUPS:
+    if rollout.group_size == 1 and config.algorithm.advantage not in _WITHOUT_GROUPS:
         yield Advice(
-            f"with one completion per prompt there is nothing {config.algorithm.name} could compare it with",
+            f"with one completion per prompt there is nothing {config.algorithm.advantage} could compare it with",
             "rollout.group_size",
-            "raise it to 4 or more, or set algorithm.name=reinforce_plus_plus",
+            "raise it to 4 or more, or set algorithm.advantage=reinforce_plus_plus",
         )
     completions = rollout.prompts_per_step * rollout.group_size
     if completions > optim.update_batch_size and completions % optim.update_batch_size:

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from rewards import minimum
+from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.credentials import UrlWithoutCredentials
 from trainer.config.foreign import refuse_foreign
+from trainer.config.section import Count, NonNegative, Positive, Probability, Section
 from trainer.config.yaml_document import (
     YamlDocument,
     leaf_keys,
@@ -28,16 +31,7 @@ from trainer.config.yaml_document import (
 )
 from trainer.errors import ConfigError
 
-NonNegative = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, unknown keys and non-finite numbers refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+_RENAMED = {"algorithm.name": "algorithm.advantage"}
 
 
 class ModelConfig(Section):
@@ -122,6 +116,10 @@ class RewardConfig(Section):
         None,
         description="score of a completion whose scoring timed out or raised; the function's minimum if null",
     )
+    overlong_buffer: Annotated[int, Field(ge=0)] = Field(
+        0, description="tokens before max_new_tokens over which DAPO's soft punishment rises; 0 is off [tokens]"
+    )
+    overlong_penalty: NonNegative = Field(1.0, description="reward taken at max_new_tokens by that punishment")
     max_failure_rate: Probability = Field(
         0.2, description="stop the run above this share of timeouts and exceptions in one step of a rank"
     )
@@ -168,6 +166,12 @@ class RolloutConfig(Section):
     )
     prompts_per_step: Count = Field(64, description="prompts of one step, over all ranks")
     group_size: Count = Field(8, description="completions per prompt")
+    dynamic_sampling: bool = Field(
+        False, description="replace groups whose completions all score alike by further prompts (DAPO)"
+    )
+    max_sampling_rounds: Annotated[int, Field(ge=2)] = Field(
+        5, description="dynamic sampling: after so many rounds the batch is filled with what was dropped"
+    )
     temperature: Positive = Field(0.7, description="sampling temperature, also of every log-probability")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="nucleus mass kept")
     top_k: Annotated[int, Field(ge=0)] = Field(0, description="tokens kept; 0 keeps all")
@@ -176,55 +180,6 @@ class RolloutConfig(Section):
     stop_token_ids: list[int] = Field(default_factory=list, description="stop tokens besides the tokenizer's EOS")
     max_batch_tokens: Count = Field(131072, description="KV-cache budget of the transformers engine [tokens]")
     vllm: VllmConfig = Field(VllmConfig(), description="settings of the vLLM engine")
-
-
-class AlgorithmConfig(Section):
-    """The update rule [arXiv:2505.12929]."""
-
-    name: Literal["grpo", "reinforce_plus_plus"] = Field("grpo", description="advantage estimator")
-    ar_alpha: Probability = Field(0.0, description="Advantage Reweighting strength alpha; 0 is off")
-    lopti_eta: Probability = Field(0.0, description="Lopti probability threshold eta; 0 is off")
-    lopti_order: Literal["low_first", "high_first"] = Field("low_first", description="which tokens go first")
-    lopti_split: Literal["probability", "random"] = Field(
-        "probability", description="random: a split of the same size without the idea (control)"
-    )
-    token_filter: Literal["none", "drop_high", "drop_low"] = Field(
-        "none", description="update only tokens below / from lopti_eta on, in one pass (control)"
-    )
-    policy_loss: Literal["ppo_clip"] = Field("ppo_clip", description="loss of a token from its importance ratio")
-    update_epochs: Count = Field(1, description="times the update goes over the rollout batch")
-    clip_ratio_low: Probability = Field(0.2, description="lower clip of the importance ratio: 1 - this")
-    clip_ratio_high: NonNegative = Field(0.24, description="upper clip of the importance ratio: 1 + this")
-    dual_clip: Annotated[float, Field(gt=1)] = Field(10.0, description="dual clip c for negative advantages")
-    loss_aggregation: Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean"] = Field(
-        "token_mean", description="how token losses become one number"
-    )
-    kl_coef: NonNegative = Field(0.001, description="KL penalty against the reference; 0 loads no reference")
-    kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the KL in the loss")
-    kl_placement: Literal["auto", "loss", "reward"] = Field(
-        "auto", description="auto: loss for grpo, reward for reinforce_plus_plus"
-    )
-    gamma: Probability = Field(1.0, description="discount of reinforce_plus_plus returns per token")
-    importance_sampling_cap: Positive | None = Field(
-        None, description="truncated importance sampling: cap of trainer / engine probability; null is off"
-    )
-    importance_sampling_level: Literal["token", "sequence"] = Field(
-        "token", description="token: cap each token's ratio; sequence: drop completions with a ratio above the cap"
-    )
-
-    @property
-    def kl_in_loss(self) -> bool:
-        """Whether the KL penalty is a term of the loss (otherwise of the token rewards)."""
-        placement = self.kl_placement
-        return placement == "loss" or (placement == "auto" and self.name == "grpo")
-
-    @model_validator(mode="after")
-    def _check(self) -> "AlgorithmConfig":
-        if self.token_filter != "none" and self.lopti_eta == 0:
-            raise ValueError("token_filter needs a threshold: set algorithm.lopti_eta above 0")
-        if self.name == "grpo" and self.kl_placement == "reward" and self.kl_coef > 0:
-            raise ValueError("grpo has no token rewards: set algorithm.kl_placement to loss")
-        return self
 
 
 class OptimConfig(Section):
@@ -355,6 +310,15 @@ class TrainConfig(Section):
                 "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
                 "algorithm.importance_sampling_cap to null"
             )
+        if self.rollout.dynamic_sampling and self.rollout.group_size == 1:
+            raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")
+        if self.reward.overlong_buffer > self.rollout.max_new_tokens:
+            raise ValueError("reward.overlong_buffer must be at most rollout.max_new_tokens")
+        if self.algorithm.advantage == "maxrl" and minimum(self.reward.functions) < 0:
+            raise ValueError(
+                "maxrl divides by a group's mean reward, and these reward.functions can be negative: set "
+                "algorithm.advantage to grpo, or score from 0 on"
+            )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         if self.checkpoint.every_steps % self.evaluation.every_steps and self.checkpoint.keep_best:
@@ -423,6 +387,11 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key, read_scalars(parsed) if parsed == value else parsed  # what is quoted stays text
 
 
+def current_key(key: str) -> str:
+    """The name that a dotted key has now; other than the given one where the key was renamed."""
+    return _RENAMED.get(key, key)
+
+
 def check_key(key: str, source: str = "override") -> None:
     """Refuse a dotted key that no field of ``TrainConfig`` has.
 
@@ -464,6 +433,7 @@ def dump_config(config: TrainConfig) -> str:
 
 
 def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None:
+    key = current_key(key)
     check_key(key, source)
     *parents, last = key.split(".")
     place: Any = data

@@ -1,6 +1,13 @@
 """Names of update rules, for tags and legends."""
 
 
+def rule_name(advantage: str, loss: str) -> str:
+    """What an advantage estimator and a policy loss are called together: grpo, dr_grpo, gspo, rloo with cispo."""
+    if loss == "clipped":
+        return advantage
+    return loss if advantage == "grpo" else f"{advantage} with {loss}"
+
+
 def variant_name(
     algorithm: str,
     alpha: float,
@@ -11,7 +18,8 @@ def variant_name(
 ) -> str:
     """The update rule in words: the algorithm, and which of AR, Lopti and the controls are on.
 
-    The arguments are those of ``algorithm.*``; eta is the threshold of Lopti or of the token filter.
+    The first argument is of `rule_name`, the others are those of ``algorithm.*``; eta is the threshold of Lopti
+    or of the token filter.
     """
     parts = [algorithm]
     if alpha > 0:

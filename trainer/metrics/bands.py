@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.algorithm.loss import kl_penalty
+from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.update import UpdateStatistics
-from trainer.config.schema import AlgorithmConfig
+from trainer.config.algorithm import AlgorithmConfig
 from trainer.parallel.ranks import Parallel
 from trainer.types import TrainBatch
 
@@ -61,7 +61,7 @@ def band_metrics(
     norms = batch.gradient_norms[place]
     values = [torch.ones_like(mass), mass, mass * norms, batch.entropies[place]]
     if batch.ref_logprobs is not None:
-        values.append(kl_penalty(logprobs, batch.ref_logprobs[place], algorithm.kl_estimator))
+        values.append(kl_penalty(logprobs, batch.ref_logprobs[place], algorithm))
     values += [statistics.times_updated[place], statistics.times_clipped[place]]
     by_band = sums_by_group(values, band_of(logprobs), len(BANDS))
     by_quartile = sums_by_group([mass * norms], quartile_of(logprobs), len(QUARTILES))

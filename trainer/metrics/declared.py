@@ -22,6 +22,11 @@ _DECLARED = [
     Metric("rollout/accuracy", "share of completions whose answer is correct", "share"),
     Metric("rollout/completion_length", "mean tokens of a completion", "tokens"),
     Metric("rollout/truncated", "share of completions ended by max_new_tokens", "share"),
+    Metric(
+        "rollout/dropped_groups",
+        "groups of the step that were sampled and, without spread or beyond the batch, not trained on",
+        "groups",
+    ),
     Metric("rollout/silent_groups", "share of groups in which all rewards are equal", "share"),
     Metric("rollout/engine_logprob_diff", "mean |rollout_logprob - old_logprob| over completion tokens", "nats"),
     Metric("rollout/engine_logprob_diff_max", "max |rollout_logprob - old_logprob|", "nats", "max"),

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from trainer.algorithm.isolation import low_probability_tokens
-from trainer.algorithm.loss import importance_weights, kl_penalty
+from trainer.algorithm.engine_correction import importance_weights
+from trainer.algorithm.kl import kl_penalty
+from trainer.algorithm.token_filters import low_probability_tokens
 from trainer.algorithm.update import UpdateStatistics
-from trainer.config.schema import AlgorithmConfig
+from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.types import RolloutGroup, TrainBatch
@@ -21,7 +22,10 @@ def rollout_metrics(groups: Sequence[RolloutGroup], parallel: Parallel) -> dict[
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]
     spread = rewards.std(dim=1) if rewards.shape[1] > 1 else torch.zeros(len(groups))
     of_groups = _mean_over_ranks(
-        {"rollout/reward_std": float(spread.sum()), "rollout/silent_groups": float((spread == 0).sum())},
+        {
+            "rollout/reward_std": float(spread.sum()),
+            "rollout/silent_groups": float((rewards.amax(dim=1) == rewards.amin(dim=1)).sum()),
+        },
         len(groups),
         parallel,
     )
@@ -56,12 +60,12 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Paral
         "rollout/engine_ratio": float((engine_log_ratio.exp() * mask).sum()),
         "rollout/engine_ratio_above_2": float((engine_log_ratio > math.log(2)).sum()),
     }
-    weights = importance_weights(batch.old_logprobs, batch.rollout_logprobs, algorithm)
+    weights = importance_weights(batch.old_logprobs, batch.rollout_logprobs, mask, algorithm)
     if weights is not None:
-        cut_at = algorithm.importance_sampling_cap if algorithm.importance_sampling_level == "token" else 0.0
+        cut_at = algorithm.importance_sampling_cap if algorithm.importance_rule == "truncate" else 0.0
         sums["rollout/importance_cut"] = float(((weights == cut_at) * mask).sum())
     if batch.ref_logprobs is not None:
-        penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm.kl_estimator)
+        penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm)
         sums["policy/kl"] = float((penalty * mask).sum())
     if algorithm.lopti_eta > 0:
         low = low_probability_tokens(batch.old_logprobs, mask, algorithm.lopti_eta)

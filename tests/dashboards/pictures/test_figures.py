@@ -154,4 +154,4 @@ def test_numbers_are_short() -> None:
         "12.3",
     ]
     assert signed(0.04) == "+0.040" and signed(-1.0) == "-1.000"
-    assert short_name("algorithm.name") == "algorithm" and short_name("optim.lr") == "lr"
+    assert short_name("algorithm.advantage") == "algorithm" and short_name("optim.lr") == "lr"

@@ -15,7 +15,7 @@ NUMERIC = {
     ALPHA: {"uniform": [0.0, 0.5]},
     "optim.lr": {"loguniform": [1e-6, 1e-3]},
     "rollout.group_size": {"int": [4, 16, 4]},
-    "algorithm.name": {"choice": ["grpo", "reinforce_plus_plus"]},
+    "algorithm.advantage": {"choice": ["grpo", "reinforce_plus_plus"]},
     "lopti": {"choice": [False, True]},
     ETA: {"uniform": [0.2, 0.9], "when": {"lopti": True}, "else": 0.0},
 }

@@ -21,8 +21,8 @@ def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
     searcher = searcher_in(tmp_path, make_spec(tmp_path))
     suggestions = drain(searcher)
     assert [s["trial"] for s in suggestions] == [f"c{c:03d}-s{seed}" for c in range(5) for seed in (0, 1)]
-    assert suggestions[0]["parameters"] == {"algorithm.name": "grpo", ALPHA: 0.0, "lopti": False}
-    assert suggestions[3]["overrides"] == {"algorithm.name": "grpo", ALPHA: 0.3, ETA: 0.5, "seed": 1}
+    assert suggestions[0]["parameters"] == {"algorithm.advantage": "grpo", ALPHA: 0.0, "lopti": False}
+    assert suggestions[3]["overrides"] == {"algorithm.advantage": "grpo", ALPHA: 0.3, ETA: 0.5, "seed": 1}
     for first, second in zip(suggestions[::2], suggestions[1::2], strict=True):
         assert first["parameters"] == second["parameters"]
     assert [c.origin for c in searcher.configurations] == ["baseline"] * 2 + ["search"] * 3

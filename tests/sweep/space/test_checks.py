@@ -157,8 +157,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "choice the field refuses": (
         {"parameters": parameters(algorithm__name={"choice": ["grpo", "ppo"]})},
-        "algorithm.name",
-        "valid: grpo, reinforce_plus_plus",
+        "algorithm.advantage",
+        "valid: batch_std, dr_grpo, grpo, maxrl, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo",
     ),
     "else the field refuses": (
         {"parameters": parameters(algorithm__lopti_eta={"value": 0.5, "when": {"lopti": True}, "else": -1})},

@@ -147,3 +147,17 @@ def test_the_quickstart_is_eight_trials() -> None:
         (0.0, 0.5),
         (0.3, 0.5),
     ]
+
+
+def test_a_space_with_a_key_that_was_renamed_is_read_as_today(tmp_path: Path) -> None:
+    spec = make_spec(
+        tmp_path,
+        parameters={
+            "algorithm.name": {"choice": ["grpo", "rloo"]},
+            ALPHA: {"uniform": [0.1, 0.5], "when": {"algorithm.name": "grpo"}},
+        },
+        baselines=[{"algorithm.name": "grpo", ALPHA: 0.3}],
+    )
+    assert list(spec.parameters) == ["algorithm.advantage", ALPHA]
+    assert spec.parameters[ALPHA].when == {"algorithm.advantage": "grpo"}
+    assert spec.baselines == [{"algorithm.advantage": "grpo", ALPHA: 0.3}]

@@ -26,9 +26,9 @@ def high(key: str, parameter: Any) -> Any:
 
 def test_a_condition_decides_whether_a_parameter_is_asked_for(tmp_path: Path) -> None:
     space = space_of(tmp_path)
-    assert space.walk(low) == {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.0, "lopti": False}
+    assert space.walk(low) == {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.0, "lopti": False}
     assert space.walk(high) == {
-        "algorithm.name": "reinforce_plus_plus",
+        "algorithm.advantage": "reinforce_plus_plus",
         "algorithm.ar_alpha": 0.5,
         "lopti": True,
         ETA: 0.9,
@@ -57,10 +57,10 @@ def test_chain_of_conditions_is_off_as_a_whole(tmp_path: Path) -> None:
 
 def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path: Path) -> None:
     base = TrainConfig.model_validate({"algorithm": {"lopti_eta": 0.7}})
-    off = {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.25, "lopti": False}
+    off = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, "lopti": False}
     with_else = space_of(tmp_path)
     assert with_else.resolve(off, base) == {
-        "algorithm.name": "grpo",
+        "algorithm.advantage": "grpo",
         "algorithm.ar_alpha": 0.25,
         ETA: 0.0,
     }
@@ -81,7 +81,7 @@ def test_every_point_resolves_to_the_same_keys(tmp_path: Path) -> None:
 def test_trial_config_is_the_base_with_the_point_and_the_seed(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     space = Space(spec.parameters)
-    point = {"algorithm.name": "grpo", "algorithm.ar_alpha": 0.25, "lopti": True, ETA: 0.5}
+    point = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, "lopti": True, ETA: 0.5}
     config = trial_config(spec.base, space.resolve(point, spec.base), seed=3)
     assert (config.algorithm.ar_alpha, config.algorithm.lopti_eta, config.seed) == (0.25, 0.5, 3)
     assert config.max_steps == 60
@@ -102,7 +102,7 @@ def test_baseline_is_completed_from_the_preset(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     space = Space(spec.parameters)
     assert space.complete({"lopti": False}, spec.base) == {
-        "algorithm.name": "grpo",
+        "algorithm.advantage": "grpo",
         "algorithm.ar_alpha": 0.0,
         "lopti": False,
     }

@@ -110,4 +110,4 @@ def test_numbers_durations_and_parameters_are_short() -> None:
     assert number(None) == ""
     assert number(True) == "True"
     assert [duration(s) for s in (12.4, 80, 3599.6, 7500)] == ["12s", "1m 20s", "1h 00m", "2h 05m"]
-    assert parameter_text({"algorithm.name": "grpo", "optim.lr": 1e-6}) == "name=grpo lr=1e-06"
+    assert parameter_text({"algorithm.advantage": "grpo", "optim.lr": 1e-6}) == "advantage=grpo lr=1e-06"

@@ -6,8 +6,13 @@ from trainer.algorithm.batching import build_batch
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, TrainBatch
 
 
-def make_groups(sizes: list[list[int]], prompt_lengths: list[int], seed: int = 0) -> list[RolloutGroup]:
-    """One group per prompt; ``sizes[p]`` are the completion lengths of prompt p. Rewards alternate 3, -1."""
+def make_groups(
+    sizes: list[list[int]],
+    prompt_lengths: list[int],
+    seed: int = 0,
+    rewards: tuple[float, float] = (3.0, -1.0),
+) -> list[RolloutGroup]:
+    """One group per prompt; ``sizes[p]`` are the completion lengths of prompt p. The two rewards alternate."""
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(count: int) -> tuple[int, ...]:
@@ -20,7 +25,7 @@ def make_groups(sizes: list[list[int]], prompt_lengths: list[int], seed: int = 0
         rollouts = []
         for k, length in enumerate(lengths):
             completion = Completion(tokens(length), (-1.0,) * length, "", "stop")
-            reward = 3.0 if k % 2 == 0 else -1.0
+            reward = rewards[k % 2]
             rollouts.append(Rollout(group_id, problem, prompt, completion, reward, {}, reward > 0))
         groups.append(RolloutGroup(group_id, rollouts))
     return groups

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer.algorithm.isolation import isolation_passes
-from trainer.config.schema import AlgorithmConfig
+from trainer.config.algorithm import AlgorithmConfig
 from trainer.types import TrainBatch
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
@@ -17,7 +17,7 @@ def batch() -> TrainBatch:
     # the last position of row 1 is padding: log-probability 0 must not make it a "high" token
     old = torch.tensor([[0.2, 0.5, 0.9], [0.7, 0.1, 1.0]]).log()
     empty = torch.zeros(0)
-    return TrainBatch(empty, empty, MASK, old, old, None, empty, empty, torch.ones(2, 3), empty, empty)
+    return TrainBatch(empty, empty, MASK, old, old, None, empty, empty, torch.ones(2, 3), empty, empty, empty)
 
 
 def passes(batch: TrainBatch, **settings) -> list[list[list[float]]]:

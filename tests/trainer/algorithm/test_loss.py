@@ -3,15 +3,12 @@ import math
 import pytest
 import torch
 
-from trainer.algorithm.loss import (
-    LossInputs,
-    UpdateTotals,
-    importance_weights,
-    kl_penalty,
-    token_weights,
-    update_loss,
-)
-from trainer.config.schema import AlgorithmConfig, TrainConfig, apply_overrides
+from trainer.algorithm.engine_correction import importance_weights
+from trainer.algorithm.kl import kl_penalty
+from trainer.algorithm.loss import token_weights, update_loss
+from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
 
 MASK = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
@@ -23,10 +20,11 @@ MASK = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
         ("token_mean", [[0.2] * 4, [0.2, 0, 0, 0]]),
         ("seq_mean_token_sum", [[0.5] * 4, [0.5, 0, 0, 0]]),
         ("seq_mean_token_mean", [[0.125] * 4, [0.5, 0, 0, 0]]),
+        ("constant", [[0.05] * 4, [0.05, 0, 0, 0]]),
     ],
 )
 def test_token_weights(aggregation, expected):
-    weights = token_weights(MASK, aggregation, UpdateTotals(tokens=5, sequences=2))
+    weights = token_weights(MASK, aggregation, UpdateTotals(tokens=5, sequences=2, max_tokens=10))
     assert weights.flatten().tolist() == pytest.approx([*expected[0], *expected[1]])
 
 
@@ -75,14 +73,29 @@ def test_the_loss_marks_the_clipped_tokens_of_the_pass():
 
 def test_kl_estimators_by_hand():
     logprobs, ref = torch.tensor([-1.0]), torch.tensor([-1.5])
-    assert kl_penalty(logprobs, ref, "k1").item() == pytest.approx(0.5)
-    assert kl_penalty(logprobs, ref, "k2").item() == pytest.approx(0.125)
-    assert kl_penalty(logprobs, ref, "k3").item() == pytest.approx(math.exp(-0.5) + 0.5 - 1)
+    assert kl_penalty(logprobs, ref, AlgorithmConfig(kl_estimator="k1")).item() == pytest.approx(0.5)
+    assert kl_penalty(logprobs, ref, AlgorithmConfig(kl_estimator="k2")).item() == pytest.approx(0.125)
+    assert kl_penalty(logprobs, ref, AlgorithmConfig(kl_estimator="k3")).item() == pytest.approx(
+        math.exp(-0.5) + 0.5 - 1
+    )
 
 
-def test_k3_is_bounded():
-    assert kl_penalty(torch.tensor([-20.0]), torch.tensor([0.0]), "k3").item() == 10.0
-    assert kl_penalty(torch.tensor([0.0]), torch.tensor([-20.0]), "k3").item() == pytest.approx(math.exp(-5) + 4)
+@pytest.mark.parametrize(
+    ("log_ratio_clamp", "far_below", "far_above"),
+    [
+        (5.0, 10.0, math.exp(-5) + 4),  # the published code of AR and Lopti
+        (20.0, 10.0, 10.0),
+    ],
+)
+def test_k3_is_bounded(log_ratio_clamp, far_below, far_above):
+    config = AlgorithmConfig(kl_log_ratio_clamp=log_ratio_clamp)
+    assert kl_penalty(torch.tensor([-20.0]), torch.tensor([0.0]), config).item() == far_below
+    assert kl_penalty(torch.tensor([0.0]), torch.tensor([-20.0]), config).item() == pytest.approx(far_above)
+
+
+def test_k3_without_bounds_is_the_formula():
+    config = AlgorithmConfig(kl_log_ratio_clamp=None, kl_value_clamp=None)
+    assert kl_penalty(torch.tensor([-8.0]), torch.tensor([0.0]), config).item() == pytest.approx(math.exp(8) - 9)
 
 
 def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
@@ -96,7 +109,7 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
         return update_loss(inputs, AlgorithmConfig(kl_coef=0.1, **settings)).loss.item()
 
     assert loss() == pytest.approx(0.1 * 0.5 * (math.exp(-0.5) + 0.5 - 1))
-    assert loss(name="reinforce_plus_plus") == 0.0
+    assert loss(advantage="reinforce_plus_plus") == 0.0
 
 
 def test_sequence_level_importance_sampling_drops_completions_above_the_cap():
@@ -104,13 +117,13 @@ def test_sequence_level_importance_sampling_drops_completions_above_the_cap():
     log_ratio = torch.tensor([[2.0, 0.5], [2.0, 1.5], [0.5, 1.0]]).log()
     old = torch.tensor([[-1.0, -2.0], [-0.5, -0.1], [-3.0, 0.0]])
     config = AlgorithmConfig(importance_sampling_cap=2.0, importance_sampling_level="sequence")
-    weights = importance_weights(old, old - log_ratio, config)
+    weights = importance_weights(old, old - log_ratio, torch.ones(3, 2), config)
     assert weights is not None
     assert weights.flatten().tolist() == pytest.approx([1, 1, 0, 0, 0.5, 0.5])
 
 
 def test_importance_sampling_off_has_no_weights():
-    assert importance_weights(torch.zeros(1, 1), torch.ones(1, 1), AlgorithmConfig()) is None
+    assert importance_weights(torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1), AlgorithmConfig()) is None
 
 
 @pytest.mark.parametrize("truncation", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])

@@ -11,7 +11,8 @@ from trainer.algorithm.batching import plan_update_batches
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.scoring import attach_logprobs
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
-from trainer.config.schema import AlgorithmConfig, OptimConfig
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.schema import OptimConfig
 from trainer.errors import DivergedError
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
@@ -27,9 +28,10 @@ def updated_parameters(tokens_per_microbatch: int, algorithm: AlgorithmConfig, u
     plan = plan_update_batches(batch, update_batch_size, tokens_per_microbatch)
     batch = attach_logprobs(batch, model, reference if algorithm.kl_coef else None, plan)
     batch = estimate_advantages(batch, algorithm)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    # A first step of Adam is the sign of a gradient, and that of pure rounding where eps is far below it.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-6)
     statistics = UpdateStatistics.of(batch)
-    updater = Updater(model, optimizer, algorithm, 1.0, Parallel())
+    updater = Updater(model, optimizer, algorithm, 1.0, Parallel(), 8)
     for mask in isolation_passes(batch, algorithm):
         updater.run_pass(batch, mask, plan, statistics, step=1)
     return [p.detach().clone() for p in model.parameters()], statistics
@@ -69,7 +71,7 @@ def test_kept_forwards_change_nothing_but_the_number_of_forwards(eta, room, save
         batch = estimate_advantages(batch, algorithm)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         statistics = UpdateStatistics.of(batch)
-        updater = Updater(model, optimizer, algorithm, 1.0, Parallel())
+        updater = Updater(model, optimizer, algorithm, 1.0, Parallel(), 8)
         for mask in isolation_passes(batch, algorithm):
             updater.run_pass(batch, mask, plan, statistics, step=1)
         results[keep] = [p.detach().clone() for p in model.parameters()]
@@ -98,7 +100,7 @@ def test_a_non_finite_loss_stops_before_the_weights_change():
     plan = plan_update_batches(batch, 8, 1000)
     batch = attach_logprobs(batch, model, None, plan)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    updater = Updater(model, optimizer, AlgorithmConfig(kl_coef=0.0), 1.0, Parallel())
+    updater = Updater(model, optimizer, AlgorithmConfig(kl_coef=0.0), 1.0, Parallel(), 8)
     with pytest.raises(DivergedError, match="diverged at step 7: loss is nan"):
         updater.run_pass(batch, batch.completion_mask, plan, UpdateStatistics.of(batch), step=7)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

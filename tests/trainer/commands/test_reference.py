@@ -18,7 +18,7 @@ def test_every_key_is_listed_and_those_of_datasets():
     assert set(options) - set(dotted_keys()) == {
         f"{place}.{field}"
         for place in ("data.train", "evaluation.sets.NAME")
-        for field in ("source", "name", "split", "columns", "people", "size", "seed", "limit", "weight")
+        for field in ("source", "name", "split", "columns", "people", "digits", "size", "seed", "limit", "weight")
     }
 
 

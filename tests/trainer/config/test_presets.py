@@ -85,7 +85,7 @@ def test_every_experiment_has_a_preset_with_the_papers_values(model, estimator, 
     reweighted, isolated = METHODS[method]
     expected = settings | {
         "model.name_or_path": start,
-        "algorithm.name": ESTIMATORS[estimator],
+        "algorithm.advantage": ESTIMATORS[estimator],
         "algorithm.kl_in_loss": estimator == "grpo",
         "algorithm.ar_alpha": alpha if reweighted else 0.0,
         "algorithm.lopti_eta": 0.5 if isolated else 0.0,
@@ -179,7 +179,7 @@ def test_the_commands_of_the_papers_page_exist():
         if hasattr(arguments, "spec") and arguments.spec:
             load_config(arguments.spec, arguments.overrides)
     presets = re.findall(r"`((?:kk|math)_[a-z0-9_.]+)`", text)
-    assert {load_config(name).algorithm.name for name in presets} == {"grpo"}
+    assert {load_config(name).algorithm.advantage for name in presets} == {"grpo"}
     spaces = re.findall(r"search_spaces/\w+\.yaml", text)
     assert len(spaces) >= 6
     assert all((PAGE.parents[1] / space).is_file() for space in spaces)

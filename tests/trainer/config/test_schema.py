@@ -28,7 +28,7 @@ def write(folder: Path, text: str, name: str = "spec.yaml") -> str:
     ("text", "line", "what", "hint"),
     [
         ("seed: 1\nalgorithm:\n  ar_alpa: 0.3\n", 3, "unknown key algorithm.ar_alpa", "did you mean ar_alpha?"),
-        ("algorithm:\n  name: gpo\n", 2, "algorithm.name", "did you mean grpo?"),
+        ("algorithm:\n  advantage: gpo\n", 2, "algorithm.advantage", "did you mean grpo?"),
         ("optim: {lr: fast}\n", 1, "optim.lr", "change the value"),
         ("algorithm:\n  ar_alpha: 1.5\n", 2, "less than or equal to 1", ""),
         ("algorithm:\n  ar_alpha: .nan\n", 2, "finite", ""),
@@ -179,3 +179,10 @@ def test_a_key_of_the_only_training_source_is_overridden_by_name(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config(two, ["data.train.size=7"])
     assert caught.value.hint == "set data.train as a whole"
+
+
+def test_the_estimator_may_still_be_called_name(tmp_path):
+    path = tmp_path / "old.yaml"
+    path.write_text("algorithm: {name: rloo}\n")
+    assert load_config(str(path)).algorithm.advantage == "rloo"
+    assert load_config("tiny_kk", ["algorithm.name=rloo"]).algorithm.advantage == "rloo"

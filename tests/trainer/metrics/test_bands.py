@@ -6,7 +6,7 @@ import torch
 
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.update import UpdateStatistics
-from trainer.config.schema import AlgorithmConfig
+from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.bands import BANDS, band_metrics, band_of, change_metrics, quartile_of
 from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel

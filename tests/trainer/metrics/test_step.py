@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import make_batch
-from trainer.config.schema import AlgorithmConfig
+from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.step import batch_metrics
 from trainer.parallel.ranks import Parallel
 

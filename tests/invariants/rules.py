@@ -1,0 +1,37 @@
+"""Every update rule, once: what the invariants are tested on."""
+
+from typing import Any, get_args
+
+from trainer.config.algorithm import Advantage, AlgorithmConfig, PolicyLossName
+
+ADVANTAGES = {name: {"advantage": name} for name in get_args(Advantage)}
+LOSSES = {name: {"loss": name} for name in get_args(PolicyLossName)}
+RULES: dict[str, dict[str, Any]] = {
+    **ADVANTAGES,
+    **LOSSES,
+    "dr_grpo in full": {"advantage": "dr_grpo", "loss_aggregation": "constant"},
+    "high entropy": {"token_filter": "high_entropy"},
+    "no truncated": {"mask_truncated": True},
+    "kl unbiased": {"kl_coef": 0.1, "kl_gradient": "unbiased"},
+    "icepop": {
+        "importance_sampling_cap": 2.0,
+        "importance_sampling_floor": 0.5,
+        "importance_sampling_rule": "mask",
+    },
+    "sequence truncation": {
+        "importance_sampling_cap": 2.0,
+        "importance_sampling_level": "sequence",
+        "importance_sampling_rule": "truncate",
+    },
+    "geometric mask": {"importance_sampling_cap": 9.0, "importance_sampling_level": "geometric_mean"},
+}
+
+
+def rewards_of(rule: dict[str, Any]) -> tuple[float, float]:
+    """Two rewards that the rule accepts."""
+    return (3.0, 0.5) if rule.get("advantage") == "maxrl" else (3.0, -1.0)
+
+
+def algorithm(rule: dict[str, Any], **more: Any) -> AlgorithmConfig:
+    """A rule without KL penalty unless it has one of its own."""
+    return AlgorithmConfig(**{"kl_coef": 0.0, **rule, **more})

@@ -1,0 +1,249 @@
+"""Holds the update rules against numbers that other trainers' own code computed.
+
+Each check yields relative errors; for a variant that is not offered here it yields nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.algorithm.advantages import estimate_advantages
+from trainer.algorithm.engine_correction import importance_weights
+from trainer.algorithm.loss import token_weights, update_loss
+from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+from trainer.algorithm.token_filters import high_entropy_tokens
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.rollouts.dynamic_sampling import has_spread
+from trainer.rollouts.overlong import overlong_penalty
+from trainer.types import TrainBatch
+
+Case = dict[str, Any]
+
+NO_CLIP = 1e9  # a dual clip that never applies
+
+
+def relative_error(ours: Tensor | float, published: Any) -> float:
+    """Largest |ours - published|, relative to the largest |published| of the field (at least 1e-3)."""
+    ours, published = torch.as_tensor(ours).double(), torch.as_tensor(published).double()
+    assert ours.shape == published.shape, f"shape {tuple(ours.shape)} is not {tuple(published.shape)}"
+    scale = max(float(published.abs().max()), 1e-3)
+    return float((ours - published).abs().max()) / scale
+
+
+def batch_of(inputs: Case) -> TrainBatch:
+    """A scored batch in float32 from the fields that a case has."""
+    mask = torch.tensor(inputs["completion_mask"], dtype=torch.float32)
+
+    def field(name: str) -> Tensor:
+        return torch.tensor(inputs[name], dtype=torch.float32) if name in inputs else torch.zeros_like(mask)
+
+    rows = torch.zeros(len(mask))
+    return TrainBatch(
+        input_ids=rows,
+        prompt_lengths=rows,
+        completion_mask=mask,
+        rollout_logprobs=field("rollout_logprobs"),
+        old_logprobs=field("old_logprobs"),
+        ref_logprobs=field("ref_logprobs") if "ref_logprobs" in inputs else None,
+        entropies=field("entropies"),
+        gradient_norms=rows,
+        advantages=field("advantages"),
+        rewards=torch.tensor(inputs.get("rewards", rows.tolist()), dtype=torch.float32),
+        group_ids=torch.tensor(inputs.get("group_ids", rows.tolist())),
+        truncated=rows,
+    )
+
+
+def check_advantages(case: Case, **settings: Any) -> Iterator[float]:
+    ours = estimate_advantages(batch_of(case["inputs"]), AlgorithmConfig(**settings)).advantages
+    yield relative_error(ours, case["expected"]["advantages"])
+
+
+def check_loss(case: Case, **settings: Any) -> Iterator[float]:
+    parameters, expected, batch = case["parameters"], case["expected"], batch_of(case["inputs"])
+    config = AlgorithmConfig(
+        kl_coef=parameters.get("kl_coef", 0.0), loss_aggregation=parameters["loss_aggregation"], **settings
+    )
+    logprobs = torch.tensor(case["inputs"]["logprobs"], requires_grad=True)
+    mask = batch.completion_mask
+    token_mask = mask
+    if "top_entropy" in parameters:
+        token_mask = high_entropy_tokens(batch, parameters["top_entropy"], lambda items: items)
+        yield relative_error(token_mask, expected["mask"])
+    totals = UpdateTotals(float(mask.sum()), len(mask), parameters.get("max_new_tokens", 1))
+    output = update_loss(LossInputs.of(batch, logprobs, token_mask, totals), config)
+    output.loss.backward()
+    yield relative_error(output.loss.detach(), expected["loss"])
+    yield relative_error(logprobs.grad, expected["grad_logprobs"])
+
+
+def check_rloo(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    if parameters.get("singleton") == "raw_reward" and parameters["scale"] == "none":
+        yield from check_advantages(case, advantage="rloo")
+
+
+def check_dr_grpo_advantage(case: Case) -> Iterator[float]:
+    yield from check_advantages(case, advantage="dr_grpo")
+
+
+def check_group_std(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    if (parameters["baseline"], parameters["std"], parameters["eps"]) == ("group_mean", "unbiased", 1e-6):
+        yield from check_advantages(case, advantage="grpo")
+
+
+def check_maxrl(case: Case) -> Iterator[float]:
+    if min(case["inputs"]["rewards"]) >= 0:  # others are refused
+        yield from check_advantages(case, advantage="maxrl")
+
+
+def check_reinforce_plus_plus_baseline(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    summed = parameters.get("kl_placement", "").startswith("summed into the sequence reward")
+    if parameters["var"] == "unbiased" and ("kl_coef" not in parameters or summed):
+        kl = {"kl_coef": parameters["kl_coef"], "kl_placement": "reward"} if summed else {"kl_coef": 0.0}
+        yield from check_advantages(case, advantage="reinforce_plus_plus_baseline", **kl)
+
+
+def check_clipped(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    if case["source"]["project"] == "TRL" and "log-ratio of 25" in case["name"]:
+        return  # TRL does not bound the log-ratio; verl, OpenRLHF, SkyRL and this trainer do
+    if len({len(rows) for rows in parameters.get("micro_batches", [[]])}) > 1:
+        return  # TRL's constant denominator depends on the sizes of micro-batches
+    yield from check_loss(
+        case,
+        loss="clipped",
+        clip_ratio_low=parameters["clip_ratio_low"],
+        clip_ratio_high=parameters["clip_ratio_high"],
+        dual_clip=parameters.get("dual_clip") or NO_CLIP,
+    )
+
+
+def check_gspo(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    if parameters["loss_aggregation"] == "seq_mean_token_mean":
+        clip = {name: parameters[name] for name in ("clip_ratio_low", "clip_ratio_high")}
+        yield from check_loss(case, loss="gspo", **clip)
+
+
+def check_cispo(case: Case) -> Iterator[float]:
+    low, high = case["parameters"]["ratio_cap_low"], case["parameters"]["ratio_cap_high"]
+    yield from check_loss(case, loss="cispo", clip_ratio_low=1 - low, clip_ratio_high=high - 1)
+
+
+def check_dppo(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    assert parameters["threshold_low"] == parameters["threshold_high"]
+    loss = {"binary_tv": "dppo_tv", "binary_kl": "dppo_kl"}[parameters["divergence"]]
+    yield from check_loss(case, loss=loss, dppo_threshold=parameters["threshold_low"])
+
+
+def check_sapo(case: Case) -> Iterator[float]:
+    tau = {"sapo_tau_positive": case["parameters"]["tau_pos"], "sapo_tau_negative": case["parameters"]["tau_neg"]}
+    yield from check_loss(case, loss="sapo", **tau)
+
+
+def check_kl_in_loss(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    weight = parameters.get("kl_weight", "")
+    if "kl_gradient" in parameters or weight.startswith("policy / sg"):
+        return
+    yield from check_loss(
+        case,
+        kl_estimator=parameters["kl_estimator"],
+        kl_gradient="unbiased" if weight else "plain",
+        kl_log_ratio_clamp=parameters.get("log_ratio_clamp"),
+        kl_value_clamp=parameters.get("value_clamp"),
+        kl_placement="loss",
+    )
+
+
+def check_token_weights(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    aggregation = parameters["loss_aggregation"]
+    if aggregation != "prompt_mean":
+        mask = torch.tensor(case["inputs"]["completion_mask"], dtype=torch.float32)
+        totals = UpdateTotals(float(mask.sum()), len(mask), parameters.get("max_new_tokens", 1))
+        yield relative_error(token_weights(mask, aggregation, totals), case["expected"]["token_weights"])
+
+
+def check_engine_weights(case: Case) -> Iterator[float]:
+    parameters, batch = case["parameters"], batch_of(case["inputs"])
+    config = AlgorithmConfig(
+        importance_sampling_level=parameters["level"].removeprefix("sequence_"),
+        importance_sampling_rule=parameters["rule"],
+        importance_sampling_cap=parameters.get("importance_sampling_cap") or parameters["cap"],
+        importance_sampling_floor=parameters.get("floor", 0.0),
+    )
+    ours = importance_weights(batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, config)
+    mask = batch.completion_mask
+    yield relative_error(ours * mask, torch.tensor(case["expected"]["importance_weights"]) * mask)
+
+
+def check_overlong(case: Case) -> Iterator[float]:
+    parameters, inputs = case["parameters"], case["inputs"]
+    if parameters.get("capped"):
+        limit, buffer = parameters["max_new_tokens"], parameters["overlong_buffer"]
+        ours = [
+            reward - parameters["overlong_penalty"] * overlong_penalty(length, limit, buffer)
+            for reward, length in zip(inputs["rewards"], inputs["lengths"], strict=True)
+        ]
+        yield relative_error(torch.tensor(ours), case["expected"]["rewards"])
+
+
+def check_dynamic_sampling(case: Case) -> Iterator[float]:
+    if not case["parameters"]["keep"].startswith("group of one, or spread"):
+        return
+    rewards, ids = case["inputs"]["rewards"], case["inputs"]["group_ids"]
+    groups = {i: [r for r, j in zip(rewards, ids, strict=True) if j == i] for i in ids}
+    ours = [float(has_spread(groups[i])) for i in ids]
+    yield relative_error(torch.tensor(ours), case["expected"]["mask"])
+
+
+FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {
+    "rloo_advantage": check_rloo,
+    "dr_grpo_advantage": check_dr_grpo_advantage,
+    "dr_grpo_loss": check_clipped,
+    "group_std_advantage": check_group_std,
+    "maxrl_advantage": check_maxrl,
+    "reinforce_plus_plus_baseline": check_reinforce_plus_plus_baseline,
+    "grpo_loss": check_clipped,
+    "dapo_loss": check_clipped,
+    "two_sided_clip": check_clipped,
+    "gspo_loss": check_gspo,
+    "cispo_loss": check_cispo,
+    "dppo_loss": check_dppo,
+    "sapo_loss": check_sapo,
+    "high_entropy_mask": check_clipped,
+    "token_weights": check_token_weights,
+    "kl_in_loss": check_kl_in_loss,
+    "engine_truncation": check_engine_weights,
+    "engine_masking": check_engine_weights,
+    "overlong_punishment": check_overlong,
+    "dynamic_sampling": check_dynamic_sampling,
+}
+
+# Rules of other trainers that are not offered here.
+NOT_OFFERED = {
+    "rloo_sequence_loss",
+    "bnpo_loss",
+    "token_weights_micro_batches",
+    "clip_cov_loss",
+    "kl_cov_loss",
+    "engine_rejection",
+    "rollout_anchored_mask",
+    "dppo_kl_loss",
+    "off_policy_sequence_mask",
+    "luspo_loss",
+    "vespo_loss",
+    "gmpo_loss",
+    "gdpo_advantage",
+    "other_baselines",
+    "optimal_token_baseline",
+    "dro_loss",
+    "on_policy_distillation",
+}

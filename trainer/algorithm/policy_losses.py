@@ -1,0 +1,121 @@
+"""Policy losses: what a token's importance ratio and advantage cost.
+
+Throughout, ``r = pi / pi_old = exp(logprob - old_logprob)``, A is the advantage (after AR), ``sg`` stops the
+gradient, and a loss is minimised. The numbers of each are those of the peers named with it (tests/data).
+"""
+
+import torch
+from torch import Tensor
+
+from trainer.algorithm.loss_inputs import MAX_LOG_RATIO, LossInputs, PolicyLoss, TokenLosses
+from trainer.config.algorithm import AlgorithmConfig
+
+
+def clipped_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """PPO's clipped surrogate [arXiv:1707.06347, equation 7] with dual clip [arXiv:1912.09729, equation 5].
+
+    ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``; where ``A < 0``, ``l = min(l, -A c)``. GRPO's loss
+    [arXiv:2402.03300, equation 3]; with ``high > low`` DAPO's [arXiv:2503.14476, equation 8]. As verl, TRL.
+    """
+    losses, clipped, dual_clipped = _clipped(inputs.log_ratio.exp(), inputs.advantages, config)
+    return TokenLosses(losses, clipped, dual_clipped)
+
+
+def gspo_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """GSPO in its token form [arXiv:2507.18071, equations 13 and 14]: one ratio for the whole completion.
+
+    ``s = exp(mean over the completion of log r)``; ``s_t = sg(s) pi / sg(pi)``;
+    ``l = max(-A s_t, -A clip(s_t, 1 - low, 1 + high))``. The mean is over all tokens of the completion in every
+    isolation pass. The token form has GSPO's gradient where A is one number for the completion, and applies A's
+    that differ by token (AR), which the plain form would average. Without dual clip. As verl, SkyRL.
+    """
+    mask = inputs.completion_mask
+    tokens = mask.sum(dim=1, keepdim=True).clamp(min=1)
+    log_ratio = ((inputs.logprobs - inputs.old_logprobs) * mask).sum(dim=1, keepdim=True) / tokens
+    log_ratio = log_ratio.detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = (inputs.logprobs - inputs.logprobs.detach() + log_ratio).exp()
+    unclipped = -inputs.advantages * ratio
+    clipped = -inputs.advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    return TokenLosses(torch.maximum(unclipped, clipped), clipped > unclipped, _nowhere(unclipped))
+
+
+def cispo_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """CISPO [arXiv:2506.13585, equations 4 and 5]: the ratio is a clipped weight, and no token loses its gradient.
+
+    ``l = -sg(clip(r, 1 - low, 1 + high)) A logprob``. The value of the loss means nothing; its gradient does. As
+    TRL, verl.
+    """
+    ratio = inputs.log_ratio.detach().exp()
+    weight = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    losses = -weight * inputs.advantages * inputs.logprobs
+    return TokenLosses(losses, weight != ratio, _nowhere(ratio))
+
+
+def dppo_tv_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """DPPO with total variation [arXiv:2602.04879]: a token is held back by how far its *probability* moved.
+
+    ``l = -sg(min(r, 20)) A logprob``, and 0 where the token has moved with the sign of A and
+    ``|pi - pi_old| > threshold``. Ratio clipping stops improbable tokens first, at the same ratio but a far
+    smaller change of the policy; this does not. As verl.
+    """
+    change = (inputs.logprobs.detach().exp() - inputs.old_logprobs.exp()).abs()
+    return _within_divergence(inputs, change, config.dppo_threshold or 0.2)
+
+
+def dppo_kl_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """DPPO with the KL divergence of "this token or another" [arXiv:2602.04879]; otherwise `dppo_tv_loss`.
+
+    ``KL = p log(p / q) + (1 - p) log((1 - p) / (1 - q))`` with ``p = pi_old`` and ``q = pi``. As verl.
+    """
+    old, new = inputs.old_logprobs, inputs.logprobs.detach()
+    p, q = old.exp(), new.exp()
+    divergence = p * (old - new) + (1 - p) * (
+        torch.log1p(-p.clamp(max=_BELOW_1)) - torch.log1p(-q.clamp(max=_BELOW_1))
+    )
+    return _within_divergence(inputs, divergence, config.dppo_threshold or 0.05)
+
+
+def sapo_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """SAPO [arXiv:2511.20347]: a soft gate in place of the clip.
+
+    ``l = -(4 / tau) sigmoid(tau (r - 1)) A`` with ``tau = sapo_tau_positive`` where ``A > 0``, else
+    ``sapo_tau_negative``: the gradient is that of ``-A r`` at ``r = 1`` and fades on both sides. As TRL, verl.
+    """
+    ratio = inputs.log_ratio.exp()
+    tau = torch.where(inputs.advantages > 0, config.sapo_tau_positive, config.sapo_tau_negative)
+    losses = -4 / tau * torch.sigmoid(tau * (ratio - 1)) * inputs.advantages
+    return TokenLosses(losses, _nowhere(ratio), _nowhere(ratio))
+
+
+POLICY_LOSSES: dict[str, PolicyLoss] = {
+    "clipped": clipped_loss,
+    "gspo": gspo_loss,
+    "cispo": cispo_loss,
+    "dppo_tv": dppo_tv_loss,
+    "dppo_kl": dppo_kl_loss,
+    "sapo": sapo_loss,
+}
+
+_RATIO_CAP = 20.0  # of DPPO's weight, as in verl
+_BELOW_1 = 1 - 1e-7  # of probabilities whose complement is divided by
+
+
+def _clipped(ratio: Tensor, advantages: Tensor, config: AlgorithmConfig) -> tuple[Tensor, Tensor, Tensor]:
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    surrogate = torch.maximum(unclipped, clipped)
+    bound = -advantages * config.dual_clip
+    losses = torch.where(advantages < 0, torch.minimum(surrogate, bound), surrogate)
+    return losses, clipped > unclipped, (surrogate > bound) & (advantages < 0)
+
+
+def _within_divergence(inputs: LossInputs, divergence: Tensor, threshold: float) -> TokenLosses:
+    moved_with_advantage = (inputs.logprobs.detach() - inputs.old_logprobs) * inputs.advantages > 0
+    held_back = moved_with_advantage & (divergence > threshold)
+    ratio = inputs.log_ratio.detach().exp().clamp(max=_RATIO_CAP)
+    losses = -ratio * inputs.advantages * inputs.logprobs * ~held_back
+    return TokenLosses(losses, held_back, _nowhere(ratio))
+
+
+def _nowhere(like: Tensor) -> Tensor:
+    return torch.zeros_like(like, dtype=torch.bool)
