@@ -368,6 +368,12 @@ def _add_analyze_language(commands: Commands) -> None:
     language = commands.add_parser("analyze-language", help="kinds of words against reward: figure 5 of the paper")
     language.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder or completions.jsonl")
     language.add_argument("--step", type=int, help="only completions logged at this training step")
+    language.add_argument(
+        "--words",
+        choices=["paper", "wide"],
+        default="paper",
+        help="table 5 of the paper, or more words (default: paper)",
+    )
     language.add_argument("--output", type=Path, help="folder of the JSON and CSV files (default: none written)")
     language.add_argument("--json", action="store_true", help="print JSON")
     language.set_defaults(command=_analyze_language)
@@ -375,12 +381,14 @@ def _add_analyze_language(commands: Commands) -> None:
 
 def _analyze_language(arguments: argparse.Namespace) -> int:
     from trainer.commands.language import analyze, read_completions, summary, table_rows, write_results
+    from trainer.commands.word_lists import WORD_LISTS
 
+    words = WORD_LISTS[arguments.words]
     completions = read_completions(arguments.paths, arguments.step)
-    results = analyze(completions)
-    files = write_results(results, completions, arguments.output) if arguments.output else []
+    results = analyze(completions, words)
+    files = write_results(results, completions, arguments.output, words) if arguments.output else []
     if arguments.json:
-        print(json.dumps(summary(results, completions), indent=2))
+        print(json.dumps(summary(results, completions, words), indent=2))
         return 0
     _print_table(table_rows(results))
     print(f"completions: {len(completions.texts)}, mean reward {completions.rewards.mean():.3f}")

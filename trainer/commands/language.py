@@ -1,14 +1,13 @@
 """``trainer analyze-language``: which kinds of words go with a high reward [arXiv:2505.12929, figure 5].
 
-The six categories are the paper's. Its word lists (table 5) were not at hand: those below were written for this
-project, with the words of each category and their inflections.
+The six categories and their words are the paper's (table 5); a wider choice of words is an option.
 """
 
 import csv
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,32 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from trainer.commands.word_lists import PAPER, count_phrases
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.estimators import bootstrap_interval, rank_correlation
-
-_WORDS = {
-    "analysis": """
-        analyze analyzes analyzed analyzing analyse analyses analysed analysing analysis
-        examine examines examined examining evaluate evaluates evaluated evaluating evaluation
-        check checks checked checking verify verifies verified verifying verification
-        consider considers considered considering""",
-    "statement": """
-        statement statements state states stated stating say says said saying claim claims claimed claiming
-        tell tells told telling mention mentions mentioned mentioning remark remarks remarked remarking
-        comment comments commented commenting""",
-    "causal indicator": "because since cause causes caused causing due given",
-    "conclusion indicator": """
-        therefore thus hence so consequently accordingly conclude concludes concluded concluding
-        conclusion conclusions imply implies implied implying follows""",
-    "assumption": """
-        assume assumes assumed assuming assumption assumptions suppose supposes supposed supposing
-        hypothesis hypotheses hypothesize hypothesizes hypothesized hypothesizing hypothetical if""",
-    "assertion": """
-        must definitely certainly clearly obviously indeed necessarily surely
-        assert asserts asserted asserting assertion assertions confirm confirms confirmed confirming""",
-}
-CATEGORIES = {category: tuple(words.split()) for category, words in _WORDS.items()}
 
 _TEXT_COLUMNS = ("completion", "response", "text")
 _REWARD_COLUMNS = ("reward", "score")
@@ -51,6 +28,7 @@ _BINS = 5
 _MIN_COMPLETIONS = 10  # fewer say nothing about a correlation
 
 Floats = NDArray[np.float64]
+Categories = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -125,8 +103,12 @@ def read_completions(paths: Sequence[Path], step: int | None = None) -> Completi
     return Completions(texts, np.array(rewards))
 
 
-def analyze(completions: Completions) -> list[CategoryResult]:
+def analyze(completions: Completions, words: Categories = PAPER) -> list[CategoryResult]:
     """Count the words of every category in every completion, and relate them to the reward.
+
+    Args:
+        completions: at least ten.
+        words: phrases by category, as of `trainer.commands.word_lists`.
 
     Raises:
         MissingError: fewer than ten completions.
@@ -137,20 +119,18 @@ def analyze(completions: Completions) -> list[CategoryResult]:
             "completions",
             "trainer evaluate MODEL writes every completion of an evaluation into its folder",
         )
-    words = np.array([max(1, len(_WORD.findall(text))) for text in completions.texts])
+    lengths = np.array([max(1, len(_WORD.findall(text))) for text in completions.texts])
     return [
-        _category(name, np.array([count_words(text, listed) for text in completions.texts]), words, completions)
-        for name, listed in CATEGORIES.items()
+        _category(
+            name, np.array([count_phrases(text, listed) for text in completions.texts]), lengths, completions
+        )
+        for name, listed in words.items()
     ]
 
 
-def count_words(text: str, listed: Sequence[str]) -> int:
-    """How often the listed words occur in the text, as whole words, in any case."""
-    alternatives = "|".join(re.escape(word) for word in sorted(listed, key=len, reverse=True))
-    return len(re.findall(rf"(?<!\w)(?:{alternatives})(?!\w)", text, re.IGNORECASE))
-
-
-def write_results(results: Sequence[CategoryResult], completions: Completions, folder: Path) -> list[Path]:
+def write_results(
+    results: Sequence[CategoryResult], completions: Completions, folder: Path, words: Categories = PAPER
+) -> list[Path]:
     """Write ``language.json``, ``language.csv`` (a line per category) and ``language_bins.csv`` (per bin).
 
     Raises:
@@ -159,7 +139,7 @@ def write_results(results: Sequence[CategoryResult], completions: Completions, f
     whole, table, bins = (folder / name for name in ("language.json", "language.csv", "language_bins.csv"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        whole.write_text(json.dumps(summary(results, completions), indent=2) + "\n", encoding="utf-8")
+        whole.write_text(json.dumps(summary(results, completions, words), indent=2) + "\n", encoding="utf-8")
         _write_csv(table, [{k: v for k, v in asdict(result).items() if k != "bins"} for result in results])
         _write_csv(bins, [{"category": r.category, **asdict(part)} for r in results for part in r.bins])
     except OSError as error:
@@ -169,12 +149,14 @@ def write_results(results: Sequence[CategoryResult], completions: Completions, f
     return [whole, table, bins]
 
 
-def summary(results: Sequence[CategoryResult], completions: Completions) -> dict[str, Any]:
+def summary(
+    results: Sequence[CategoryResult], completions: Completions, words: Categories = PAPER
+) -> dict[str, Any]:
     """The results as JSON values; a correlation that does not exist is null."""
     return {
         "completions": len(completions.texts),
         "mean_reward": float(completions.rewards.mean()),
-        "words": CATEGORIES,
+        "words": {category: list(listed) for category, listed in words.items()},
         "categories": [_finite(asdict(result)) for result in results],
     }
 

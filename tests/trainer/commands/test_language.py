@@ -6,10 +6,8 @@ import pytest
 
 from trainer.cli import main
 from trainer.commands.language import (
-    CATEGORIES,
     Completions,
     analyze,
-    count_words,
     read_completions,
     table_rows,
     write_results,
@@ -26,18 +24,6 @@ ROWS = [{"step": 10, "completion": "So Zoey lies here", "reward": 3.0}] * 8 + [
 def run(tmp_path):
     (tmp_path / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return tmp_path
-
-
-def test_words_are_whole_and_in_any_case():
-    assert count_words("So, also SO; soon so-so.", CATEGORIES["conclusion indicator"]) == 4
-    assert count_words("We ANALYZE; his analysis. Analytic.", CATEGORIES["analysis"]) == 2
-    assert count_words("", CATEGORIES["analysis"]) == 0
-
-
-def test_the_six_categories_share_no_word():
-    words = [word for listed in CATEGORIES.values() for word in listed]
-    assert len(CATEGORIES) == 6
-    assert len(words) == len(set(words))
 
 
 def test_frequencies_bins_and_correlation_by_hand(run):
@@ -125,5 +111,7 @@ def test_the_command_prints_a_table_or_json(run, capsys):
     assert "completions: 12, mean reward 1.667" in shown
     assert main(["analyze-language", str(run), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["categories"]) == 6
+    assert main(["analyze-language", str(run), "--words", "wide", "--json"]) == 0
+    assert "suppose" in json.loads(capsys.readouterr().out)["words"]["assumption"]
     assert main(["analyze-language", str(run / "absent")]) == 3
     assert "cannot read completions" in capsys.readouterr().err
