@@ -191,7 +191,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any) -> Sweep:
 def _confirmation(sweep: Sweep, parent: Any) -> Sweep:
     """The confirming sweep with the numbers that its configurations have in the sweep they come from."""
     finalists = dict(enumerate(filter(None, parent.data.tags.get("loptune.finalists", "").split(","))))
-    names = [finalists.get(int(one), one) if one.isdigit() else one for one in sweep.trials.configuration]
+    names = [finalists.get(int(name), name) if name.isdigit() else name for name in sweep.trials.configuration]
     return replace(sweep, trials=sweep.trials.assign(configuration=names))
 
 
@@ -311,14 +311,14 @@ def _windowed(histories: pd.DataFrame, trial: str, metric: str, window: int) -> 
 
 
 def _searched(params: list[dict[str, str]]) -> tuple[str, ...]:
-    names = dict.fromkeys(name for one in params for name in one)
+    names = dict.fromkeys(name for run in params for name in run)
     # A parameter that only some runs have was not logged by the others (a trial that never started).
-    varying = [name for name in names if len({one[name] for one in params if name in one}) > 1]
+    varying = [name for name in names if len({run[name] for run in params if name in run}) > 1]
     return tuple(name for name in varying if not name.startswith(_NOT_SEARCHED))
 
 
 def _fixed(params: list[dict[str, str]], searched: tuple[str, ...]) -> dict[str, str]:
-    found = {name: value for one in params for name, value in one.items()}
+    found = {name: value for run in params for name, value in run.items()}
     return {
         name: value
         for name, value in found.items()

@@ -291,7 +291,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     elif found:
         print_table(
             ["name", "state", "trials", "best"],
-            [[one.name, one.state, f"{one.ended}/{one.planned}", number(one.best)] for one in found],
+            [[row.name, row.state, f"{row.ended}/{row.planned}", number(row.best)] for row in found],
         )
     else:
         print(f"no sweeps in {arguments.runs_dir}")

@@ -20,7 +20,7 @@ from trainer.errors import ConfigError
 from trainer.files import write_atomically
 
 COMPARISON_FILE = "comparison.html"
-MAX_NAMED = 4  # differing settings told in a sentence
+MAX_NAMED = 4  # differing settings named in a sentence
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def compared(sweeps: Sequence[Sweep]) -> list[str]:
     if not best:
         return ["No configuration has run to its end with a score yet."]
     objective = sweeps[0].objective
-    best.sort(key=lambda one: one.mean, reverse=objective.mode == "max")
+    best.sort(key=lambda contender: contender.mean, reverse=objective.mode == "max")
     leader = best[0]
     by_name = {sweep.name: sweep for sweep in sweeps}
     lines = [f"Highest mean: {leader.name} with {objective.metric} {number(leader.mean)}."]
@@ -108,21 +108,21 @@ def compared(sweeps: Sequence[Sweep]) -> list[str]:
 
 def _against(ours: Sweep, leader: Contender, theirs: Sweep, other: Contender) -> str:
     apart = differing_settings(ours, theirs)
-    told = f"{signed(leader.mean - other.mean)} against {other.name} ({number(other.mean)})"
+    lead = f"{signed(leader.mean - other.mean)} against {other.name} ({number(other.mean)})"
     if apart:
         more = f" and {len(apart) - MAX_NAMED} more" if len(apart) > MAX_NAMED else ""
         named = "; ".join(f"{name} {a} / {b}" for name, (a, b) in list(apart.items())[:MAX_NAMED])
-        return f"{told}; seeds do not match where sweeps differ in more than what they searched: {named}{more}."
+        return f"{lead}; seeds do not match where sweeps differ in more than what they searched: {named}{more}."
     paired = matched(leader, other)
     if paired is None:
-        return f"{told}; they share no seed."
+        return f"{lead}; they share no seed."
     mean, seeds = paired.mean, f"{len(paired.by_seed)} matched seed{'s' * (len(paired.by_seed) > 1)}"
-    told = f"{signed(mean.value)} against {other.name} ({number(other.mean)}) on {seeds}"
+    lead = f"{signed(mean.value)} against {other.name} ({number(other.mean)}) on {seeds}"
     if math.isnan(mean.low):
-        return f"{told}; one seed tells no difference from chance."
+        return f"{lead}; one seed cannot tell a difference from chance."
     clear = mean.low > 0 or mean.high < 0
     return (
-        f"{told}, 95 % interval {signed(mean.low)} to {signed(mean.high)}: "
+        f"{lead}, 95 % interval {signed(mean.low)} to {signed(mean.high)}: "
         f"{'more' if clear else 'not shown to be more'} than seed noise, before correcting for both having been "
         "picked as the best of their sweep."
     )
@@ -147,33 +147,38 @@ def matched(ours: Contender, theirs: Contender) -> PairedDifference | None:
 
 def contenders_picture(sweeps: Sequence[Sweep]) -> Picture:
     """Best and baseline of every sweep, a dot per seed."""
-    title, found = "Best and baseline of each sweep", [one for sweep in sweeps for one in contenders(sweep)]
+    title = "Best and baseline of each sweep"
+    found = [contender for sweep in sweeps for contender in contenders(sweep)]
     if not found:
         return Picture("contenders", title, "No trial has a score yet.")
     objective, shades = sweeps[0].objective, colours(sweep.name for sweep in sweeps)
-    order = [one.name for one in reversed(found)]
+    order = [contender.name for contender in reversed(found)]
     drawing = figure(objective.metric, height=90 + 58 * len(found), legend=False)
-    for one in found:
-        shade = shades[one.sweep]
+    for contender in found:
+        shade = shades[contender.sweep]
         drawing.add_scatter(
-            x=list(one.scores.values()),
-            y=[one.name] * len(one.scores),
+            x=list(contender.scores.values()),
+            y=[contender.name] * len(contender.scores),
             mode="markers",
-            name=one.name,
+            name=contender.name,
             marker={"color": translucent(shade, 0.55), "size": 9},
-            hovertext=[html.escape(f"{one.name}, seed {seed}: {number(y)}") for seed, y in one.scores.items()],
+            hovertext=[
+                html.escape(f"{contender.name}, seed {seed}: {number(y)}") for seed, y in contender.scores.items()
+            ],
             hoverinfo="text",
         )
         drawing.add_scatter(
-            x=[one.mean],
-            y=[one.name],
+            x=[contender.mean],
+            y=[contender.name],
             mode="markers",
-            name=f"{one.name}, mean",
+            name=f"{contender.name}, mean",
             marker={"color": shade, "size": 16, "symbol": "line-ns", "line": {"width": 3, "color": shade}},
             hoverinfo="skip",
         )
     label_rows(drawing, order)
-    means = "; ".join(f"{one.name} {number(one.mean)} over {len(one.scores)} seeds" for one in found)
+    means = "; ".join(
+        f"{contender.name} {number(contender.mean)} over {len(contender.scores)} seeds" for contender in found
+    )
     return Picture("contenders", title, f"Mean {objective.metric}: {means}.", (drawing,))
 
 
@@ -200,12 +205,12 @@ def sweeps_picture(sweeps: Sequence[Sweep]) -> Picture:
             hoverinfo="text",
         )
     label_rows(drawing, list(present)[::-1])
-    told = "; ".join(
+    medians = "; ".join(
         f"{name} median {number(trials.score.median())} of {len(trials)} trials ({number(trials.score.min())} to "
         f"{number(trials.score.max())})"
         for name, trials in present.items()
     )
-    return Picture("scores", title, told + ".", (drawing,))
+    return Picture("scores", title, medians + ".", (drawing,))
 
 
 def _table(sweeps: Sequence[Sweep]) -> str:
@@ -214,7 +219,7 @@ def _table(sweeps: Sequence[Sweep]) -> str:
 
 
 def _row(sweep: Sweep) -> list[tuple[str, str, str]]:
-    found = {one.role: one for one in contenders(sweep)}
+    found = {contender.role: contender for contender in contenders(sweep)}
     best, base = found.get("best"), found.get("baseline")
     failed = int((sweep.trials.state == "FAIL").sum())
     hours = float(sweep.device_hours().sum())
@@ -244,7 +249,7 @@ def _number(value: float | None) -> tuple[str, str, str]:
 def _check_objectives(sweeps: Sequence[Sweep]) -> None:
     first = sweeps[0]
     for other in sweeps[1:]:
-        ours, theirs = ((one.objective.metric, one.objective.mode) for one in (first, other))
+        ours, theirs = ((sweep.objective.metric, sweep.objective.mode) for sweep in (first, other))
         if ours != theirs:
             raise ConfigError(
                 f"{first.name} optimises {ours[1]} {ours[0]}, {other.name} {theirs[1]} {theirs[0]}",

@@ -83,7 +83,7 @@ def write_report(sweep_name: str, uri: str, out_dir: Path, *, png: bool = False)
 
 def draw(sweep: Sweep) -> list[Picture]:
     """All pictures of a sweep, in the order of the page."""
-    return [one(sweep) for one in PICTURES]
+    return [picture(sweep) for picture in PICTURES]
 
 
 def report_html(sweep: Sweep, pictures: Sequence[Picture]) -> str:

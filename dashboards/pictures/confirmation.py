@@ -68,14 +68,14 @@ def finalist_scores(sweep: Sweep, judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sentence(means: pd.DataFrame, judged: pd.DataFrame) -> str:
-    told = []
+    sentences = []
     for label, row in means.iterrows():
         parts = [f"{number(row['fresh'])} on fresh seeds"]
         if "searched" in row and row["searched"] == row["searched"]:
             parts.append(f"{row['fresh'] - row['searched']:+.3f} against the search")
         if "test" in row and row["test"] == row["test"]:
             parts.append(f"{number(row['test'])} on the sealed test")
-        told.append(f"{label}: {', '.join(parts)}")
+        sentences.append(f"{label}: {', '.join(parts)}")
     seeds = judged.groupby("label").seed.nunique()
-    text = f"{'; '.join(told)} ({seeds.min()} to {seeds.max()} fresh seeds)."
+    text = f"{'; '.join(sentences)} ({seeds.min()} to {seeds.max()} fresh seeds)."
     return text if "test" in means else f"{text} No trial logged {TEST}."

@@ -148,8 +148,8 @@ def failures(sweep: Sweep) -> Picture:
             hoverinfo="text",
         )
     reasons = failed.reason.replace("", "no reason recorded").value_counts()
-    told = "; ".join(f"{count} × {str(reason)[:120]}" for reason, count in reasons.head(4).items())
-    text = f"{len(failed)} of {len(trials)} trials failed ({len(failed) / len(trials):.0%}): {told}."
+    most = "; ".join(f"{count} × {str(reason)[:120]}" for reason, count in reasons.head(4).items())
+    text = f"{len(failed)} of {len(trials)} trials failed ({len(failed) / len(trials):.0%}): {most}."
     return Picture("failures", title, text, (drawing,))
 
 

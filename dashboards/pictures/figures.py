@@ -128,7 +128,7 @@ def _rank_labels(group: pd.DataFrame, ranks: "pd.Series[int]", numbered: int, ev
     labels: dict[Any, str] = dict.fromkeys(group.index, "")
     owners: list[Any] = []
     for place in ranks[ranks <= numbered].sort_values().index:
-        near = [one for one in owners if abs(x[one] - x[place]) < ROOM and abs(y[one] - y[place]) < ROOM]
+        near = [owner for owner in owners if abs(x[owner] - x[place]) < ROOM and abs(y[owner] - y[place]) < ROOM]
         owner = near[0] if near else place
         labels[owner] += f", {ranks[place]}" if near else f"{ranks[place]}"
         owners += [] if near else [place]
@@ -298,9 +298,9 @@ def parameter_importance(sweep: Sweep) -> Picture:
         return Picture("importance", title, text)
     found = found[:12]
     drawing = figure("share of rank variance explained", height=130 + 46 * len(found))
-    names = [short_name(one.parameter) for one in found[::-1]]
+    names = [short_name(importance.parameter) for importance in found[::-1]]
     drawing.add_bar(
-        x=[one.share.value for one in found[::-1]],
+        x=[importance.share.value for importance in found[::-1]],
         y=names,
         orientation="h",
         width=0.35,
@@ -309,20 +309,22 @@ def parameter_importance(sweep: Sweep) -> Picture:
         error_x={
             "type": "data",
             "symmetric": False,
-            "array": [one.share.high - one.share.value for one in found[::-1]],
-            "arrayminus": [one.share.value - one.share.low for one in found[::-1]],
+            "array": [importance.share.high - importance.share.value for importance in found[::-1]],
+            "arrayminus": [importance.share.value - importance.share.low for importance in found[::-1]],
             "color": MUTED,
         },
     )
     drawing.add_scatter(
-        x=[one.chance for one in found[::-1]],
+        x=[importance.chance for importance in found[::-1]],
         y=names,
         mode="markers",
         name="what chance reaches (95 %)",
         marker={"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": FAILED}},
     )
     label_rows(drawing, names)
-    above = [short_name(one.parameter) for one in found if one.share.value > one.chance]
+    above = [
+        short_name(importance.parameter) for importance in found if importance.share.value > importance.chance
+    ]
     first = found[0]
     text = (
         f"{short_name(first.parameter)} explains the most, {first.share.value:.0%} of the rank variance of "

@@ -74,7 +74,7 @@ def _bands_sentence(table: pd.DataFrame) -> str:
 
 def reward_audit(sweep: Sweep) -> Picture:
     """Answers without a parseable form, and scorings that failed, over training steps."""
-    title, drawings, told = "Reward audit", [], []
+    title, drawings, sentences = "Reward audit", [], []
     shown = sweep.histories[sweep.histories.metric.isin(AUDIT)]
     for metric in AUDIT:
         values = shown[shown.metric == metric]
@@ -82,7 +82,7 @@ def reward_audit(sweep: Sweep) -> Picture:
             continue
         label = _AUDIT_TITLES[metric]
         if not values.value.any():
-            told.append(f"{label}: none")
+            sentences.append(f"{label}: none")
             continue
         drawing = figure(
             "training step", metric.removeprefix("reward/").replace("_", " "), height=300, legend=False
@@ -92,10 +92,12 @@ def reward_audit(sweep: Sweep) -> Picture:
         drawings.append(drawing)
         ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
         worst = rows(values.nlargest(1, "value"))[0]
-        told.append(
+        sentences.append(
             f"{label}: {ends['first'].median():.1%} at the first step, {ends['last'].median():.1%} at the last "
             f"(medians), at most {number(worst.value * 100)} % (trial {worst.trial}, step {worst.step})"
         )
-    if not told:
+    if not sentences:
         return Picture("audit", title, "No step has been scored yet.")
-    return Picture("audit", title, "; ".join(told).capitalize() + ".", tuple(drawings), trial_legend(sweep, shown))
+    return Picture(
+        "audit", title, "; ".join(sentences).capitalize() + ".", tuple(drawings), trial_legend(sweep, shown)
+    )

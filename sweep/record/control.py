@@ -84,7 +84,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
             self.request(f"the budget of {limits.gpu_hours:g} GPU hours is spent", interrupted=False)
 
 
-def orderly_signals(control: StopControl, say: Callable[[str], None]) -> AbstractContextManager[None]:
+def orderly_signals(control: StopControl, show: Callable[[str], None]) -> AbstractContextManager[None]:
     """First SIGINT, SIGTERM or SIGHUP: stop at the next training step. Second: KeyboardInterrupt at once.
 
     The first is answered with the command to go on: where the signal reaches Ray's processes too (the end of a
@@ -96,6 +96,6 @@ def orderly_signals(control: StopControl, say: Callable[[str], None]) -> Abstrac
         if control.reason is not None:
             raise KeyboardInterrupt
         control.request(f"received {received.name}", interrupted=True)
-        say(f"stopping after the current training step; once more to stop at once. To go on later: {resume}")
+        show(f"stopping after the current training step; once more to stop at once. To go on later: {resume}")
 
     return on_interrupt(handle)

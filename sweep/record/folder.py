@@ -59,7 +59,7 @@ class SweepFolder:
 
     @property
     def log(self) -> Path:
-        """What Ray and the driver have to say."""
+        """The log of Ray and the driver."""
         return self.root / "driver.log"
 
     @property
@@ -121,7 +121,7 @@ def holder(folder: SweepFolder) -> run_folder.Holder | None:
 
 
 def hold(folder: SweepFolder) -> AbstractContextManager[None]:
-    """Hold a sweep while its driver runs. The system lets go of it however the driver ends.
+    """Hold a sweep while its driver runs. The system releases it however the driver ends.
 
     Raises:
         NameHeldError: another process holds it.

@@ -46,7 +46,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     ``suggest`` returns ``{"trial": "c003-s0", "configuration": 3, "seed": 0, "parameters": {...},
     "overrides": {...}}``: ``overrides`` are the dotted trainer keys, seed included; ``parameters`` are the
-    active parameters with the switches. Use it with ``num_samples=-1``; it says itself when it is finished.
+    active parameters with the switches. Use it with ``num_samples=-1``: it ends with ``Searcher.FINISHED``.
 
     A new searcher on an old ledger issues again every pair without a result. It is for a new Tuner:
     ``Tuner.restore``, which brings back trials of its own, is not supported.
@@ -226,7 +226,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self._mirror.sync(self.configurations)
 
     def _raise_failure(self) -> None:
-        # Tune turns an exception of `on_trial_complete` into a failed trial; said again here, it ends the sweep.
+        # Tune turns an exception of `on_trial_complete` into a failed trial; raised again here, it ends the sweep.
         if self._failure is not None:
             raise self._failure
 

@@ -12,7 +12,7 @@ from sweep.trials.worker import evaluation_history
 
 
 def make_scheduler(spec: SweepSpec, folder: SweepFolder) -> TrialScheduler:
-    """The trial scheduler, told what the trials that ended in earlier sessions had scored."""
+    """The trial scheduler, with the scores of the trials that ended in earlier sessions."""
     asha, median = spec.scheduler.asha, spec.scheduler.median
     common = {"time_attr": EVALUATION, "metric": SCORE, "mode": spec.objective.mode}
     if asha is not None:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 300.0
 POLL_S = 2.0
-DEATH_NOTICE_S = 3.0  # until Ray has told of a death that another rank noticed; well below a second when idle
+DEATH_NOTICE_S = 3.0  # until Ray reports a death that another rank has noticed; well below a second when idle
 
 
 class TrainerLike(Protocol):
@@ -64,7 +64,7 @@ class TrainerLike(Protocol):
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a rank is told about the trial it shall run."""
+    """The trial that a rank is to run."""
 
     trial: str  # c003-s0
     config: TrainConfig
@@ -88,7 +88,7 @@ class Period:
 
 
 class StopWatcher:
-    """Told of every training step; asks the trainer to stop once the stop file exists."""
+    """Called after every training step; asks the trainer to stop once the stop file exists."""
 
     def __init__(self, stop_file: Path) -> None:
         self._stop_file = stop_file
@@ -275,8 +275,8 @@ class WorkerGroup:
     def _blame_a_dead_rank(self, futures: Sequence[ray.ObjectRef], pending: Sequence[ray.ObjectRef]) -> None:
         """Raise ``WorkerLostError`` if one of the other ranks turns out to be dead.
 
-        Of a rank that dies amid a collective the others often hear first, as a closed connection, and theirs
-        is not the failure to report.
+        When a rank dies in a collective, the others often notice first, as a closed connection; theirs is not
+        the failure to report.
         """
         deadline = time.monotonic() + DEATH_NOTICE_S
         waiting = list(pending)
@@ -299,7 +299,7 @@ class WorkerGroup:
 
 
 def rank_environments(places: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, str]]:
-    """Rendezvous and device variables of each rank, from what ``RankWorker.describe`` told.
+    """Rendezvous and device variables of each rank, from what ``RankWorker.describe`` returned.
 
     Ranks on one node see all GPUs of the trial on that node, so that LOCAL_RANK picks one and peer-to-peer
     transfers work.

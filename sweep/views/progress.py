@@ -124,7 +124,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._event(row, f"step {row.step}/{row.total_steps}  score {number(row.score)}  {shown}")
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A trial has ended, in whatever way it said in its last result."""
+        """A trial has ended; its last result has the state."""
         row, result = self._row(trial), trial.last_result or {}
         if result.get(INTERRUPTED_KEY):
             row.state = "WAITING"

@@ -53,11 +53,11 @@ def confirmation_space(
         **spec.base.tracking.tags,
         "loptune.phase": "confirm",
         "loptune.confirms": folder.name,
-        "loptune.finalists": ",".join(str(one.number) for one in chosen),
+        "loptune.finalists": ",".join(str(finalist.number) for finalist in chosen),
     }
     data["name"] = folder.name + SUFFIX
     data["trainer"]["config"] = trainer
-    data["baselines"] = [dict(one.parameters) for one in chosen]
+    data["baselines"] = [dict(finalist.parameters) for finalist in chosen]
     data["search"] = {"sampler": "random", "configurations": 0}
     data["scheduler"] = "none"
     first = max(spec.seeds) + 1
@@ -67,16 +67,16 @@ def confirmation_space(
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
     """The plain baseline, if one has run, and the best others of those complete on all seeds."""
-    complete = [one for one in proposed if outcome(one, spec.seeds).state == "COMPLETE"]
-    plain = [one for one in complete if _is_plain(spec, one)][:1]
+    complete = [found for found in proposed if outcome(found, spec.seeds).state == "COMPLETE"]
+    plain = [found for found in complete if _is_plain(spec, found)][:1]
     sign = 1 if spec.objective.mode == "max" else -1
 
-    def score(one: Configuration) -> float:
-        value = outcome(one, spec.seeds).score
+    def score(found: Configuration) -> float:
+        value = outcome(found, spec.seeds).score
         assert value is not None, "a complete configuration has a score"
         return sign * value
 
-    others = sorted((one for one in complete if one not in plain), key=score, reverse=True)
+    others = sorted((found for found in complete if found not in plain), key=score, reverse=True)
     return plain + others[:finalists]
 
 
