@@ -4,19 +4,25 @@ import copy
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from trainer.config.schema import ModelConfig
+from trainer.config.yaml_document import nearest
 from trainer.cpu.attention import use_packed_attention
 from trainer.cpu.onednn import use_onednn
 from trainer.cpu.rms_norm import use_rms_norm
-from trainer.errors import ConfigError, MissingError, first_line
+from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.policy.gguf import SUFFIX, ensure_converted
 from trainer.policy.packaged import PACKAGED, ensure_gguf
 from trainer.policy.tiny import ensure_tiny_policy
 
 TINY = "tiny"
+KERNELS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
+
+# What transformers raises for files that are not there, not whole, or need a package that is not.
+_LOAD_ERRORS = (OSError, ValueError, KeyError, ImportError, SafetensorError)
 
 # Bars for shards that load in a second would stand between the lines of a run.
 disable_progress_bar()
@@ -34,8 +40,14 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except (OSError, ValueError, KeyError) as error:
+    except _LOAD_ERRORS as error:
         raise _load_error("tokenizer", config, error) from error
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes up where there is no file
+        raise MissingError(
+            f"no tokenizer in {config.name_or_path}",
+            "model.name_or_path",
+            "add its tokenizer.json and tokenizer_config.json: tokenizer.save_pretrained(FOLDER)",
+        )
     if tokenizer.eos_token_id is None:
         raise ConfigError(
             f"the tokenizer of {config.name_or_path} has no EOS token",
@@ -54,7 +66,8 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     so.
 
     Raises:
-        MissingError: the folder, the hub name or the weights do not exist.
+        MissingError: the folder, the hub name or the weights do not exist, or the weights are damaged.
+        ConfigError: the attention kernel does not exist or is not installed.
     """
     source = model_source(config)
     options = {
@@ -73,7 +86,7 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
                 )
         else:
             model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except _LOAD_ERRORS as error:
         raise _load_error("model", config, error) from error
     _disable_dropout(model)
     _restore_buffers(model)
@@ -149,18 +162,29 @@ def _gguf_file(config: ModelConfig) -> Path:
 
 
 def check_weights(config: ModelConfig) -> None:
-    """Refuse a local model folder without safetensors weights, before anything is started.
+    """Refuse a local model folder without whole safetensors weights, before anything is started.
 
     Raises:
-        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder.
+        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is cut short.
     """
     source = Path(model_source(config))
-    if source.is_dir() and not config.random_weights and not list(source.glob("*.safetensors")):
+    if not source.is_dir() or config.random_weights:
+        return
+    files = sorted(source.glob("*.safetensors"))
+    if not files:
         raise MissingError(
             f"no safetensors weights in {source}",
             "model.name_or_path",
             "save the model with save_pretrained(safe_serialization=True)",
         )
+    for file in files:
+        try:
+            with safe_open(file, framework="pt"):
+                pass  # opening compares the header with the size of the file
+        except (SafetensorError, OSError) as error:
+            raise MissingError(
+                f"damaged weights: {first_line(error)}", str(file), "copy or download the file again"
+            ) from None
 
 
 def _disable_dropout(model: PreTrainedModel) -> None:
@@ -192,7 +216,15 @@ def _restore_buffers(model: PreTrainedModel) -> None:
             model._init_weights(module)
 
 
-def _load_error(what: str, config: ModelConfig, error: Exception) -> MissingError:
+def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
+    text, kernel = str(error), config.attn_implementation
+    if "attn_implementation" in text or (isinstance(error, ImportError) and "lash" in kernel and "lash" in text):
+        missing = isinstance(error, ImportError)
+        return ConfigError(
+            f"the attention kernel {kernel} is not installed" if missing else f"no attention kernel {kernel}",
+            "model.attn_implementation",
+            "install its package, or set model.attn_implementation=sdpa" if missing else nearest(kernel, KERNELS),
+        )
     return MissingError(
         f"cannot load the {what} of {config.name_or_path}: {first_line(error)}",
         "model.name_or_path",

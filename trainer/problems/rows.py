@@ -15,6 +15,8 @@ from trainer.errors import ConfigError, MissingError, first_line
 
 FIELDS = ("prompt", "answer", "difficulty", "source")
 _FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
+# What no data set of the hub is called: such a name is meant as a file.
+_OTHER_FILE_TYPES = (".txt", ".tsv", ".xlsx", ".xml", ".yaml", ".yml", ".arrow", ".pkl", ".gz", ".zip", ".zst")
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,11 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         if not path.is_file():
             raise MissingError("there is no such data file", str(path), "check the path of the dataset's source")
         rows = _read_file(path)
-    elif path.is_file():
+    elif path.is_file() or path.suffix in _OTHER_FILE_TYPES or dataset.source.startswith((".", "/", "~")):
         raise ConfigError(
-            f"data files are {', '.join(_FILE_TYPES)}, not {path.suffix or 'without a type'}", str(path)
+            f"data files are {', '.join(_FILE_TYPES)}, not {path.suffix or 'without a type'}",
+            str(path),
+            'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
         )
     else:
         rows = _read_hub(dataset)

@@ -127,3 +127,9 @@ def test_a_hub_dataset_that_cannot_be_had(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(MissingError, match="cannot load the dataset org/puzzles, split test: no network\n"):
         rows_of("org/puzzles", name="hard", split="test")
+
+
+@pytest.mark.parametrize("source", ["me.txt", "data/me.tsv", "./absent", "~/absent"])
+def test_what_is_no_data_file_is_not_looked_for_on_the_hub(source):
+    with pytest.raises(ConfigError, match=r"data files are \.parquet, \.jsonl, \.json, \.csv, not"):
+        read_rows(DatasetConfig(source=source))
