@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from trainer.cpu import onednn
 from trainer.cpu.onednn import (
     MIN_PRODUCT,
     MIN_ROWS_TO_COPY,
@@ -15,7 +16,13 @@ from trainer.cpu.onednn import (
     use_onednn,
 )
 
+LOOKED_UP = onednn.mkl_leaves_avx512_unused  # before the tests replace it
 N, K = 256, 160  # above MIN_WEIGHT
+
+
+@pytest.fixture(autouse=True)
+def processor_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "mkl_leaves_avx512_unused", lambda: True)
 
 
 def tensors(rows: int, n: int = N, k: int = K, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -110,3 +117,19 @@ def test_repeated_layers_of_other_dtypes_are_left_to_torch() -> None:
     layer = nn.Linear(K, N, dtype=torch.bfloat16)
     x = torch.randn(300, K).to(torch.bfloat16)
     assert torch.equal(repeated_linear([layer], rows=300)(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("capability", "vendor", "pays"),
+    [
+        ("AVX512", "AuthenticAMD", True),
+        ("AVX512", "GenuineIntel", False),
+        ("AVX2", "AuthenticAMD", False),
+    ],
+)
+def test_it_pays_where_mkl_leaves_avx512_unused(monkeypatch, tmp_path, capability, vendor, pays) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+    monkeypatch.setattr(onednn, "Path", lambda _: tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert LOOKED_UP.__wrapped__() is pays

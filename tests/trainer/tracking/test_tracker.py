@@ -1,8 +1,5 @@
-import base64
-import http.server
 import json
 import logging
-import math
 import sqlite3
 import subprocess
 import sys
@@ -14,12 +11,9 @@ import pytest
 
 from sweep.record.parent_run import TrialOutcome, open_parent_run
 from tests.paths import ROOT
-from tests.trainer.tracking.store import config_for, context_for, free_port, history, runs_of, sqlite_store, unsent
-from trainer.config.schema import TrackingConfig
-from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.tracking import mlflow_store
+from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store, unsent
+from trainer.errors import MissingError
 from trainer.tracking import tracker as tracking
-from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker, upload
 
 
@@ -35,60 +29,6 @@ def lines_of(run_dir: Path) -> list[dict[str, object]]:
 def test_importing_tracking_does_not_import_mlflow() -> None:
     check = "import sys, trainer.tracking; sys.exit('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode == 0
-
-
-def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert tracking_uri(TrackingConfig(), tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
-    assert tracking_uri(TrackingConfig(), tmp_path) == "http://localhost:5000"
-    assert tracking_uri(TrackingConfig(uri="http://other:1"), tmp_path) == "http://other:1"
-    monkeypatch.chdir(tmp_path)
-    relative = TrackingConfig(uri="sqlite:///a/b.db")
-    assert tracking_uri(relative, tmp_path) == f"sqlite:///{tmp_path}/a/b.db"
-
-
-def test_credentials_of_the_environment_reach_the_server_and_no_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-
-    class Refusing(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(self.headers.get("Authorization", ""))
-            self.send_error(401)
-
-        do_POST = do_GET
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
-        monkeypatch.setenv(name, "")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{server.server_port}"
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:hunter2@{address}")
-        found = tracking_uri(TrackingConfig(), tmp_path)
-        assert found == f"http://{address}"
-        with pytest.raises(StorageError) as caught:
-            Tracker(config_for(None), context_for(tmp_path))
-        server.shutdown()
-    assert set(seen) == {"Basic " + base64.b64encode(b"me:hunter2").decode()}
-    assert "hunter2" not in str(caught.value)
-    assert "MLFLOW_TRACKING_PASSWORD" in caught.value.hint
-    written = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert written
-    assert not any(b"hunter2" in file.read_bytes() for file in written)
-
-
-def test_the_password_of_a_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host/mlflow")
-    with pytest.raises(ConfigError, match="password of a database") as caught:
-        tracking_uri(TrackingConfig(), tmp_path)
-    assert "hunter2" not in str(caught.value)
 
 
 def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path, uri: str) -> None:
@@ -133,24 +73,6 @@ def test_undeclared_metric_is_refused_and_not_written(tmp_path: Path, uri: str) 
     assert lines_of(tracker.run_dir) == []
 
 
-def test_nonfinite_values_stay_out_of_mlflow(tmp_path: Path, uri: str) -> None:
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.log({"policy/loss": math.inf, "policy/kl": 0.5}, 1)
-    assert tracker.close("FAILED")
-    assert tracker.run_id
-    assert history(uri, tracker.run_id, "policy/loss") == []
-    assert history(uri, tracker.run_id, "policy/kl") == [(1, 0.5)]
-    assert lines_of(tracker.run_dir)[0]["nonfinite"] == {"policy/loss": "inf"}
-
-
-def test_more_metrics_than_one_request_takes_all_arrive(tmp_path: Path, uri: str) -> None:
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    for step in range(700):
-        tracker.log({"policy/loss": step, "policy/kl": step}, step)
-    assert tracker.close() and tracker.run_id
-    assert history(uri, tracker.run_id, "policy/kl") == [(step, float(step)) for step in range(700)]
-
-
 def test_a_killed_process_leaves_a_run_that_is_found_again(tmp_path: Path, uri: str) -> None:
     """SIGKILL after step 9 with the checkpoint at 5: one run, each step once, nothing left RUNNING."""
     script = f"""
@@ -184,20 +106,6 @@ def test_a_killed_process_leaves_a_run_that_is_found_again(tmp_path: Path, uri: 
     assert [line["step"] for line in lines_of(tracker.run_dir)] == list(range(12))
 
 
-def test_a_metric_of_a_step_sent_in_part_is_sent_after_the_rewind(tmp_path: Path, uri: str) -> None:
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.log({"policy/loss": 1.0}, 1)
-    tracker.log({"policy/loss": 2.0}, 2)
-    assert tracker.close("KILLED")
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.rewind(1)
-    tracker.log({"policy/loss": 2.0}, 2)
-    tracker.log({"eval/accuracy": 0.5}, 2)
-    assert tracker.close() and tracker.run_id
-    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0), (2, 2.0)]
-    assert history(uri, tracker.run_id, "eval/accuracy") == [(2, 0.5)]
-
-
 def test_the_evaluation_at_step_0_counts_once_when_a_run_begins_again(tmp_path: Path, uri: str) -> None:
     """A run killed before its first checkpoint."""
     for _ in range(2):
@@ -207,17 +115,6 @@ def test_the_evaluation_at_step_0_counts_once_when_a_run_begins_again(tmp_path: 
         assert tracker.close("KILLED") and tracker.run_id
     assert history(uri, tracker.run_id, "eval/accuracy") == [(0, 0.5)]
     assert len((tracker.run_dir / "metrics.jsonl").read_text().splitlines()) == 1
-
-
-def test_a_batch_sent_twice_counts_once(tmp_path: Path, uri: str) -> None:
-    """A process killed between sending and remembering."""
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.log({"policy/loss": 1.0}, 1)
-    assert tracker.close() and tracker.run_id
-    state_file = tracker.run_dir / "tracking.json"
-    state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "metrics_sent": 0}))
-    assert upload(tracker.run_dir) == tracker.run_id
-    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0)]
 
 
 def test_rewind_drops_later_completions(tmp_path: Path, uri: str) -> None:
@@ -295,36 +192,6 @@ def test_upload_of_a_folder_without_a_run(tmp_path: Path) -> None:
         upload(tmp_path)
 
 
-def test_a_trial_never_makes_the_schema(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="does not exist"):
-        Tracker(config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path))
-    assert not (tmp_path / "mlflow.db").exists()
-
-
-def test_a_store_that_is_no_database(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("not a database " * 100)
-    with pytest.raises(StorageError, match="not an SQLite database"):
-        prepare_store(f"sqlite:///{tmp_path}/mlflow.db")
-
-
-def test_unreachable_server_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 1.0)
-    with pytest.raises(StorageError, match=r"tracking\.offline=true") as raised:
-        Tracker(config_for(f"http://127.0.0.1:{free_port()}"), context_for(tmp_path))
-    assert raised.value.exit_code == 4
-
-
-def test_locked_database_at_the_start(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlflow_store, "LOCK_LIMIT_S", 0.5)
-    holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(StorageError, match="locked"):
-        Tracker(config_for(uri), context_for(tmp_path))
-    holder.execute("ROLLBACK")
-    holder.close()
-    assert Tracker(config_for(uri), context_for(tmp_path)).close()
-
-
 def test_locked_database_while_training_loses_nothing(tmp_path: Path, uri: str) -> None:
     tracker = Tracker(config_for(uri), context_for(tmp_path), close_limit_s=1.0)
     holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
@@ -338,40 +205,6 @@ def test_locked_database_while_training_loses_nothing(tmp_path: Path, uri: str) 
     run_id = upload(tracker.run_dir)
     assert [step for step, _ in history(uri, run_id, "policy/loss")] == list(range(5))
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
-
-
-@pytest.mark.slow
-def test_processes_that_open_a_fresh_store_at_once(tmp_path: Path) -> None:
-    """Four drivers make the schema, then each records a run: no error, nothing lost."""
-    script = """
-        import sys
-        from pathlib import Path
-        from tests.trainer.tracking.store import config_for, context_for
-        from trainer.tracking.mlflow_store import prepare_store
-        from trainer.tracking.tracker import Tracker
-        uri, folder, name = sys.argv[1:]
-        prepare_store(uri)
-        tracker = Tracker(config_for(uri), context_for(Path(folder), name), close_limit_s=60)
-        for step in range(40):
-            tracker.log({"policy/loss": step, "policy/kl": step}, step)
-        sys.exit(0 if tracker.close() else 1)
-    """
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(script), uri, str(tmp_path), f"run-{number}"],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-        )
-        for number in range(4)
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=200)
-        assert process.returncode == 0, errors.decode()
-    runs = runs_of(uri)
-    assert len(runs) == 4
-    for run in runs:
-        assert [step for step, _ in history(uri, run.info.run_id, "policy/loss")] == list(range(40))
 
 
 def test_rewind_while_a_call_hangs(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

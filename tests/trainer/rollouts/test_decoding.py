@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from tests.conftest import random_model
+from tests.trainer.rollouts.batches_in_steps import PROMPTS, largest_error
+from trainer.rollouts.decoding import CachedBatch, next_logits, read_prompts
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_rows_that_grow_and_leave_have_the_logits_of_whole_sequences(family):
+    assert largest_error(random_model(family), CachedBatch) < 1e-4
+
+
+@torch.no_grad()
+def test_prompts_are_padded_on_the_left():
+    model = random_model()
+    prefill = read_prompts(model, PROMPTS, pad_token_id=0)
+    assert prefill.mask.tolist() == [[False] * 4 + [True] * 3, [True] * 7]
+    assert prefill.positions.tolist() == [2, 6]
+    for prompt, logits in zip(PROMPTS, prefill.logits, strict=True):
+        expected = model(input_ids=torch.tensor([prompt])).logits[0, -1]
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_family_that_returns_all_logits_is_cut_to_the_last(monkeypatch):
+    model = random_model()
+    forward = type(model).forward
+
+    def of_all_positions(self, input_ids, attention_mask, position_ids, past_key_values, use_cache):
+        return forward(
+            self,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+        )
+
+    ids, positions = torch.tensor([PROMPTS[0]]), torch.arange(3)[None]
+    arguments = (ids, torch.ones(1, 3, dtype=torch.int64), positions)
+    kept = next_logits(model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config))
+    monkeypatch.setattr(type(model), "forward", of_all_positions)
+    cut = next_logits(model, *arguments, read_prompts(model, [[1]], 0).cache.__class__(config=model.config))
+    assert cut.shape == (1, model.config.vocab_size)
+    torch.testing.assert_close(cut, kept)

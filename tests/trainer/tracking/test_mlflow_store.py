@@ -1,0 +1,141 @@
+import base64
+import http.server
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+from tests.trainer.tracking.store import config_for, context_for, free_port, history, runs_of, sqlite_store
+from trainer.config.schema import TrackingConfig
+from trainer.errors import ConfigError, StorageError
+from trainer.tracking import mlflow_store
+from trainer.tracking.mlflow_store import prepare_store, tracking_uri
+from trainer.tracking.tracker import Tracker
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return sqlite_store(tmp_path)
+
+
+def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking_uri(TrackingConfig(), tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    assert tracking_uri(TrackingConfig(), tmp_path) == "http://localhost:5000"
+    assert tracking_uri(TrackingConfig(uri="http://other:1"), tmp_path) == "http://other:1"
+    monkeypatch.chdir(tmp_path)
+    relative = TrackingConfig(uri="sqlite:///a/b.db")
+    assert tracking_uri(relative, tmp_path) == f"sqlite:///{tmp_path}/a/b.db"
+
+
+def test_credentials_of_the_environment_reach_the_server_and_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", ""))
+            self.send_error(401)
+
+        do_POST = do_GET
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        monkeypatch.setenv(name, "")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:hunter2@{address}")
+        found = tracking_uri(TrackingConfig(), tmp_path)
+        assert found == f"http://{address}"
+        with pytest.raises(StorageError) as caught:
+            Tracker(config_for(None), context_for(tmp_path))
+        server.shutdown()
+    assert set(seen) == {"Basic " + base64.b64encode(b"me:hunter2").decode()}
+    assert "hunter2" not in str(caught.value)
+    assert "MLFLOW_TRACKING_PASSWORD" in caught.value.hint
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert written
+    assert not any(b"hunter2" in file.read_bytes() for file in written)
+
+
+def test_the_password_of_a_database_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host/mlflow")
+    with pytest.raises(ConfigError, match="password of a database") as caught:
+        tracking_uri(TrackingConfig(), tmp_path)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_trial_never_makes_the_schema(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="does not exist"):
+        Tracker(config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path))
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_store_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("not a database " * 100)
+    with pytest.raises(StorageError, match="not an SQLite database"):
+        prepare_store(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_unreachable_server_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 1.0)
+    with pytest.raises(StorageError, match=r"tracking\.offline=true") as raised:
+        Tracker(config_for(f"http://127.0.0.1:{free_port()}"), context_for(tmp_path))
+    assert raised.value.exit_code == 4
+
+
+def test_locked_database_at_the_start(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_store, "LOCK_LIMIT_S", 0.5)
+    holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StorageError, match="locked"):
+        Tracker(config_for(uri), context_for(tmp_path))
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert Tracker(config_for(uri), context_for(tmp_path)).close()
+
+
+@pytest.mark.slow
+def test_processes_that_open_a_fresh_store_at_once(tmp_path: Path) -> None:
+    """Four drivers make the schema, then each records a run: no error, nothing lost."""
+    script = """
+        import sys
+        from pathlib import Path
+        from tests.trainer.tracking.store import config_for, context_for
+        from trainer.tracking.mlflow_store import prepare_store
+        from trainer.tracking.tracker import Tracker
+        uri, folder, name = sys.argv[1:]
+        prepare_store(uri)
+        tracker = Tracker(config_for(uri), context_for(Path(folder), name), close_limit_s=60)
+        for step in range(40):
+            tracker.log({"policy/loss": step, "policy/kl": step}, step)
+        sys.exit(0 if tracker.close() else 1)
+    """
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script), uri, str(tmp_path), f"run-{number}"],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(4)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors.decode()
+    runs = runs_of(uri)
+    assert len(runs) == 4
+    for run in runs:
+        assert [step for step, _ in history(uri, run.info.run_id, "policy/loss")] == list(range(40))
