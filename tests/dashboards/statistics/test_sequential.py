@@ -1,0 +1,132 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dashboards.statistics import sequential
+from dashboards.statistics.dunnett import critical_value
+from dashboards.statistics.seed_noise import Noise
+from dashboards.statistics.sequential import (
+    Design,
+    boundaries,
+    decide,
+    look_reached,
+    looks_up_to,
+    make_design,
+    margins,
+    null_paths,
+    spend,
+    standings,
+)
+
+CERTAIN = 10**6  # degrees of freedom of a noise that is known
+FIVE = np.arange(1, 6) / 5
+
+
+@pytest.fixture(scope="module")
+def large_sample_paths():
+    return null_paths((10, 20, 30, 40, 50), 1, CERTAIN, paths=200_000)[:, :, 0]
+
+
+@pytest.mark.parametrize(
+    ("spent", "published"),
+    [
+        (2 * stats.norm.sf(stats.norm.ppf(1 - 0.0125) / np.sqrt(FIVE)), [4.877, 3.357, 2.680, 2.290, 2.031]),
+        (0.025 * np.log(1 + (math.e - 1) * FIVE), [2.438, 2.427, 2.410, 2.397, 2.386]),
+    ],
+    ids=["O'Brien-Fleming", "Pocock"],
+)
+def test_boundaries_are_those_published_for_large_samples(large_sample_paths, spent, published):
+    """Lan and DeMets, Biometrika 70 (1983): five looks, one-sided 2.5 %; the first has a chance of 5e-7."""
+    found = spend(large_sample_paths, spent)
+    assert found[1:] == pytest.approx(published[1:], abs=0.03)
+    assert found[0] == pytest.approx(published[0], abs=0.03 if published[0] < 3 else 1)
+
+
+def test_what_is_spent_is_the_integral_of_the_joint_distribution():
+    looks = (5, 10, 15)
+    better, _ = boundaries(looks, 1, CERTAIN)
+    correlation = np.array([[math.sqrt(min(a, b) / max(a, b)) for b in looks] for a in looks])
+    for count in (1, 2, 3):
+        inside = stats.multivariate_normal(np.zeros(count), correlation[:count, :count]).cdf(better[:count])
+        assert 1 - inside == pytest.approx(0.05 * looks[count - 1] / 15, abs=0.002)
+
+
+@pytest.mark.parametrize(("finalists", "freedom"), [(1, 0), (1, 6), (3, 0), (3, 18)])
+def test_a_single_look_with_few_seeds_is_dunnetts_test(finalists, freedom):
+    better, futile = boundaries((4,), finalists, freedom)
+    assert better[0] == pytest.approx(critical_value(finalists, finalists * 3 + freedom), rel=0.02)
+    assert futile[0] == pytest.approx(stats.t.ppf(0.9, finalists * 3 + freedom), rel=0.02)
+
+
+def test_looks_are_spread_over_the_seeds():
+    assert looks_up_to(3) == (3,)
+    assert looks_up_to(5) == (3, 4, 5)
+    assert looks_up_to(40) == (3, 8, 14, 19, 24, 29, 35, 40)
+
+
+def test_a_design_leaves_nothing_open_at_its_end():
+    design = make_design(Noise(0.01, 18), 0.01, 1, 100)
+    reach = (design.better[-1] + design.futile[-1]) * 0.01 * math.sqrt(2 / design.looks[-1])
+    assert 0.9 * 0.01 < reach <= 0.01
+    assert make_design(Noise(0.01, 18), 0.001, 1, 20).looks[-1] == 20  # no more than allowed
+    assert make_design(None, 0.01, 1, 12).looks[-1] == 12
+
+
+def test_a_finalist_is_judged_at_its_look():
+    design = Design((3, 6), 2, 10, 0.02, (3.0, 2.0), (2.5, 1.5))
+    scores = {
+        "base": {s: 0.50 + 0.01 * s for s in range(3)},
+        "good": {s: 0.56 + 0.01 * s for s in range(3)},
+        "same": {0: 0.505, 1: 0.505, 2: 0.52},
+        "broken": {0: 0.7, 1: 0.8, 2: math.nan},
+    }
+    found = {one.finalist: one for one in standings(design, scores, "base", Noise(0.005, 10), "max")}
+    good = found["good"]
+    assert (good.seeds, good.decision) == (3, "better") and good.gain == pytest.approx(0.06)
+    # Without the broken one: residuals of (0, 0, 0), (0.06, 0.06, 0.06), (0.005, -0.005, 0).
+    squares = 0.00005 * 2 / 3
+    error = math.sqrt((squares + 10 * 0.005**2) / 14) * math.sqrt(2 / 3)
+    assert (good.low, good.high) == pytest.approx((0.06 - 3 * error, 0.06 + 2.5 * error))
+    assert found["same"].decision == "not better"
+    assert found["broken"].decision == "failed"
+
+
+def test_less_may_be_better():
+    design = Design((2,), 1, 10, 0.02, (2.0,), (2.0,))
+    scores = {"base": {0: 0.5, 1: 0.6}, "a": {0: 0.3, 1: 0.4}}
+    (found,) = standings(design, scores, "base", Noise(0.005, 10), "min")
+    assert found.gain == pytest.approx(0.2) and found.decision == "better"
+
+
+def test_decisions():
+    assert [decide(low, high, 0.01) for low, high in [(0.001, 0.1), (-1, 0.009), (-1, -0.1), (-1, 0.02)]] == [
+        "better",
+        "not better",
+        "worse",
+        "open",
+    ]
+    assert look_reached((3, 5), 2) is None and look_reached((3, 5), 4) == 0 and look_reached((3, 5), 9) == 1
+
+
+def test_a_noisier_finalist_is_judged_by_its_own_differences():
+    design = Design((4, 8), 1, 20, 1.0, (2.0, 1.9), (1.8, 1.6))
+    plain, noisy = margins(design, 0, np.array([1.0, 1.0]), 23, np.array([1.0, 20.0]))[0]
+    assert plain == pytest.approx(2.0 * math.sqrt(2 / 4))
+    assert noisy == pytest.approx(boundaries((4, 8), 1, 0)[0][0] * math.sqrt(20 / 4))
+
+
+def test_errors_of_the_whole_procedure(monkeypatch):
+    monkeypatch.setattr(sequential, "PATHS", 20_000)
+    from benchmarks.decide import KNOWN, in_rounds
+
+    design = make_design(Noise(1.0, KNOWN), 1.5, 1, 40)
+    generator = np.random.default_rng(5)
+    known = generator.chisquare(KNOWN, 4000) / KNOWN
+    scores = generator.standard_normal((4000, 2, design.looks[-1]))
+    claimed = in_rounds(design, known, scores)[0] == 1
+    assert claimed.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
+    scores[:, 1] += 1.5
+    missed = in_rounds(design, known, scores)[0] == -1
+    assert missed.mean() <= 0.1 + 2 * math.sqrt(0.1 * 0.9 / 4000)
