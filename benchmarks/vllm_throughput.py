@@ -15,10 +15,10 @@ import torch
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from benchmarks.models import small_qwen2
-from trainer.config.schema import VllmConfig
 from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import VllmEngine
+from trainer.rollouts.vllm.setup import EngineSetup
 
 PROMPTS, GROUP_SIZE, PROMPT_TOKENS, VOCABULARY = 8, 8, 64, 128
 
@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model.config.save_pretrained(folder)
         started = time.perf_counter()
-        vllm = VllmEngine(model, folder, PROMPT_TOKENS + max(arguments.new_tokens), VllmConfig())
+        vllm = VllmEngine(model, EngineSetup(folder, PROMPT_TOKENS + max(arguments.new_tokens)))
         print(f"vLLM import and start: {time.perf_counter() - started:.1f} s")
     vllm.sync_weights(model)
     engines: dict[str, RolloutEngine] = {

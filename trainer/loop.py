@@ -38,10 +38,11 @@ from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_tokenizer
-from trainer.problems.load import ProblemSampler, load_problems
+from trainer.problems.load import ProblemSampler, encode_prompt, load_problems
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, sampling_params
 from trainer.rollouts.dynamic_sampling import sample_groups
+from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.overlong import punish_overlong
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RolloutGroup, RunContext, TrainBatch
@@ -101,7 +102,14 @@ class Trainer:
             self.parallel,
             config.rollout.max_new_tokens,
         )
-        self.engine = build_engine(config, self.models.causal_lm, self.tokenizer, self.models.whole_weights)
+        engine_run = EngineRun(
+            tuple(encode_prompt(self.tokenizer, self.problems[0])),
+            context.run_dir / f"vllm-{self.parallel.rank}.log",
+            context.is_one_of_many,
+        )
+        self.engine = build_engine(
+            config, self.models.causal_lm, self.tokenizer, self.models.whole_weights, engine_run
+        )
         self.engine.sync_weights(self.models.causal_lm)
         self.rewards = build_rewards(config.reward, config.reward.max_failure_rate)
 
@@ -171,6 +179,7 @@ class Trainer:
         self.step += 1
         return (
             metrics
+            | self.engine.metrics()
             | batch_metrics(batch, algorithm, parallel)
             | update_metrics(statistics, lr, parallel)
             | time_metrics(stopwatch, batch, parallel)

@@ -114,3 +114,4 @@ class RunContext:
     experiment: str
     run_name: str
     tags: Mapping[str, str] = field(default_factory=dict)
+    is_one_of_many: bool = False  # another run may follow in this process

@@ -35,13 +35,23 @@ from sweep.trials.worker import (
     build_trainer,
     evaluation_history,
 )
-from trainer.config.schema import TrainConfig, apply_overrides, save_config
+from trainer.config.schema import TrainConfig, apply_overrides, save_config, value_of
 from trainer.config.variants import rule_name, variant_name
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 20.0
+_OF_THE_ENGINE = (
+    "model",
+    "data.max_prompt_tokens",
+    "rollout.engine",
+    "rollout.vllm",
+    "rollout.max_new_tokens",
+    "rollout.prompts_per_step",
+    "rollout.group_size",
+    "evaluation.max_new_tokens",
+)
 FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
 
 
@@ -98,9 +108,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._assign(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take over another trial with warm ranks."""
+        """Take over another trial with warm ranks, or with new ones where the old would need a second engine."""
         self._close("KILLED")  # the scheduler stopped the trial before; one that finished is closed already
+        before = self._assignment.config
         self._assign(new_config)
+        if self.plan.resources.gpus_per_worker and not _shares_engine(before, self._assignment.config):
+            self._end_group()
         return True
 
     def step(self) -> dict[str, Any]:
@@ -267,6 +280,12 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _interrupted(self, step: int) -> dict[str, Any]:
         self._close("KILLED")
         return {STEP: step, FINISHED_KEY: False, INTERRUPTED_KEY: True, "done": True}
+
+
+def _shares_engine(before: TrainConfig, after: TrainConfig) -> bool:
+    """Whether a rank's engine can serve both: vLLM does not free all it takes of a GPU within one process."""
+    colocated = after.rollout.engine != "transformers" and after.rollout.vllm.mode == "colocate"
+    return not colocated or all(value_of(before, key) == value_of(after, key) for key in _OF_THE_ENGINE)
 
 
 def windowed(history: Mapping[int, float], window: int) -> float:

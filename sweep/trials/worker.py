@@ -123,6 +123,7 @@ def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
         experiment=assignment.experiment,
         run_name=assignment.trial,
         tags=assignment.tags,
+        is_one_of_many=True,
     )
     parallel = make_parallel(assignment.config)
     tracker = Tracker(assignment.config, context) if parallel.is_main else NullTracker()

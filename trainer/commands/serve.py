@@ -13,12 +13,13 @@ from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name, local_device
 from trainer.policy.load import model_source
 from trainer.rollouts.vllm.client import BACKENDS
-from trainer.rollouts.vllm.engine import (
+from trainer.rollouts.vllm.setup import (
     CPU_BLOCK_SIZE,
     CPU_KV_CACHE_MB,
     CPU_STEP_TOKENS,
     INSTALL,
     context_length,
+    transfer_kind,
     vllm_installed,
 )
 
@@ -62,7 +63,7 @@ def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utiliza
     command += ["--max-model-len", str(context), "--tensor-parallel-size", str(settings.tensor_parallel)]
     command += ["--load-format", "dummy", "--skip-tokenizer-init", "--generation-config", "vllm"]
     command += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
-    command += ["--weight-transfer-config", json.dumps({"backend": BACKENDS[settings.server_weight_transfer]})]
+    command += ["--weight-transfer-config", json.dumps({"backend": BACKENDS[transfer_kind(settings, on_gpu)]})]
     if config.model.revision:
         command += ["--revision", config.model.revision]
     if config.model.trust_remote_code:

@@ -140,9 +140,14 @@ class VllmConfig(Section):
     )
     enforce_eager: bool = Field(False, description="no CUDA graphs")
     sleep_level: Literal[0, 1, 2] = Field(
-        1, description="GPU memory freed while training: 0 none, 1 weights go to host memory, 2 to nowhere"
+        2,
+        description="GPU memory freed while training: 0 none; 1 weights go to host memory, which the next "
+        "synchronisation overwrites; 2 to nowhere",
     )
     tensor_parallel: Count = Field(1, description="ranks sharing one engine")
+    max_num_seqs: Count | None = Field(
+        None, description="requests decoded at one time; as many as a rank's share of a step, 512 at most, if null"
+    )
     kv_cache_mb: Count | None = Field(
         None, description="KV cache [MiB]; from gpu_memory_utilization on a GPU, 256 on a CPU if null"
     )
@@ -152,8 +157,9 @@ class VllmConfig(Section):
     server_base_urls: Annotated[list[UrlWithoutCredentials], Field(min_length=1)] = Field(
         ["http://127.0.0.1:8000"], description="servers of mode server; rank r samples from number r % count"
     )
-    server_weight_transfer: Literal["http", "nccl"] = Field(
-        "http", description="how weights reach the servers: http works everywhere, nccl from GPU to GPU"
+    server_weight_transfer: Literal["auto", "http", "nccl"] = Field(
+        "auto",
+        description="how weights reach the servers: http everywhere, nccl between GPUs; auto: nccl on GPUs",
     )
     server_timeout_s: Positive = Field(240.0, description="how long to wait for a server to come up [s]")
 

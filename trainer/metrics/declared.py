@@ -37,6 +37,11 @@ _DECLARED = [
     ),
     Metric("rollout/engine_ratio_above_2", "share of completion tokens whose engine ratio exceeds 2", "share"),
     Metric(
+        "rollout/sync_difference",
+        "mean |logprob of vLLM - logprob of the policy| over a prompt's tokens, after the first sync",
+        "nats",
+    ),
+    Metric(
         "rollout/importance_cut",
         "share of completion tokens whose engine correction is capped (token level) or 0 (sequence level)",
         "share",

@@ -4,16 +4,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from rewards.sandbox import RewardPool
 from trainer.config.schema import RewardConfig, TrainConfig
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
-from trainer.policy.load import model_source
-from trainer.rollouts.engine import RolloutEngine
+from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine
 from trainer.rollouts.transformers import TransformersEngine
-from trainer.rollouts.vllm.engine import VllmEngine, context_length, vllm_installed
+from trainer.rollouts.vllm.engine import engine_for
+from trainer.rollouts.vllm.setup import context_length, engine_setup, vllm_installed
 
 
 def build_engine(
@@ -21,6 +22,7 @@ def build_engine(
     model: PreTrainedModel,
     tokenizer: Any,
     whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+    run: EngineRun = NO_RUN,
 ) -> RolloutEngine:
     """The configured rollout engine.
 
@@ -29,6 +31,7 @@ def build_engine(
         model: the policy.
         tokenizer: the policy's.
         whole_weights: makes a context in which the policy's parameters are whole on this rank.
+        run: what the engine has to know of it.
 
     Raises:
         ConfigError: vLLM is asked for where it is not installed, or a request can exceed its context.
@@ -36,21 +39,14 @@ def build_engine(
         MissingError: a server does not answer.
     """
     wanted, device = config.rollout.engine, next(model.parameters()).device
-    dtype = dtype_name(compute_dtype(config.model, device))
     if wanted != "transformers" and config.rollout.vllm.mode == "server":
         from trainer.rollouts.vllm.server import VllmServerEngine
 
-        return VllmServerEngine(config.rollout.vllm, context_length(config, model), dtype)
+        dtype = dtype_name(compute_dtype(config.model, device))
+        return VllmServerEngine(config.rollout.vllm, context_length(config, model), dtype, run.check_ids)
     if wanted == "vllm" or (wanted == "auto" and device.type == "cuda" and vllm_installed()):
-        return VllmEngine(
-            model,
-            model_source(config.model),
-            context_length(config, model),
-            config.rollout.vllm,
-            revision=config.model.revision,
-            dtype=dtype,
-            trust_remote_code=config.model.trust_remote_code,
-        )
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        return engine_for(model, engine_setup(config, model, ranks), run)
     return TransformersEngine(
         model,
         pad_token_id=tokenizer.pad_token_id,

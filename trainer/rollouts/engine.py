@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from torch import nn
@@ -38,6 +39,18 @@ class Sample:
     finish_reason: FinishReason
 
 
+@dataclass(frozen=True)
+class EngineRun:
+    """What an engine is told of the run it samples for."""
+
+    check_ids: tuple[int, ...] = ()  # a prompt on which engine and policy are compared; any tokens if empty
+    log_file: Path | None = None  # of the engine's own messages, which go nowhere if None
+    is_one_of_many: bool = False  # another run may follow in this process and take over the engine
+
+
+NO_RUN = EngineRun()
+
+
 class RolloutEngine(Protocol):
     """Samples completions from the current policy."""
 
@@ -54,6 +67,9 @@ class RolloutEngine(Protocol):
 
     def wake(self) -> None:
         """Undo ``sleep``; weights may have to be synchronised again."""
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to tell since the last call, by names of declared metrics."""
 
     def close(self) -> None:
         """Free everything."""

@@ -53,6 +53,10 @@ class TransformersEngine:
     def wake(self) -> None:
         """Nothing to do."""
 
+    def metrics(self) -> dict[str, float]:
+        """Nothing to tell."""
+        return {}
+
     def close(self) -> None:
         """Nothing to do."""
 

@@ -19,7 +19,7 @@ from sweep.record.folder import SweepFolder
 from sweep.space.file import load_space
 from sweep.space.spec import EVALUATION, SCORE
 from sweep.trials.scheduler import make_scheduler
-from sweep.trials.trainable import TrialPlan, windowed
+from sweep.trials.trainable import TrialPlan, _shares_engine, windowed
 from sweep.trials.worker import (
     Assignment,
     StopWatcher,
@@ -31,7 +31,7 @@ from sweep.trials.worker import (
 )
 from tests.sweep.harness import SEVERAL_RANKS, wait_until, write_space
 from tests.sweep.test_cli import write_sweep
-from trainer.config.schema import load_config
+from trainer.config.schema import apply_overrides, load_config
 
 
 def place(node: str, gpus: list[int], port: int = 1000) -> dict[str, Any]:
@@ -53,6 +53,21 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
 
 def test_without_gpus_a_trial_sees_none() -> None:
     assert rank_environments([place("1", [])], threads=1)[0]["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "shares"),
+    [
+        ({"algorithm.ar_alpha": 0.3, "optim.lr": 1e-5, "seed": 3}, True),
+        ({"rollout.max_new_tokens": 7}, False),
+        ({"rollout.vllm.gpu_memory_utilization": 0.3}, False),
+        ({"model.name_or_path": "other"}, False),
+        ({"rollout.engine": "transformers", "rollout.max_new_tokens": 7}, True),
+    ],
+)
+def test_ranks_on_gpus_stay_for_trials_that_one_engine_can_serve(changes: dict[str, Any], shares: bool) -> None:
+    before = load_config("kk_3b_grpo")
+    assert _shares_engine(before, apply_overrides(before, changes)) is shares
 
 
 def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:

@@ -1,16 +1,34 @@
 """Keeping what vLLM does to its process away from the trainer that shares it."""
 
+import logging
 import os
 import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-_DEFAULTS = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "CRITICAL"}
+# Who sets VLLM_LOGGING_LEVEL gets vLLM's own messages where vLLM sends them.
+_OWN_LOGGING = "VLLM_LOGGING_LEVEL"
+
+
+def send_log_to(path: Path | None) -> None:
+    """Write vLLM's messages to a file, or drop them: between a run's own lines they would be noise."""
+    if _OWN_LOGGING in os.environ:
+        return
+    os.environ["VLLM_CONFIGURE_LOGGING"] = "0"
+    logger = logging.getLogger("vllm")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+    logger.addHandler(logging.NullHandler() if path is None else logging.FileHandler(path, delay=True))
+    logger.handlers[0].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 @contextmanager
@@ -34,8 +52,7 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
     many ranks there are. Variables of vLLM's own stay: it reads them again later.
     """
     before, set_num_threads = dict(os.environ), torch.set_num_threads
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are handed over as tensors, so in this process
     os.environ["LOCAL_RANK"] = str(local_rank)
     try:

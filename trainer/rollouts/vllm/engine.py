@@ -1,9 +1,8 @@
 """Rollouts from vLLM, inside the process of each trainer rank."""
 
 import gc
-import importlib.util
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,80 +11,35 @@ import torch.distributed as dist
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.config.schema import TrainConfig, VllmConfig
-from trainer.errors import ConfigError, EngineError, first_line
-from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.errors import ConfigError, EngineError
+from trainer.rollouts.engine import NO_RUN, EngineRun, Sample, SamplingParams
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
     eager_on_cpu,
     process_state_kept,
     random_state_kept,
+    send_log_to,
 )
+from trainer.rollouts.vllm.failures import failures_named, start_error
+from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, check_request, llm_options, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, engine_logprobs, load_weights
 
-CPU_KV_CACHE_MB = 256
-CPU_STEP_TOKENS = 4096
-CPU_BLOCK_SIZE = 32  # the smallest on a CPU; only whole blocks of a prefix are shared
-INSTALL = "in the clone of loptune: pip install -e '.[vllm]'"
+_MEMORY = ("weights", "kv_cache")  # by vLLM's tags
+_kept: list["VllmEngine"] = []  # at most one, of a run that has ended
 
 
-def vllm_installed() -> bool:
-    """Whether vLLM can be imported."""
-    return importlib.util.find_spec("vllm") is not None
+def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "VllmEngine":
+    """The engine that the run before in this process has left, if it was started with the same, or a new one.
 
-
-def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
-    """Tokens of the longest request a run can make, or ``rollout.vllm.max_model_len``.
-
-    Raises:
-        ConfigError: a prompt and its completion can be longer than the engine's or the model's context.
+    Starting takes most of a minute on a GPU, where graphs are captured.
     """
-    completion = max(config.rollout.max_new_tokens, config.evaluation.max_new_tokens or 0)
-    longest = config.data.max_prompt_tokens + completion
-    limit = config.rollout.vllm.max_model_len or longest
-    positions = getattr(model.config, "max_position_embeddings", None) or limit
-    for key, allowed in (
-        ("rollout.vllm.max_model_len", limit),
-        ("max_position_embeddings of the model", positions),
-    ):
-        if longest > allowed:
-            raise ConfigError(
-                f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens need a "
-                f"context of {longest}, but {key} is {allowed}",
-                "data.max_prompt_tokens, rollout.max_new_tokens",
-                f"lower them to {allowed} tokens together"
-                + (", or raise rollout.vllm.max_model_len" if limit < positions else ""),
-            )
-    return limit
-
-
-def check_request(place: int, token_ids: Sequence[int], max_new_tokens: int, max_model_len: int) -> None:
-    """Whether a prompt and its completion fit.
-
-    Raises:
-        ValueError: the prompt is empty.
-        ConfigError: they exceed the engine's context.
-    """
-    if not token_ids:
-        raise ValueError(f"prompt {place} has no tokens: give at least one, such as the BOS token")
-    if len(token_ids) + max_new_tokens > max_model_len:
-        raise ConfigError(
-            f"prompt {place} has {len(token_ids)} tokens: with {max_new_tokens} for its completion it exceeds "
-            f"the engine's context of {max_model_len}",
-            "rollout.vllm.max_model_len",
-            "raise it, or lower rollout.max_new_tokens or data.max_prompt_tokens",
-        )
-
-
-def without_dual_chunk_attention(config: Any) -> Any:
-    """The model's configuration without its attention for contexts of a million tokens.
-
-    Qwen2.5-1M models ask vLLM for it, which needs a backend of its own; the policy in transformers attends
-    plainly, and below a chunk (262,144 tokens) the two are the same.
-    """
-    if hasattr(config, "dual_chunk_attention_config"):
-        del config.dual_chunk_attention_config
-    return config
+    if _kept:
+        engine = _kept.pop()
+        if engine.setup == setup:
+            engine.begin_run(run)
+            return engine
+        engine.shut_down()
+    return VllmEngine(model, setup, run)
 
 
 class VllmEngine:
@@ -97,12 +51,8 @@ class VllmEngine:
 
     Args:
         model: the policy, for its configuration and device; its weights are not read here.
-        source: folder or hub name of the model's ``config.json``.
-        max_model_len: context length [tokens].
-        settings: the engine's settings.
-        revision: hub revision.
-        dtype: compute dtype, ``float32`` or ``bfloat16``.
-        trust_remote_code: run code of the model folder.
+        setup: what the engine is started with.
+        run: the first it samples for.
 
     Raises:
         ConfigError: vLLM is not installed, or the ranks do not divide into tensor-parallel groups.
@@ -112,111 +62,97 @@ class VllmEngine:
     def __init__(
         self,
         model: PreTrainedModel,
-        source: str,
-        max_model_len: int,
-        settings: VllmConfig,
-        revision: str | None = None,
-        dtype: str = "float32",
-        trust_remote_code: bool = False,
+        setup: EngineSetup,
+        run: EngineRun = NO_RUN,
     ) -> None:
         if not vllm_installed():
             raise ConfigError("vLLM is not installed", "rollout.engine", f"{INSTALL}, or rollout.engine=auto")
+        self.setup = setup
         self.device = next(model.parameters()).device
-        self.dtype = dtype
-        self.max_model_len = max_model_len
         self.vocabulary = model.config.get_text_config().vocab_size
-        self.sleep_level = settings.sleep_level if self.device.type == "cuda" else 0
-        self.tensor_parallel = settings.tensor_parallel
+        self.sleep_level = setup.settings.sleep_level if self.device.type == "cuda" else 0
         world_size = dist.get_world_size() if dist.is_initialized() else 1
-        if world_size % settings.tensor_parallel:
+        if world_size % setup.settings.tensor_parallel:
             raise ConfigError(
-                f"{world_size} ranks cannot be split into engines of {settings.tensor_parallel}",
+                f"{world_size} ranks cannot be split into engines of {setup.settings.tensor_parallel}",
                 "rollout.vllm.tensor_parallel",
                 f"choose a divisor of {world_size}",
             )
         self._owns_default_group = not dist.is_initialized()
+        self._asleep: set[str] = set()  # what of `_MEMORY` is handed back
+        self.begin_run(run)
+        self.llm = self._start(llm_options(setup, self.device, world_size))
+
+    def begin_run(self, run: EngineRun) -> None:
+        """Sample for another run of the same setup, whose first synchronisation is checked again."""
+        self._serves = run
         self._checked = False
-        self._asleep = False
-        options: dict[str, Any] = {
-            "model": source,
-            "revision": revision,
-            "trust_remote_code": trust_remote_code,
-            "dtype": dtype,
-            "load_format": "dummy",
-            "max_model_len": max_model_len,
-            "enforce_eager": settings.enforce_eager or self.device.type == "cpu",
-            "gpu_memory_utilization": settings.gpu_memory_utilization,
-            "tensor_parallel_size": settings.tensor_parallel,
-            "enable_sleep_mode": self.sleep_level > 0,
-            "enable_prefix_caching": True,
-            "logprobs_mode": "processed_logprobs",
-            "skip_tokenizer_init": True,
-            "generation_config": "vllm",
-            "disable_log_stats": True,
-            "hf_overrides": without_dual_chunk_attention,
-        }
-        if world_size > 1:
-            options["distributed_executor_backend"] = "external_launcher"
-        if settings.tensor_parallel > 1:
-            # vLLM's own all-reduce needs to see its peers' devices, which a scheduler may hide from each rank.
-            options["disable_custom_all_reduce"] = torch.cuda.device_count() < settings.tensor_parallel
-        if self.device.type == "cpu":
-            options |= {
-                "kv_cache_memory_bytes": (settings.kv_cache_mb or CPU_KV_CACHE_MB) << 20,
-                "block_size": CPU_BLOCK_SIZE,
-                # A request whose prompt is cut in two rewinds its generator, which CPU generators cannot.
-                "enable_chunked_prefill": False,
-                "max_num_batched_tokens": max(CPU_STEP_TOKENS, max_model_len),
-            }
-        elif settings.kv_cache_mb:
-            options["kv_cache_memory_bytes"] = settings.kv_cache_mb << 20
-        self.llm = self._start(options)
+        self._news: dict[str, float] = {}
+        send_log_to(run.log_file)
 
     def _start(self, options: dict[str, Any]) -> Any:
         with random_state_kept(), process_state_kept(self.device.index or 0), eager_on_cpu(self.device):
             try:
                 from vllm import LLM
             except ImportError as error:
-                raise _start_error(error) from error
+                raise start_error(error) from error
             try:
                 return LLM(**options)
             except (ImportError, RuntimeError, ValueError, AssertionError) as error:
                 self._tear_down()
-                raise _start_error(error) from error
+                raise start_error(error) from error
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Copy the policy's weights; every rank at the same time where ranks share parameters.
 
         Raises:
-            EngineError: after the first synchronisation, engine and policy disagree about a short text.
+            EngineError: memory for them is missing, the cache of the old ones is in use, or, after the first
+                synchronisation, engine and policy disagree about a prompt of the run.
         """
-        if self._asleep:
-            torch.cuda.empty_cache()
-            self.llm.wake_up(tags=["weights"])
+        self._wake("weights")
         with random_state_kept(), eager_on_cpu(self.device):
-            load_weights(self.llm, policy_model)
+            with failures_named("while it takes over the weights"):
+                load_weights(self.llm, policy_model)
             if not self._checked:
-                assert not self._asleep, "the first synchronisation needs an engine that is awake"
-                try:
-                    with _failures_named("while checking its weights"):
-                        check_weights_arrived(partial(engine_logprobs, self.llm), policy_model, self.dtype)
-                except EngineError:
-                    self.close()
-                    raise
-                self._checked = True
+                self.wake()
+                self._check(policy_model)
+
+    def _check(self, policy_model: nn.Module) -> None:
+        try:
+            with failures_named("while its weights were checked"):
+                difference = check_weights_arrived(
+                    partial(engine_logprobs, self.llm), policy_model, self.setup.dtype, self._serves.check_ids
+                )
+        except EngineError:
+            self.shut_down()
+            raise
+        self._news = {"rollout/sync_difference": difference}
+        self._checked = True
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to tell since the last call."""
+        news, self._news = self._news, {}
+        return news
 
     def sleep(self) -> None:
         """Free GPU memory: KV cache and weights, which go to host memory (level 1) or nowhere (level 2)."""
         if self.sleep_level and not self._asleep:
-            self.llm.sleep(level=self.sleep_level)
-            self._asleep = True
+            with failures_named("while it hands back its memory"):
+                self.llm.sleep(level=self.sleep_level)
+            self._asleep = set(_MEMORY)
 
     def wake(self) -> None:
         """Take the KV cache's memory back; `sync_weights` in between has already taken that of the weights."""
-        if self._asleep:
+        self._wake(*_MEMORY)
+
+    def _wake(self, *tags: str) -> None:
+        """Take back the memory of these tags, as far as it was handed back."""
+        tags = tuple(tag for tag in tags if tag in self._asleep)
+        if tags:
             torch.cuda.empty_cache()
-            self.llm.wake_up(tags=["kv_cache"])
-            self._asleep = False
+            with failures_named("as it wakes up"):
+                self.llm.wake_up(tags=list(tags))
+            self._asleep -= set(tags)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
@@ -235,14 +171,27 @@ class VllmEngine:
         places = [(p, g) for p, row_seeds in enumerate(seeds) for g in range(len(row_seeds))]
         requests = [(tuple(prompts[p]), seeds[p][g]) for p, g in places]
         for (p, _), (token_ids, _) in zip(places, requests, strict=True):
-            check_request(p, token_ids, params.max_new_tokens, self.max_model_len)
+            check_request(p, token_ids, params.max_new_tokens, self.setup.max_model_len)
         samples = iter(self._complete(requests, params))
         return [[next(samples) for _ in row_seeds] for row_seeds in seeds]
 
     def close(self) -> None:
+        """End the run: keep the engine, asleep, for the next one of this process, or shut it down."""
+        if self._serves.is_one_of_many and self.llm is not None:
+            self.sleep()
+            self.begin_run(NO_RUN)
+            _kept.append(self)
+        else:
+            self.shut_down()
+
+    def shut_down(self) -> None:
         """Free the engine's memory; nothing of it is left in the process."""
         if self.llm is None:
             return
+        # vLLM's allocator fails for good when tensors are freed whose memory sleep has handed back.
+        with suppress(EngineError):  # there is no room any more: the error that made it close is the one to tell
+            self._wake(*_MEMORY)
+        self._asleep = set()
         core = self.llm.llm_engine.engine_core
         self.llm = None
         self._tear_down(core)
@@ -259,7 +208,7 @@ class VllmEngine:
 
     def _complete(self, requests: list[tuple[tuple[int, ...], int]], params: SamplingParams) -> list[Sample]:
         """One sample per (prompt, seed), of this rank's requests or of all in its tensor-parallel group."""
-        if self.tensor_parallel == 1:
+        if self.setup.settings.tensor_parallel == 1:
             return self._run(requests, params)
         from vllm.distributed.parallel_state import get_tp_group
 
@@ -292,21 +241,9 @@ class VllmEngine:
             for _, seed in requests
         ]
         asked = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
-        with random_state_kept(), eager_on_cpu(self.device), _failures_named("while sampling"):
+        with random_state_kept(), eager_on_cpu(self.device), failures_named("while sampling"):
             outputs = self.llm.generate(asked, options, use_tqdm=False)
         return [_sample(index, output) for index, output in enumerate(outputs)]
-
-
-@contextmanager
-def _failures_named(when: str) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        raise EngineError(
-            f"vLLM failed {when}: {first_line(error)}",
-            "rollout.engine",
-            "if memory ran out, lower rollout.vllm.gpu_memory_utilization; else use rollout.engine=transformers",
-        ) from error
 
 
 def _sample(index: int, output: Any) -> Sample:
@@ -316,7 +253,7 @@ def _sample(index: int, output: Any) -> Sample:
             f"vLLM did not finish request {index} (prompt of {len(output.prompt_token_ids)} tokens, "
             f"{len(completion.token_ids)} sampled): {completion.finish_reason or 'no reason given'}",
             "rollout.engine",
-            "run again with VLLM_LOGGING_LEVEL=INFO to see why",
+            "see the run's vllm.log",
         )
     flat = completion.logprobs
     return Sample(
@@ -331,22 +268,3 @@ def _shut_down(core: Any) -> None:
         cleanup_dist_env_and_memory()
     else:
         core.shutdown()
-
-
-def _start_error(error: Exception) -> EngineError:
-    text = str(error)
-    short_of_memory = isinstance(error, torch.OutOfMemoryError) or any(
-        word in text.lower() for word in ("memory", "kv cache", "cache block")
-    )
-    if short_of_memory:
-        return EngineError(
-            f"vLLM does not get the memory it needs: {first_line(error)}",
-            "rollout.vllm",
-            "raise rollout.vllm.gpu_memory_utilization (or kv_cache_mb) if the cache is too small, lower it if "
-            "the device is full; a smaller max_model_len or a larger tensor_parallel needs less",
-        )
-    return EngineError(
-        f"vLLM does not start: {first_line(error)}",
-        "rollout.engine",
-        "use rollout.engine=transformers, or run again with VLLM_LOGGING_LEVEL=INFO",
-    )

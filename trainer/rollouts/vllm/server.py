@@ -19,7 +19,7 @@ from trainer.config.schema import VllmConfig
 from trainer.errors import ConfigError
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
-from trainer.rollouts.vllm.engine import INSTALL, check_request, vllm_installed
+from trainer.rollouts.vllm.setup import INSTALL, check_request, transfer_kind, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
 
 CHUNK_BYTES = 64 << 20  # of weights in one request
@@ -36,6 +36,7 @@ class VllmServerEngine:
         settings: addresses and timeouts.
         max_model_len: context that a request may need [tokens].
         dtype: compute dtype of policy and servers, ``float32`` or ``bfloat16``.
+        check_ids: a prompt of the run, on which servers and policy are compared; any tokens if empty.
 
     Raises:
         MissingError: a server does not answer in time.
@@ -43,7 +44,9 @@ class VllmServerEngine:
         ConfigError: a server's context is too short, or NCCL is asked for where it cannot be.
     """
 
-    def __init__(self, settings: VllmConfig, max_model_len: int, dtype: str) -> None:
+    def __init__(
+        self, settings: VllmConfig, max_model_len: int, dtype: str, check_ids: Sequence[int] = ()
+    ) -> None:
         rank = dist.get_rank() if dist.is_initialized() else 0
         self._pushes = rank == 0
         self._servers = [VllmServer(url) for url in settings.server_base_urls]
@@ -56,10 +59,13 @@ class VllmServerEngine:
         self._run = name[0]
         self._synchronisations = 0
         self._checked = False
+        self._check_ids = check_ids
+        self._news: dict[str, float] = {}
+        transfer = transfer_kind(settings, torch.cuda.is_available() and vllm_installed())
         for server in self._servers if self._pushes else [self._own]:
             server.wait(settings.server_timeout_s)
-            server.check(max_model_len, dtype, settings.server_weight_transfer)
-        self._transfer = _transfer(settings.server_weight_transfer, self._servers, rank, getattr(torch, dtype))
+            server.check(max_model_len, dtype, transfer)
+        self._transfer = _transfer(transfer, self._servers, rank, getattr(torch, dtype))
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Push the policy's weights to all servers; every rank at the same time.
@@ -77,7 +83,10 @@ class VllmServerEngine:
         if dist.is_initialized():
             dist.barrier()  # no rank samples before the servers have the weights
         if not self._checked:
-            check_weights_arrived(self._own.prompt_logprobs, policy_model, self.dtype)
+            difference = check_weights_arrived(
+                self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids
+            )
+            self._news = {"rollout/sync_difference": difference}
             self._checked = True
 
     @torch.no_grad()
@@ -92,6 +101,11 @@ class VllmServerEngine:
 
     def _name(self) -> str:
         return f"{self._run}-{self._synchronisations}"
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to tell since the last call."""
+        news, self._news = self._news, {}
+        return news
 
     def sleep(self) -> None:
         """Nothing to do: a server's memory is not the trainer's."""

@@ -13,6 +13,7 @@ from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.rollouts.vllm.engine import VllmEngine
 from trainer.rollouts.vllm.server import VllmServerEngine
+from trainer.rollouts.vllm.setup import EngineSetup
 
 TEMPERATURE = 0.7
 
@@ -44,7 +45,9 @@ def main(folder: Path) -> None:
     if settings.mode == "server":
         engine = VllmServerEngine(settings, 128, "float32")
     else:
-        engine = VllmEngine(model, saved_config(folder / f"model-{parallel.rank}", model), 128, settings)
+        engine = VllmEngine(
+            model, EngineSetup(saved_config(folder / f"model-{parallel.rank}", model), 128, settings=settings)
+        )
     engine.sync_weights(model)
 
     def score(batch) -> torch.Tensor:

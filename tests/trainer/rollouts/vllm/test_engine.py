@@ -1,6 +1,7 @@
 """A real vLLM engine on the CPU against the model whose weights it was given."""
 
 import copy
+import dataclasses
 import os
 import random
 
@@ -20,9 +21,10 @@ from tests.trainer.rollouts.vllm.models import (
 )
 from trainer.config.schema import VllmConfig
 from trainer.errors import EngineError
-from trainer.rollouts.engine import SamplingParams
+from trainer.rollouts.engine import EngineRun, SamplingParams
 from trainer.rollouts.vllm import sync
-from trainer.rollouts.vllm.engine import VllmEngine
+from trainer.rollouts.vllm.engine import VllmEngine, engine_for
+from trainer.rollouts.vllm.setup import EngineSetup
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
@@ -43,7 +45,8 @@ def start(tmp_path):
 
     def build(model, **settings) -> VllmEngine:
         length = settings.pop("max_model_len", 256)
-        engines.append(VllmEngine(model, saved_config(tmp_path, model), length, VllmConfig(**settings)))
+        setup = EngineSetup(saved_config(tmp_path, model), length, settings=VllmConfig(**settings))
+        engines.append(VllmEngine(model, setup))
         return engines[-1]
 
     yield build
@@ -112,6 +115,32 @@ def test_close_leaves_nothing_and_another_engine_can_follow(start):
     second = start(model)
     second.sync_weights(model)
     assert second.generate(asked, SEEDS, params) == expected
+
+
+def test_the_next_run_takes_over_an_engine_of_the_same_setup_and_checks_it_again(tmp_path):
+    first, second = random_qwen(tied=True), random_qwen(tied=True, seed=1)
+    asked, params = prompts(LENGTHS), SamplingParams(temperature=1.0, max_new_tokens=8)
+    run = EngineRun(tuple(asked[0]), tmp_path / "vllm.log", is_one_of_many=True)
+    setup = EngineSetup(saved_config(tmp_path / "model", first), 256)
+    engine = engine_for(first, setup, run)
+    engine.sync_weights(first)
+    engine.close()
+    assert engine.llm is not None
+    with pytest.raises(AssertionError, match="synchronise"):
+        engine.generate(asked, SEEDS, params)
+    again = engine_for(second, setup, run)
+    assert again is engine
+    again.sync_weights(second)
+    assert set(again.metrics()) == {"rollout/sync_difference"}
+    assert again.metrics() == {}
+    assert largest_difference(second, asked, again.generate(asked, SEEDS, params), 1.0) < AGREEMENT
+    again.close()
+    other = engine_for(second, dataclasses.replace(setup, max_model_len=128), EngineRun())
+    assert other is not engine
+    assert engine.llm is None
+    assert "Starting to load model" in (tmp_path / "vllm.log").read_text()
+    other.close()
+    assert other.llm is None
 
 
 def test_a_full_cache_makes_requests_wait_but_does_not_change_them(start):

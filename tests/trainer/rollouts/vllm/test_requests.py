@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.conftest import random_model
-from trainer.config.schema import TrainConfig, VllmConfig, apply_overrides
+from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError, EngineError
 from trainer.rollouts.engine import Sample
 from trainer.rollouts.vllm import engine as vllm
+from trainer.rollouts.vllm import failures, setup
 
 
 def config(**changes) -> TrainConfig:
@@ -19,9 +20,9 @@ def config(**changes) -> TrainConfig:
 
 def test_the_context_holds_the_longest_prompt_with_the_longest_completion():
     model = random_model()  # 512 positions
-    assert vllm.context_length(config(prompt=100, new=200), model) == 300
-    assert vllm.context_length(config(prompt=100, new=200, evaluation=300), model) == 400
-    assert vllm.context_length(config(prompt=100, new=200, context=450), model) == 450
+    assert setup.context_length(config(prompt=100, new=200), model) == 300
+    assert setup.context_length(config(prompt=100, new=200, evaluation=300), model) == 400
+    assert setup.context_length(config(prompt=100, new=200, context=450), model) == 450
 
 
 @pytest.mark.parametrize(
@@ -34,13 +35,13 @@ def test_the_context_holds_the_longest_prompt_with_the_longest_completion():
 )
 def test_requests_longer_than_the_context_are_refused_before_training(lengths, key):
     with pytest.raises(ConfigError, match=key):
-        vllm.context_length(config(**lengths), random_model())
+        setup.context_length(config(**lengths), random_model())
 
 
 def test_asking_for_vllm_without_having_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(vllm, "vllm_installed", lambda: False)
     with pytest.raises(ConfigError, match="not installed") as caught:
-        vllm.VllmEngine(random_model(), "unused", 64, VllmConfig())
+        vllm.VllmEngine(random_model(), setup.EngineSetup("unused", 64))
     assert "pip install -e '.[vllm]'" in caught.value.hint
 
 
@@ -70,5 +71,5 @@ def test_a_request_that_did_not_finish_is_named(reason):
     ],
 )
 def test_a_failed_start_names_the_knobs(message, knob):
-    error = vllm._start_error(ValueError(message))
+    error = failures.start_error(ValueError(message))
     assert knob in error.hint and message.splitlines()[0] in error.what

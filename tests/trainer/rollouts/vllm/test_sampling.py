@@ -16,13 +16,13 @@ from tests.trainer.rollouts.vllm.models import (
     random_qwen,
     saved_config,
 )
-from trainer.config.schema import VllmConfig
 from trainer.errors import ConfigError, EngineError
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.sampling import kept_tokens
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm import sync
 from trainer.rollouts.vllm.engine import VllmEngine
+from trainer.rollouts.vllm.setup import EngineSetup
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.vllm
 def shared(tmp_path_factory):
     """One engine and its model for the tests that only sample."""
     model = random_qwen(tied=True)
-    engine = VllmEngine(model, saved_config(tmp_path_factory.mktemp("model"), model), 256, VllmConfig())
+    engine = VllmEngine(model, EngineSetup(saved_config(tmp_path_factory.mktemp("model"), model), 256))
     engine.sync_weights(model)
     yield engine, model
     engine.close()

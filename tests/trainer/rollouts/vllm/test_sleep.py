@@ -1,0 +1,159 @@
+"""Sleeping and waking against an engine that only records: on a CPU, vLLM cannot sleep."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.conftest import random_model
+from trainer.config.schema import TrainConfig, VllmConfig, apply_overrides
+from trainer.errors import EngineError
+from trainer.rollouts.engine import EngineRun
+from trainer.rollouts.vllm import engine as vllm
+from trainer.rollouts.vllm.setup import EngineSetup, engine_setup, llm_options, transfer_kind
+
+GPU = torch.device("cuda", 0)
+
+
+class FakeLlm:
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        self.llm_engine = SimpleNamespace(
+            engine_core=SimpleNamespace(shutdown=lambda: self.calls.append(("end",)))
+        )
+        self.room = True
+
+    def sleep(self, level: int) -> None:
+        self.calls.append(("sleep", level))
+
+    def wake_up(self, tags: list[str]) -> None:
+        if not self.room:
+            raise RuntimeError("CUDA Error: out of memory at csrc/cumem_allocator.cpp:139")
+        self.calls.append(("wake", *tags))
+
+    def collective_rpc(self, method, kwargs=None) -> None:
+        self.calls.append((method if isinstance(method, str) else "repack",))
+
+    def reset_prefix_cache(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def engine(monkeypatch) -> vllm.VllmEngine:
+    """An engine as on a GPU, of a run that may be followed by another."""
+    monkeypatch.setattr(vllm, "vllm_installed", lambda: True)
+    monkeypatch.setattr(vllm.VllmEngine, "_start", lambda self, options: FakeLlm())
+    monkeypatch.setattr(vllm, "check_weights_arrived", lambda *_: 0.04)
+    monkeypatch.setattr(vllm, "_shut_down", lambda core: core.shutdown())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    engine = vllm.VllmEngine(random_model(), EngineSetup("unused", 64))
+    engine.sleep_level = 2
+    return engine
+
+
+def test_a_synchronisation_wakes_the_weights_alone(engine):
+    engine.sync_weights(random_model())
+    assert engine.metrics() == {"rollout/sync_difference": 0.04}
+    engine.llm.calls.clear()
+    engine.sleep()
+    engine.sleep()
+    engine.sync_weights(random_model())
+    engine.wake()
+    engine.wake()
+    expected = [("sleep", 2), ("wake", "weights"), ("reload_weights",), ("repack",), ("wake", "kv_cache")]
+    assert engine.llm.calls == expected
+    assert engine.metrics() == {}
+
+
+def test_an_engine_that_sleeps_is_woken_before_it_ends(engine):
+    llm = engine.llm
+    engine.sleep()
+    engine.close()
+    assert llm.calls == [("sleep", 2), ("wake", "weights", "kv_cache"), ("end",)]
+
+
+def test_an_engine_half_awake_wakes_the_other_half_before_it_ends(engine):
+    llm = engine.llm
+    engine.sleep()
+    engine.sync_weights(random_model())
+    engine.sleep()
+    engine._wake("weights")
+    llm.calls.clear()
+    engine.close()
+    assert llm.calls == [("wake", "kv_cache"), ("end",)]
+
+
+def test_an_engine_ends_where_there_is_no_room_to_wake_it(engine):
+    llm = engine.llm
+    engine.sleep()
+    llm.room = False
+    engine.close()
+    assert llm.calls[-1] == ("end",)
+
+
+def test_missing_memory_at_waking_names_the_knobs(engine):
+    engine.sleep()
+    engine.llm.room = False
+    with pytest.raises(EngineError, match="does not get the memory it needs") as failed:
+        engine.sync_weights(random_model())
+    assert failed.value.where == "rollout.vllm.gpu_memory_utilization"
+    assert "optim.tokens_per_microbatch" in failed.value.hint
+
+
+def test_missing_memory_at_taking_over_weights_is_an_error_of_the_engine(engine, monkeypatch):
+    def reload(llm, model) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(vllm, "load_weights", reload)
+    with pytest.raises(EngineError, match="while it takes over the weights: CUDA out of memory"):
+        engine.sync_weights(random_model())
+
+
+def test_a_cache_that_cannot_be_forgotten_is_an_error(engine):
+    engine.llm.reset_prefix_cache = lambda: False
+    with pytest.raises(EngineError, match="the cache of the old weights is still in use"):
+        engine.sync_weights(random_model())
+
+
+def test_a_kept_engine_sleeps_until_the_next_run_and_its_first_sync_wakes_it_whole(engine):
+    engine.begin_run(EngineRun(is_one_of_many=True))
+    engine.sync_weights(random_model())
+    llm = engine.llm
+    engine.close()
+    llm.calls.clear()
+    assert vllm.engine_for(random_model(), EngineSetup("unused", 64), EngineRun()) is engine
+    engine.sync_weights(random_model())
+    assert llm.calls == [("wake", "weights"), ("reload_weights",), ("repack",), ("wake", "kv_cache")]
+    engine.close()
+    assert llm.calls[-1] == ("end",)
+
+
+def test_a_rank_decodes_its_share_of_a_step_at_one_time():
+    keys = {"rollout.prompts_per_step": 64, "rollout.group_size": 8, "data.max_prompt_tokens": 100}
+    config = apply_overrides(TrainConfig(), {**keys, "rollout.max_new_tokens": 200})
+    model = random_model()
+    assert engine_setup(config, model, ranks=4).requests == 128
+    assert engine_setup(config, model, ranks=1).requests == 512
+    assert engine_setup(config, model, ranks=64).requests == 16
+    chosen = apply_overrides(config, {"rollout.vllm.max_num_seqs": 40})
+    assert engine_setup(chosen, model, ranks=4).requests == 40
+
+
+def test_options_on_a_gpu():
+    setup = EngineSetup("model", 4496, "bfloat16", VllmConfig(gpu_memory_utilization=0.4), requests=128)
+    options = llm_options(setup, GPU, ranks=4)
+    assert options["max_num_seqs"] == 128
+    assert options["max_num_batched_tokens"] == 8192
+    assert options["gpu_memory_utilization"] == 0.4
+    assert options["enable_sleep_mode"] and not options["enforce_eager"]
+    assert options["distributed_executor_backend"] == "external_launcher"
+    assert "kv_cache_memory_bytes" not in options and "block_size" not in options
+    assert not llm_options(EngineSetup("model", 64, settings=VllmConfig(sleep_level=0)), GPU, 1)[
+        "enable_sleep_mode"
+    ]
+
+
+def test_weights_go_by_nccl_between_gpus_and_by_http_elsewhere():
+    assert [transfer_kind(VllmConfig(), on_gpus) for on_gpus in (True, False)] == ["nccl", "http"]
+    assert transfer_kind(VllmConfig(server_weight_transfer="http"), True) == "http"
+    assert transfer_kind(VllmConfig(server_weight_transfer="nccl"), False) == "nccl"

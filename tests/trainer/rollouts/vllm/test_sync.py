@@ -1,0 +1,53 @@
+"""The comparison of engine and policy after a synchronisation; needs no vLLM."""
+
+import pytest
+import torch
+
+from tests.conftest import random_model
+from trainer.errors import EngineError
+from trainer.rollouts.vllm.sync import MOST_CHECKED, check_weights_arrived
+
+PROMPT = [5, 9, 13, 2, 40, 7]
+
+
+def engine_off_by(nats: float):
+    """The policy's own log-probabilities, wrong by so much, and the tokens it was asked about."""
+    model, asked = random_model(), []
+
+    @torch.no_grad()
+    def logprobs(token_ids: list[int]) -> torch.Tensor:
+        asked.append(token_ids)
+        ids = torch.tensor([token_ids])
+        own = model(input_ids=ids).logits[0, :-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        return own + nats * (-1.0) ** torch.arange(len(own))
+
+    return logprobs, model, asked
+
+
+def test_a_prompt_of_the_run_is_compared():
+    logprobs, model, asked = engine_off_by(0.005)
+    assert check_weights_arrived(logprobs, model, "float32", PROMPT) == pytest.approx(0.005, abs=1e-5)
+    assert asked == [PROMPT]
+
+
+def test_of_a_long_prompt_the_end():
+    logprobs, _, asked = engine_off_by(0.0)
+    prompt = [i % 61 for i in range(MOST_CHECKED + 3)]
+    check_weights_arrived(logprobs, random_model(max_position_embeddings=1024), "float32", prompt)
+    assert asked == [prompt[3:]]
+
+
+def test_without_a_prompt_any_tokens_serve():
+    logprobs, model, asked = engine_off_by(0.0)
+    check_weights_arrived(logprobs, model, "float32")
+    assert len(set(asked[0])) > 20
+
+
+def test_rounding_of_bfloat16_does_not_stop_a_run_and_other_weights_do():
+    logprobs, model, _ = engine_off_by(0.2)
+    assert check_weights_arrived(logprobs, model, "bfloat16", PROMPT) == pytest.approx(0.2, abs=0.05)
+    with pytest.raises(EngineError, match=r"of 5 tokens differ by 0\.2"):
+        check_weights_arrived(logprobs, model, "float32", PROMPT)
+    logprobs, model, _ = engine_off_by(2.0)
+    with pytest.raises(EngineError, match=r"0\.5 is expected of bfloat16 at most"):
+        check_weights_arrived(logprobs, model, "bfloat16", PROMPT)

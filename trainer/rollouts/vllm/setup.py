@@ -1,0 +1,177 @@
+"""What an engine is started with: everything that two runs must have in common to share one."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from trainer.config.schema import TrainConfig, VllmConfig
+from trainer.errors import ConfigError
+from trainer.parallel.device import compute_dtype, dtype_name
+from trainer.policy.load import model_source
+
+# vLLM makes room for this many tokens of prompts at one time, and for the logits of so many requests: its own
+# defaults on large GPUs, 16,384 and 1,024, take 2 to 4 GB beside a trainer that needs them.
+GPU_STEP_TOKENS = 8192
+FEWEST_REQUESTS, MOST_REQUESTS = 16, 512
+CPU_KV_CACHE_MB = 256
+CPU_STEP_TOKENS = 4096
+CPU_BLOCK_SIZE = 32  # the smallest on a CPU; only whole blocks of a prefix are shared
+INSTALL = "in the clone of loptune: pip install -e '.[vllm]'"
+
+
+def vllm_installed() -> bool:
+    """Whether vLLM can be imported."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
+    """Tokens of the longest request a run can make, or ``rollout.vllm.max_model_len``.
+
+    Raises:
+        ConfigError: a prompt and its completion can be longer than the engine's or the model's context.
+    """
+    completion = max(config.rollout.max_new_tokens, config.evaluation.max_new_tokens or 0)
+    longest = config.data.max_prompt_tokens + completion
+    limit = config.rollout.vllm.max_model_len or longest
+    positions = getattr(model.config, "max_position_embeddings", None) or limit
+    for key, allowed in (
+        ("rollout.vllm.max_model_len", limit),
+        ("max_position_embeddings of the model", positions),
+    ):
+        if longest > allowed:
+            raise ConfigError(
+                f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens need a "
+                f"context of {longest}, but {key} is {allowed}",
+                "data.max_prompt_tokens, rollout.max_new_tokens",
+                f"lower them to {allowed} tokens together"
+                + (", or raise rollout.vllm.max_model_len" if limit < positions else ""),
+            )
+    return limit
+
+
+def check_request(place: int, token_ids: Sequence[int], max_new_tokens: int, max_model_len: int) -> None:
+    """Whether a prompt and its completion fit.
+
+    Raises:
+        ValueError: the prompt is empty.
+        ConfigError: they exceed the engine's context.
+    """
+    if not token_ids:
+        raise ValueError(f"prompt {place} has no tokens: give at least one, such as the BOS token")
+    if len(token_ids) + max_new_tokens > max_model_len:
+        raise ConfigError(
+            f"prompt {place} has {len(token_ids)} tokens: with {max_new_tokens} for its completion it exceeds "
+            f"the engine's context of {max_model_len}",
+            "rollout.vllm.max_model_len",
+            "raise it, or lower rollout.max_new_tokens or data.max_prompt_tokens",
+        )
+
+
+def transfer_kind(settings: VllmConfig, on_gpus: bool) -> Literal["http", "nccl"]:
+    """How weights reach a server, where `auto` is left to decide: by NCCL between GPUs.
+
+    By HTTP the 6 GB of a model of 3 billion parameters are 8 GB of base64 in every step.
+
+    Args:
+        settings: of trainer and server.
+        on_gpus: whether there is a GPU here, and vLLM, whose code both sides run.
+    """
+    if settings.server_weight_transfer == "auto":
+        return "nccl" if on_gpus else "http"
+    return settings.server_weight_transfer
+
+
+def without_dual_chunk_attention(config: Any) -> Any:
+    """The model's configuration without its attention for contexts of a million tokens.
+
+    Qwen2.5-1M models ask vLLM for it, which needs a backend of its own; the policy in transformers attends
+    plainly, and below a chunk (262,144 tokens) the two are the same.
+    """
+    if hasattr(config, "dual_chunk_attention_config"):
+        del config.dual_chunk_attention_config
+    return config
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """What an engine is started with."""
+
+    source: str  # folder or hub name of the model's config.json
+    max_model_len: int  # context [tokens]
+    dtype: str = "float32"  # compute dtype, float32 or bfloat16
+    settings: VllmConfig = field(default_factory=VllmConfig)
+    requests: int | None = None  # decoded at one time, the others wait; vLLM's default if None
+    revision: str | None = None  # on the hub
+    trust_remote_code: bool = False  # run code of the model folder
+
+
+def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> EngineSetup:
+    """The setup of a run's engines.
+
+    Args:
+        config: of the run.
+        model: the policy.
+        ranks: that sample, `tensor_parallel` of them from one engine.
+
+    Raises:
+        ConfigError: a request can be longer than the context.
+        MissingError: no such model.
+    """
+    settings = config.rollout.vllm
+    own = -(-config.rollout.prompts_per_step * config.rollout.group_size * settings.tensor_parallel // ranks)
+    return EngineSetup(
+        model_source(config.model),
+        context_length(config, model),
+        dtype_name(compute_dtype(config.model, next(model.parameters()).device)),
+        settings,
+        settings.max_num_seqs or min(MOST_REQUESTS, max(FEWEST_REQUESTS, own)),
+        config.model.revision,
+        config.model.trust_remote_code,
+    )
+
+
+def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[str, Any]:
+    """What `vllm.LLM` is given."""
+    settings, on_cpu = setup.settings, device.type == "cpu"
+    options: dict[str, Any] = {
+        "model": setup.source,
+        "revision": setup.revision,
+        "trust_remote_code": setup.trust_remote_code,
+        "dtype": setup.dtype,
+        "load_format": "dummy",
+        "max_model_len": setup.max_model_len,
+        "enforce_eager": settings.enforce_eager or on_cpu,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "enable_sleep_mode": settings.sleep_level > 0 and not on_cpu,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+        "hf_overrides": without_dual_chunk_attention,
+    }
+    if setup.requests:
+        options["max_num_seqs"] = setup.requests
+    if ranks > 1:
+        options["distributed_executor_backend"] = "external_launcher"
+    if settings.tensor_parallel > 1:
+        # vLLM's own all-reduce needs to see its peers' devices, which a scheduler may hide from each rank.
+        options["disable_custom_all_reduce"] = torch.cuda.device_count() < settings.tensor_parallel
+    if on_cpu:
+        options |= {
+            "kv_cache_memory_bytes": (settings.kv_cache_mb or CPU_KV_CACHE_MB) << 20,
+            "block_size": CPU_BLOCK_SIZE,
+            # A request whose prompt is cut in two winds its generator back, which CPU generators cannot.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(CPU_STEP_TOKENS, setup.max_model_len),
+        }
+    else:
+        options["max_num_batched_tokens"] = GPU_STEP_TOKENS
+        if settings.kv_cache_mb:
+            options["kv_cache_memory_bytes"] = settings.kv_cache_mb << 20
+    return options
