@@ -15,7 +15,7 @@ from tests.sweep.harness import ROOT, metrics, results
 
 SPACES = sorted((ROOT / "search_spaces").glob("*.yaml"))
 PUBLISHED = {path.stem: path for path in SPACES}
-ON_GPUS = [name for name in PUBLISHED if name != "quickstart"]
+ON_GPUS = [name for name in PUBLISHED if name not in ("quickstart", "update_rules")]
 
 
 def resolved_grid(spec: SweepSpec) -> list[dict[str, object]]:
@@ -54,6 +54,8 @@ def test_every_space_is_right_as_it_stands(name):
         ("ablation_filters", 4, 12),
         ("alpha_eta_grid", 5 * 4, 40),
         ("quickstart", 8, 8),
+        ("update_rules", 24, 72),
+        ("rules_3b", 24, 72),
     ],
 )
 def test_sizes(name, configurations, trials):

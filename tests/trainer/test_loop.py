@@ -256,3 +256,21 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     assert f"resuming interrupted at step {reached} of {reached + 1}" in again.stdout
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines() if "rollout/reward" in line]
     assert steps == list(range(1, reached + 2))
+
+
+def test_dynamic_sampling_keeps_the_size_of_the_batch_and_counts_what_it_costs(tiny_policy, tmp_path):
+    overrides = {
+        "rollout.dynamic_sampling": True,
+        "rollout.group_size": 2,  # groups of two often score alike
+        "optim.update_batch_size": 6,
+        "reward.overlong_buffer": 40,
+        "algorithm.mask_truncated": True,
+    }
+    trainer = build(small_config(tiny_policy, **overrides), tmp_path / "r")
+    metrics = [trainer.training_step() for _ in range(2)]
+    sampled = trainer.sampler.state_dict()
+    trainer.close()
+    dropped = sum(step["rollout/dropped_groups"] for step in metrics)
+    assert dropped > 0
+    assert sampled["epoch"] * 20 + sampled["position"] == 2 * 3 + dropped
+    assert all(-1 < step["reward/component/overlong"] < 0 for step in metrics)

@@ -28,6 +28,7 @@ KNIGHTS_KNAVES = {
     "algorithm.loss_aggregation": "token_mean",
     "algorithm.kl_coef": 0.001,
     "algorithm.kl_estimator": "k3",
+    "algorithm.kl_log_ratio_clamp": 5.0,
     "algorithm.gamma": 1.0,
     "algorithm.update_epochs": 1,
     "algorithm.lopti_order": "low_first",

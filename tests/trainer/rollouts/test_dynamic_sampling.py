@@ -1,0 +1,88 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.trainer.algorithm.batches import make_groups
+from trainer.parallel.ranks import Parallel
+from trainer.rollouts.dynamic_sampling import has_spread, sample_groups
+from trainer.types import RolloutGroup
+
+
+@pytest.mark.parametrize(
+    ("rewards", "varied"),
+    [([1, 0], True), ([1, 1], False), ([0.7] * 8, False), ([2.0], True), ([1, 1 + 1e-7], False)],
+)
+def test_spread(rewards, varied):
+    assert has_spread(rewards) is varied
+
+
+class Source:
+    """Numbered groups, of which only those named have rewards that differ."""
+
+    def __init__(self, varied: set[int]) -> None:
+        self.varied = varied
+        self.asked: list[tuple[int, int]] = []
+
+    def __call__(self, first: int, count: int) -> list[RolloutGroup]:
+        self.asked.append((first, count))
+        groups = []
+        for number in range(first, first + count):
+            rewards = (1.0, 0.0) if number in self.varied else (1.0, 1.0)
+            (group,) = make_groups([[2, 3]], [4], rewards=rewards)
+            groups.append(replace(group, group_id=number))
+        return groups
+
+
+def numbers(groups) -> list[int]:
+    return [group.group_id for group in groups]
+
+
+def test_one_round_takes_the_groups_as_they_come():
+    source = Source({1})
+    found = sample_groups(source, wanted=3, max_rounds=1, parallel=Parallel())
+    assert numbers(found.groups) == numbers(found.sampled) == [0, 1, 2]
+    assert (found.dropped, source.asked) == (0, [(0, 3)])
+
+
+def test_later_rounds_ask_for_what_is_missing():
+    source = Source({0, 4, 6, 7})
+    found = sample_groups(source, wanted=4, max_rounds=5, parallel=Parallel())
+    assert source.asked == [(0, 4), (4, 3), (7, 1)]
+    assert numbers(found.groups) == [0, 4, 6, 7]
+    assert numbers(found.sampled) == list(range(8))
+    assert found.dropped == 4
+
+
+def test_after_the_last_round_the_batch_is_filled_with_what_has_no_spread():
+    found = sample_groups(Source({2}), wanted=3, max_rounds=2, parallel=Parallel())
+    assert numbers(found.groups) == [2, 0, 1]
+    assert found.dropped == 2
+
+
+class OneOfTwo(Parallel):
+    """A rank of two; the other one's groups come from the same source."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank, self.world_size = rank, 2
+        self.others: list[RolloutGroup] = []
+
+    def gather(self, items):
+        mine, theirs = (items, self.others) if self.rank == 0 else (self.others, items)
+        return [group for pair in zip(mine, theirs, strict=True) for group in pair]
+
+
+def test_ranks_agree_on_the_groups_and_share_them():
+    shares = []
+    for rank in (0, 1):
+        parallel, source = OneOfTwo(rank), Source({1, 2, 4, 5})
+
+        def collect(first: int, count: int, parallel=parallel, source=source, rank=rank) -> list[RolloutGroup]:
+            groups = source(first, count)
+            parallel.others = groups[1 - rank :: 2]
+            return groups[rank::2]
+
+        found = sample_groups(collect, wanted=4, max_rounds=3, parallel=parallel)
+        assert source.asked == [(0, 4), (4, 2)]
+        shares.append(numbers(found.groups))
+    assert shares == [[1, 4], [2, 5]]

@@ -1,0 +1,27 @@
+import pytest
+
+from tests.trainer.algorithm.batches import make_groups
+from trainer.config.schema import RewardConfig
+from trainer.rollouts.overlong import overlong_penalty, punish_overlong, raw_reward
+
+
+@pytest.mark.parametrize(
+    ("length", "penalty"), [(0, 0.0), (80, 0.0), (81, 0.05), (90, 0.5), (100, 1.0), (120, 1.0)]
+)
+def test_the_penalty_rises_over_the_buffer(length, penalty):
+    assert overlong_penalty(length, max_new_tokens=100, buffer=20) == pytest.approx(penalty)
+
+
+def test_the_punishment_is_a_part_of_the_reward_and_changes_nothing_else():
+    groups = make_groups([[5, 9], [10, 8]], [3, 4])
+    config = RewardConfig(overlong_buffer=4, overlong_penalty=2.0)
+    punished = [r for group in punish_overlong(groups, 10, config) for r in group.rollouts]
+    assert [r.reward for r in punished] == [3.0, -1.0 - 1.5, 3.0 - 2.0, -1.0 - 1.0]
+    assert [r.reward_breakdown["overlong"] for r in punished] == [0.0, -1.5, -2.0, -1.0]
+    assert [raw_reward(r) for r in punished] == [3.0, -1.0, 3.0, -1.0]
+    assert [r.correct for r in punished] == [True, False, True, False]
+
+
+def test_without_a_buffer_nothing_is_taken():
+    groups = make_groups([[5, 9]], [3])
+    assert punish_overlong(groups, 9, RewardConfig()) == groups
