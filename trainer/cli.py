@@ -265,6 +265,12 @@ def _add_diagnose(commands: Commands) -> None:
     diagnose.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
     diagnose.add_argument("--after-steps", type=count, default=5, help="training steps before it (default: 5)")
     diagnose.add_argument("--sample", type=count, default=200, help="tokens with full gradients (default: 200)")
+    diagnose.add_argument(
+        "--optimizer",
+        choices=["sgd", "adamw"],
+        default="sgd",
+        help="of the updates compared: sgd with learning rate 1e-3 as in the paper, or the run's (default: sgd)",
+    )
     diagnose.set_defaults(command=_diagnose)
 
 
@@ -279,7 +285,7 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     from trainer.commands.diagnose import diagnose
     from trainer.commands.diagnose_page import summary, write_diagnosis
 
-    found = diagnose(config, arguments.output, arguments.after_steps, arguments.sample)
+    found = diagnose(config, arguments.output, arguments.after_steps, arguments.sample, arguments.optimizer)
     title = f"Which tokens move {config.model.name_or_path}"
     page = write_diagnosis(found, title, arguments.output)
     print("\n".join(summary(found)))

@@ -1,11 +1,11 @@
 """Which tokens move the policy: the experiment of figures 1 to 3 of arXiv:2505.12929 on one rollout batch.
 
-Copies of the policy are updated on the same batch, on all its tokens and on those of its lowest or highest
-quartile of probability, with Advantage Reweighting and with Lopti, and the batch is scored again by each copy.
+Copies of the policy are updated on the same batch, on all its tokens and on those of the lowest or highest band of
+probability alone, with Advantage Reweighting and with Lopti, and the batch is scored again by each copy.
 
-The copies keep the step sizes that AdamW has learned per parameter in the steps before, but not its momentum,
-which would move all of them by the past alike. A fresh AdamW will not do: its first step has the same length
-however small the gradient is.
+The copies step as in the paper, by SGD with learning rate 1e-3, or by the run's AdamW. The latter keeps the step
+sizes that it has learned per parameter in the steps before, but not its momentum, which would move all copies by
+the past alike. A fresh AdamW will not do: its first step has the same length however small the gradient is.
 """
 
 import copy
@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from trainer.config.schema import ParallelConfig, TrainConfig
 from trainer.errors import ConfigError
 from trainer.evaluation.estimators import rank_correlation
 from trainer.loop import Trainer
-from trainer.metrics.bands import BANDS, QUARTILES, RESOLUTION, band_of, quartile_of
+from trainer.metrics.bands import BANDS, PUBLISHED_BANDS, RESOLUTION, band_of, published_band_of
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.models import logprob_model
 from trainer.parallel.ranks import Parallel
@@ -39,6 +39,10 @@ from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
 PUBLISHED_ALPHA, PUBLISHED_ETA = 0.3, 0.5  # of arXiv:2505.12929, where the configuration has AR or Lopti off
+SGD_LR = 1e-3  # of its figure 1
+LOWEST, HIGHEST = "only pi < 0.25", "only pi > 0.75"
+
+Optimizer = Literal["sgd", "adamw"]
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,12 @@ class Diagnosis:
     vocabulary: int
     after_steps: int
     logprobs: Tensor  # [N], before
-    quartiles: Tensor  # [N], 0 least probable .. 3
+    bands: Tensor  # [N], of `PUBLISHED_BANDS`
     advantages: Tensor  # [N], before reweighting
     gradient_norms: Tensor  # [N], of the log-probability by logits / temperature
     parameter_norms: Tensor  # [N], of the log-probability by all parameters; NaN where it was not measured
     updates: Sequence[Update]
+    optimizer: Optimizer = "sgd"
 
     @property
     def rest(self) -> Tensor:
@@ -85,27 +90,37 @@ class Diagnosis:
         measured = ~self.parameter_norms.isnan()
         return rank_correlation(self.parameter_norms[measured], self.rest[measured])
 
+    def bounds(self) -> tuple[float, float]:
+        """Proposition 4.2 for the logits: what the norm by them over ``|w| (1 - probability)`` lies between.
+
+        ``sqrt(N / (N - 1))`` where the N - 1 other tokens of the vocabulary are equally probable, ``sqrt(2)``
+        where one of them has all the rest [arXiv:2505.12929, equation 3; its products over layers are 1 here]. For
+        the activations below, the proposition multiplies them by the layers' smallest and largest singular values.
+        Its lower bound does not hold there: the head has more rows than columns, so that a gradient by the logits
+        may vanish in it, which no singular value of it tells.
+        """
+        return math.sqrt(self.vocabulary / (self.vocabulary - 1)), math.sqrt(2)
+
     def bound_ratios(self) -> tuple[float, float]:
         """Smallest and largest norm by the logits over 1 - probability, of tokens where float32 can tell.
 
-        The squared norm is ``(1 - p)^2`` plus the squares of the other probabilities, which sum to ``1 - p``:
-        with V tokens in the vocabulary the ratio lies between ``sqrt(V / (V - 1))`` and ``sqrt(2)``.
+        The norms are of the log-probability, so that the weight w of the token in the loss is 1.
         """
         telling = self.rest > 1e-4
         ratios = self.gradient_norms[telling] / self.rest[telling]
         return (float(ratios.min()), float(ratios.max())) if len(ratios) else (math.nan, math.nan)
 
-    def quartile_rows(self) -> list[dict[str, Any]]:
-        """One row per update and quartile, the means of figures 1 and 3."""
+    def band_rows(self) -> list[dict[str, Any]]:
+        """One row per update and band, the figures of figures 1 and 3."""
         return [
-            {"update": update.name, "quartile": name, **self._row(update, self.quartiles == index)}
+            {"update": update.name, "band": name, **self._row(update, self.bands == index)}
             for update in self.updates
-            for index, name in enumerate(QUARTILES)
+            for index, name in enumerate(PUBLISHED_BANDS)
         ]
 
     def share_rows(self) -> list[dict[str, Any]]:
         """One row per update: how many tokens went the way of their advantage."""
-        everything = torch.ones_like(self.quartiles, dtype=torch.bool)
+        everything = torch.ones_like(self.bands, dtype=torch.bool)
         return [{"update": update.name, **self._row(update, everything)} for update in self.updates]
 
     def _row(self, update: Update, chosen: Tensor) -> dict[str, float]:
@@ -118,7 +133,7 @@ class Diagnosis:
             "probability": _mean(self.logprobs[chosen].exp()),
             "advantage_abs": _mean(advantages.abs()),
             "gradient_norm": _mean(self.gradient_norms[chosen]),
-            "gradient_mass": _mean(advantages.abs() * self.gradient_norms[chosen]),
+            "gradient_share": _share(self.advantages.abs() * self.gradient_norms, chosen),
             "change_abs": _mean(change.abs()),
             "change_positive": _mean(positive),
             "change_negative": _mean(negative),
@@ -128,7 +143,9 @@ class Diagnosis:
         }
 
 
-def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -> Diagnosis:
+def diagnose(
+    config: TrainConfig, folder: Path, after_steps: int, sample: int, optimizer: Optimizer = "sgd"
+) -> Diagnosis:
     """Train ``after_steps`` steps, collect one batch, and update copies of the policy on it.
 
     Args:
@@ -137,6 +154,7 @@ def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -
         folder: of the output; nothing is written here by this function.
         after_steps: at least 1: AdamW's step sizes come from these.
         sample: tokens whose gradient by all parameters is taken, equally many from each band of probability.
+        optimizer: of the copies.
 
     Raises:
         ConfigError: no token of the batch has an advantage.
@@ -164,22 +182,27 @@ def diagnose(config: TrainConfig, folder: Path, after_steps: int, sample: int) -
             vocabulary=trainer.models.causal_lm.get_output_embeddings().weight.shape[0],
             after_steps=after_steps,
             logprobs=logprobs.cpu(),
-            quartiles=quartile_of(logprobs).cpu(),
+            bands=published_band_of(logprobs).cpu(),
             advantages=batch.advantages[place].cpu(),
             gradient_norms=batch.gradient_norms[place].cpu(),
             parameter_norms=_parameter_norms(trainer, batch, sample),
-            updates=_updates(trainer, batch, plan, algorithm),
+            updates=_updates(trainer, batch, plan, algorithm, optimizer),
+            optimizer=optimizer,
         )
     finally:
         trainer.close()
 
 
 def _updates(
-    trainer: Trainer, batch: TrainBatch, plan: Sequence[UpdateBatch], algorithm: AlgorithmConfig
+    trainer: Trainer,
+    batch: TrainBatch,
+    plan: Sequence[UpdateBatch],
+    algorithm: AlgorithmConfig,
+    optimizer: Optimizer,
 ) -> list[Update]:
     place = batch.completion_mask.bool()
-    quartiles = torch.full_like(batch.completion_mask, -1.0)
-    quartiles[place] = quartile_of(batch.old_logprobs[place]).float()
+    bands = torch.full_like(batch.completion_mask, -1.0)
+    bands[place] = published_band_of(batch.old_logprobs[place]).float()
     alpha, eta = algorithm.ar_alpha or PUBLISHED_ALPHA, algorithm.lopti_eta or PUBLISHED_ETA
     plain = trainer.config.algorithm
     isolated = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": eta, "token_filter": "none"})
@@ -188,8 +211,8 @@ def _updates(
     first, second = ("low", "high") if isolated.lopti_order == "low_first" else ("high", "low")
     named = [
         (["all tokens"], batch, [batch.completion_mask]),
-        (["lowest quartile"], batch, [(quartiles == 0).float()]),
-        (["highest quartile"], batch, [(quartiles == 3).float()]),
+        ([LOWEST], batch, [(bands == 0).float()]),
+        ([HIGHEST], batch, [(bands == 3).float()]),
         ([f"AR {alpha:g}"], reweighted, [batch.completion_mask]),
         (
             [f"Lopti {eta:g}, {first} pass", f"Lopti {eta:g}, then {second}"],
@@ -201,30 +224,42 @@ def _updates(
     for names, used, passes in named:
         updates += [
             Update(name, logprobs[place].cpu())
-            for name, logprobs in zip(names, _after_passes(trainer, used, plan, passes), strict=True)
+            for name, logprobs in zip(names, _after_passes(trainer, used, plan, passes, optimizer), strict=True)
         ]
     return updates
 
 
 def _after_passes(
-    trainer: Trainer, batch: TrainBatch, plan: Sequence[UpdateBatch], passes: Sequence[Tensor]
+    trainer: Trainer,
+    batch: TrainBatch,
+    plan: Sequence[UpdateBatch],
+    passes: Sequence[Tensor],
+    optimizer: Optimizer,
 ) -> list[Tensor]:
     """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
     config = trainer.config
     policy = _scored(trainer, copy.deepcopy(trainer.models.causal_lm))
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.optim.lr)
-    optimizer.load_state_dict(copy.deepcopy(trainer.models.optimizer.state_dict()))
-    for group in optimizer.param_groups:
-        group["betas"] = (0.0, group["betas"][1])
-    updater = Updater(
-        policy, optimizer, config.algorithm, config.optim.max_grad_norm, Parallel(), config.rollout.max_new_tokens
+    stepping = (
+        _copied_adamw(trainer, policy) if optimizer == "adamw" else torch.optim.SGD(policy.parameters(), SGD_LR)
     )
-    updater.set_learning_rate(learning_rate(config.optim, trainer.step, trainer.total_steps))
+    updater = Updater(
+        policy, stepping, config.algorithm, config.optim.max_grad_norm, Parallel(), config.rollout.max_new_tokens
+    )
+    if optimizer == "adamw":
+        updater.set_learning_rate(learning_rate(config.optim, trainer.step, trainer.total_steps))
     after = []
     for token_mask in passes:
         updater.run_pass(batch, token_mask, plan, UpdateStatistics.of(batch), trainer.step)
         after.append(score_batch(policy, batch, plan, with_entropy=False).logprobs)
     return after
+
+
+def _copied_adamw(trainer: Trainer, policy: LogprobModel) -> torch.optim.Optimizer:
+    adamw = torch.optim.AdamW(policy.parameters(), lr=trainer.config.optim.lr)
+    adamw.load_state_dict(copy.deepcopy(trainer.models.optimizer.state_dict()))
+    for group in adamw.param_groups:
+        group["betas"] = (0.0, group["betas"][1])
+    return adamw
 
 
 def _scored(trainer: Trainer, causal_lm: PreTrainedModel) -> LogprobModel:
@@ -250,6 +285,11 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
         gradients = torch.autograd.grad(scores.logprobs.sum(), parameters, allow_unused=True)
         norms[index] = torch.stack([g.norm() for g in gradients if g is not None]).norm().cpu()
     return norms
+
+
+def _share(values: Tensor, chosen: Tensor) -> float:
+    total = float(values.sum())
+    return float(values[chosen].sum()) / total if total else math.nan
 
 
 def _mean(values: Tensor) -> float:

@@ -11,21 +11,24 @@ from typing import Any
 import plotly.graph_objects as go
 import torch
 
-from trainer.commands.diagnose import Diagnosis
+from trainer.commands.diagnose import HIGHEST, LOWEST, SGD_LR, Diagnosis
 from trainer.files import write_atomically
-from trainer.metrics.bands import QUARTILES
+from trainer.metrics.bands import PUBLISHED_BANDS
 
 BLUE, ORANGE, GREEN, RED, GREY = "#3d85c6", "#e07b00", "#2a9d6f", "#d43d4f", "#8b93a1"
+_STEPPING = {
+    "sgd": f"by SGD with learning rate {SGD_LR:g}",
+    "adamw": "with the step sizes AdamW has learned and without its momentum",
+}
 MAX_POINTS = 2000  # of a scatter plot
 MAX_ROWS = 20_000  # of tokens.csv
-LABELS = ("1st", "2nd", "3rd", "4th")
-IN_FIGURE_1 = {"all tokens": GREY, "lowest quartile": BLUE, "highest quartile": ORANGE}
+IN_FIGURE_1 = {"all tokens": GREY, LOWEST: BLUE, HIGHEST: ORANGE}
 
 
 def write_diagnosis(found: Diagnosis, title: str, folder: Path) -> Path:
-    """Write ``diagnose.html``, ``quartiles.csv``, ``updates.csv`` and ``tokens.csv``; returns the page's path."""
+    """Write ``diagnose.html``, ``bands.csv``, ``updates.csv`` and ``tokens.csv``; returns the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_csv(folder / "quartiles.csv", found.quartile_rows())
+    _write_csv(folder / "bands.csv", found.band_rows())
     _write_csv(folder / "updates.csv", found.share_rows())
     _write_csv(folder / "tokens.csv", _token_rows(found))
     page = folder / "diagnose.html"
@@ -36,16 +39,17 @@ def write_diagnosis(found: Diagnosis, title: str, folder: Path) -> Path:
 def summary(found: Diagnosis) -> list[str]:
     """The figures a terminal shows, a line each."""
     low, high = found.bound_ratios()
-    masses = [row["gradient_mass"] for row in found.quartile_rows()[: len(QUARTILES)]]
+    rows = found.band_rows()[: len(PUBLISHED_BANDS)]
+    lower, upper = found.bounds()
     lines = [
         f"tokens:      {len(found.rest)} in one batch, after {found.after_steps} steps",
         f"correlation: {found.correlation():.4f} of gradient norm (logits) with 1 - probability",
         f"             {found.parameter_correlation():.4f} of gradient norm (all parameters, "
         f"{int((~found.parameter_norms.isnan()).sum())} tokens); between ranks "
         f"{found.parameter_rank_correlation():.4f}",
-        f"bounds:      norm / (1 - probability) is {low:.4f} to {high:.4f}; proven {_lower(found):.4f} to 1.4142",
-        f"gradient:    {masses[0] / sum(masses):.1%} of |A| x norm is the least probable quarter's, "
-        f"{masses[-1] / sum(masses):.1%} the most probable's",
+        f"bounds:      norm / (1 - probability) is {low:.4f} to {high:.4f}; proven {lower:.4f} to {upper:.4f}",
+        f"gradient:    {rows[0]['gradient_share']:.1%} of |A| x norm is of the {_share(found, 0)} of the tokens "
+        f"below 0.25, {rows[-1]['gradient_share']:.1%} of the {_share(found, 3)} above 0.75",
     ]
     width = max(len(update.name) for update in found.updates)
     for row in found.share_rows():
@@ -58,7 +62,7 @@ def summary(found: Diagnosis) -> list[str]:
 
 def _page(found: Diagnosis, title: str) -> str:
     sections = [
-        ("Figure 1: what each quarter of the tokens sends and receives", *_figure_1(found)),
+        ("Figure 1: what each band of probability sends and receives", *_figure_1(found)),
         ("Figure 2: gradient norm against 1 − probability", *_figure_2(found)),
         ("Figure 3: tokens that went the way of their advantage", *_figure_3(found)),
     ]
@@ -79,8 +83,7 @@ def _page(found: Diagnosis, title: str) -> str:
 
     lead = (
         f"{len(found.rest)} tokens of one rollout batch after {found.after_steps} training steps. Copies of the "
-        "policy take one pass over it with the step sizes AdamW has learned and without its momentum "
-        "[arXiv:2505.12929, section 4]."
+        f"policy take one pass over it {_STEPPING[found.optimizer]} [arXiv:2505.12929, section 4]."
     )
     style = (resources.files("trainer.commands") / "diagnose.css").read_text(encoding="utf-8")
     return (
@@ -92,8 +95,8 @@ def _page(found: Diagnosis, title: str) -> str:
 
 
 def _figure_1(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
-    rows = found.quartile_rows()
-    before = rows[: len(QUARTILES)]
+    rows = found.band_rows()
+    before = rows[: len(PUBLISHED_BANDS)]
     changes = {name: [row["change_abs"] for row in rows if row["update"] == name] for name in IN_FIGURE_1}
     updates = {f"updated: {name}": (colour, changes[name]) for name, colour in IN_FIGURE_1.items()}
     figures = {
@@ -101,24 +104,23 @@ def _figure_1(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
         "Mean gradient norm by the logits": _bars({"": (GREY, [row["gradient_norm"] for row in before])}, "log"),
         "Mean |change of probability|": _bars(updates, "log"),
     }
-    lowest, highest = changes["lowest quartile"][-1], changes["highest quartile"][-1]
-    masses = [row["gradient_mass"] for row in before]
-    share = masses[0] / sum(masses)
     sentence = (
-        f"The least probable quarter carries {share:.1%} of the gradient mass |A| × norm. The most probable "
-        f"quarter's probabilities change by {lowest:.2g} on average when only the least probable quarter is "
-        f"updated, and by {highest:.2g} when they are updated themselves."
+        f"The {_share(found, 0)} of the tokens below 0.25 carry {before[0]['gradient_share']:.1%} of the gradient "
+        f"mass |A| × norm, the {_share(found, 3)} above 0.75 {before[3]['gradient_share']:.1%}. The probabilities "
+        f"above 0.75 change by {changes[LOWEST][3]:.2g} on average when only the tokens below 0.25 are updated, "
+        f"and by {changes[HIGHEST][3]:.2g} when they are updated themselves."
     )
     return sentence, figures
 
 
 def _figure_2(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
     low, high = found.bound_ratios()
+    lower, upper = found.bounds()
     positive = found.rest > 0
     by_logits = _scatter(
         found.rest[positive],
         found.gradient_norms[positive],
-        [(_lower(found), "√(V/(V−1)) (1−π)"), (math.sqrt(2), "√2 (1−π)")],
+        [(lower, "√(N/(N−1)) (1−π)"), (upper, "√2 (1−π)")],
     )
     measured = ~found.parameter_norms.isnan() & positive
     rest, norms = found.rest[measured], found.parameter_norms[measured]
@@ -131,41 +133,44 @@ def _figure_2(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
         else [],
     )
     sentence = (
-        "By the logits, the norm of a log-probability's gradient lies between √(V/(V−1)) and √2 times 1 − π, with "
-        f"V = {found.vocabulary} (Proposition 4.2 without layers in between); here the ratio runs from {low:.3f} "
-        f"to {high:.3f}, and the correlation with 1 − π is {found.correlation():.4f}. By all parameters, on "
-        f"{int(measured.sum())} tokens, it is {found.parameter_correlation():.4f}, between ranks "
+        "By the logits, the norm of a log-probability's gradient lies between √(N/(N−1)) and √2 times 1 − π, with "
+        f"N = {found.vocabulary} (Proposition 4.2 for the last layer); here the ratio runs from {low:.3f} "
+        f"to {high:.3f}, and the correlation with 1 − π is {found.correlation():.4f}. Below the logits only "
+        "the upper bound holds: a head with more rows than columns can make a gradient vanish. By all parameters, "
+        f"on {int(measured.sum())} tokens, it is {found.parameter_correlation():.4f}, between ranks "
         f"{found.parameter_rank_correlation():.4f}."
     )
     return sentence, {"Gradient norm by the logits": by_logits, "Gradient norm by all parameters": by_parameters}
 
 
 def _figure_3(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
-    rows = [row for row in found.share_rows() if not row["update"].endswith("quartile")]
-    figure = _figure()
-    for key, label, colour in (
-        ("positive_rose", "A > 0 that rose", GREEN),
-        ("negative_fell", "A < 0 that fell", RED),
-    ):
-        names = [row["update"].replace(", ", ",<br>") for row in rows]
-        figure.add_bar(x=names, y=[row[key] for row in rows], name=label, marker_color=colour)
-    figure.add_hline(y=0.5, line={"color": GREY, "dash": "dot"})
-    figure.update_layout(yaxis={"tickformat": ".0%", "range": [0, 1]}, height=420)
+    shown = [row["update"] for row in found.share_rows() if not row["update"].startswith("only")]
+    shown = [name for name in shown if not name.endswith("pass")]  # half of an update
+    rows = found.band_rows()
+    figures = {}
+    for key, title in (("positive_rose", "A > 0 that rose"), ("negative_fell", "A < 0 that fell")):
+        series = {
+            name: (colour, [row[key] for row in rows if row["update"] == name])
+            for name, colour in zip(shown, (GREY, GREEN, ORANGE), strict=True)
+        }
+        figures[title] = _bars(series)
+        figures[title].update_yaxes(tickformat=".0%", range=[0, 1])
+        figures[title].add_hline(y=0.5, line={"color": GREY, "dash": "dot"})
     shares = "; ".join(
-        f"{row['update']} {row['positive_rose']:.1%} and {row['negative_fell']:.1%}" for row in rows
+        f"{row['update']} {row['positive_rose']:.1%} and {row['negative_fell']:.1%}" for row in found.share_rows()
     )
     sentence = (
         "Of the tokens whose log-probability the update changed: the share of those with positive advantage that "
-        f"rose, and of those with negative advantage that fell: {shares}."
+        f"rose, and of those with negative advantage that fell, by band; all bands together: {shares}."
     )
-    return sentence, {"Share of the tokens that moved": figure}
+    return sentence, figures
 
 
 def _bars(series: Mapping[str, tuple[str, Sequence[float]]], scale: str = "linear") -> go.Figure:
     figure = _figure()
     for name, (colour, values) in series.items():
-        figure.add_bar(x=LABELS, y=list(values), name=name, marker_color=colour, showlegend=bool(name))
-    figure.update_xaxes(title="quarter by probability")
+        figure.add_bar(x=PUBLISHED_BANDS, y=list(values), name=name, marker_color=colour, showlegend=bool(name))
+    figure.update_xaxes(title="probability before")
     figure.update_yaxes(type=scale, exponentformat="power", dtick=1 if scale == "log" else None)
     return figure
 
@@ -207,8 +212,8 @@ def _figure() -> go.Figure:
     return figure
 
 
-def _lower(found: Diagnosis) -> float:
-    return math.sqrt(found.vocabulary / (found.vocabulary - 1))
+def _share(found: Diagnosis, band: int) -> str:
+    return f"{float((found.bands == band).float().mean()):.1%}"
 
 
 def _token_rows(found: Diagnosis) -> list[dict[str, Any]]:
@@ -221,7 +226,7 @@ def _token_rows(found: Diagnosis) -> list[dict[str, Any]]:
         rows.append(
             {
                 "probability": math.exp(float(found.logprobs[index])),
-                "quartile": QUARTILES[int(found.quartiles[index])],
+                "band": PUBLISHED_BANDS[int(found.bands[index])],
                 "advantage": float(found.advantages[index]),
                 "gradient_norm": float(found.gradient_norms[index]),
                 "parameter_gradient_norm": "" if math.isnan(norm) else norm,

@@ -1,7 +1,7 @@
 """Where in the range of token probabilities the update comes from [arXiv:2505.12929, section 4].
 
 Tokens are grouped by ``exp(old_logprob)``: in fixed bands, which mean the same in every run, and in quartiles of
-the batch, as in the paper. In a trained policy most tokens lie in the highest band.
+the batch. In a trained policy most tokens lie in the highest of the paper's four bands, so here it is parted.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from trainer.types import TrainBatch
 
 EDGES = (0.25, 0.5, 0.75, 0.99)
 BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
+PUBLISHED_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-1.00")  # of arXiv:2505.12929, figures 1 and 3
 RESOLUTION = 2e-6  # nats: smaller differences of log-probabilities are the rounding of float32 logits
 QUARTILES = ("q1", "q2", "q3", "q4")  # q1 holds the least probable quarter
 
@@ -24,6 +25,11 @@ QUARTILES = ("q1", "q2", "q3", "q4")  # q1 holds the least probable quarter
 def band_of(logprobs: Tensor) -> Tensor:
     """Index into `BANDS` of each token's probability; a band holds its lower edge."""
     return torch.bucketize(logprobs.exp(), torch.tensor(EDGES, device=logprobs.device), right=True)
+
+
+def published_band_of(logprobs: Tensor) -> Tensor:
+    """Index into `PUBLISHED_BANDS` of each token's probability; a band holds its lower edge."""
+    return torch.bucketize(logprobs.exp(), torch.tensor(EDGES[:3], device=logprobs.device), right=True)
 
 
 def quartile_of(logprobs: Tensor) -> Tensor:

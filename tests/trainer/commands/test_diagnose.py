@@ -7,11 +7,11 @@ import torch
 
 from tests.trainer.test_loop import build, parameters, small_config
 from trainer.cli import main
-from trainer.commands.diagnose import Diagnosis, Update, _after_passes, _parameter_norms, diagnose
+from trainer.commands.diagnose import HIGHEST, LOWEST, Diagnosis, Update, _after_passes, _parameter_norms, diagnose
 from trainer.commands.diagnose_page import summary, write_diagnosis
 from trainer.config.schema import dump_config
 from trainer.errors import ConfigError
-from trainer.metrics.bands import BANDS
+from trainer.metrics.bands import BANDS, PUBLISHED_BANDS
 from trainer.metrics.declared import declaration
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
@@ -28,13 +28,13 @@ def found(tmp_path_factory) -> Diagnosis:
 
 
 def by_hand() -> Diagnosis:
-    """Four tokens of probability .5 .5 .8 .8, one in each quartile."""
+    """Four tokens of probability .5 .5 .8 .8, two in each of the upper bands."""
     before = torch.tensor([0.5, 0.5, 0.8, 0.8]).log()
     return Diagnosis(
         vocabulary=2,
         after_steps=1,
         logprobs=before,
-        quartiles=torch.tensor([0, 1, 2, 3]),
+        bands=torch.tensor([2, 2, 3, 3]),
         advantages=torch.tensor([1.0, -2.0, 1.0, -1.0]),
         gradient_norms=(1 - before.exp()) * math.sqrt(2),
         parameter_norms=torch.tensor([5.0, math.nan, 4.0, 3.0]),
@@ -51,9 +51,12 @@ def test_rows_by_hand():
     assert row["change_negative"] == pytest.approx(0.1, abs=1e-6)
     # Of the tokens that moved: one of two with positive advantage rose, the one with a negative did not fall.
     assert (row["positive_rose"], row["negative_fell"]) == (0.5, 0.0)
-    quartile = by_hand().quartile_rows()[1]
-    assert (quartile["quartile"], quartile["advantage_abs"]) == ("q2", 2)
-    assert quartile["gradient_mass"] == pytest.approx(2 * 0.5 * math.sqrt(2))
+    empty, _, middle, upper = by_hand().band_rows()
+    assert (empty["tokens"], middle["band"], middle["advantage_abs"]) == (0, "0.50-0.75", 1.5)
+    assert math.isnan(empty["change_abs"]) and empty["gradient_share"] == 0
+    # |A| x (1 - probability): .5 and 1 against .2 and .2.
+    assert middle["gradient_share"] == pytest.approx(1.5 / 1.9)
+    assert upper["gradient_share"] == pytest.approx(0.4 / 1.9)
 
 
 def test_correlations_by_hand():
@@ -66,21 +69,48 @@ def test_correlations_by_hand():
 def test_gradient_norms_follow_one_minus_probability_within_the_bounds(found):
     assert found.correlation() > 0.95
     low, high = found.bound_ratios()
-    assert math.sqrt(found.vocabulary / (found.vocabulary - 1)) - 1e-3 <= low < high <= math.sqrt(2) + 1e-3
+    lower, upper = found.bounds()
+    assert (lower, upper) == (math.sqrt(found.vocabulary / (found.vocabulary - 1)), math.sqrt(2))
+    assert lower - 1e-3 <= low < high <= upper + 1e-3
 
 
-def test_the_least_probable_quarter_moves_the_policy(found):
-    rows = {(row["update"], row["quartile"]): row for row in found.quartile_rows()}
-    masses = [rows["all tokens", quartile]["gradient_mass"] for quartile in ("q1", "q2", "q3", "q4")]
-    assert masses == sorted(masses, reverse=True)
-    # Updating the most probable quarter changes it less than updating only the least probable one does.
-    highest = rows["highest quartile", "q4"]["change_abs"]
-    assert highest < rows["lowest quartile", "q4"]["change_abs"]
+@pytest.mark.parametrize(
+    ("rest", "bound"), [([0.25, 0.25, 0.25], math.sqrt(4 / 3)), ([0.75, 0.0, 0.0], math.sqrt(2))]
+)
+def test_both_bounds_are_reached(rest, bound):
+    # By the logits the gradient of the first log-probability is its unit vector minus the probabilities.
+    logits = torch.tensor([0.25, *rest], dtype=torch.float64).log().clamp(min=-100).requires_grad_()
+    logits.log_softmax(-1)[0].backward()
+    assert float(logits.grad.norm()) == pytest.approx(bound * 0.75)
+
+
+def test_a_tall_head_breaks_the_lower_bound_below_the_logits():
+    # Uniform over 3 tokens from 2 activations; the head's singular values are 1 and sqrt(1.5), so that the bound
+    # for the activations would be 1 * sqrt(3 / 2) * (2 / 3) = .816.
+    head = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]], dtype=torch.float64)
+    assert torch.linalg.svdvals(head).tolist() == pytest.approx([math.sqrt(1.5), 1.0])
+    activations = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    torch.log_softmax(head @ activations, -1)[1].backward()
+    assert float(activations.grad.norm()) == pytest.approx(0, abs=1e-12)
+
+
+def test_tokens_below_a_quarter_move_the_policy(found):
+    rows = {(row["update"], row["band"]): row for row in found.band_rows()}
+    lowest, *_, highest = PUBLISHED_BANDS
+    norms = [rows["all tokens", band]["gradient_norm"] for band in PUBLISHED_BANDS]
+    assert norms == sorted(norms, reverse=True)
+    per_token = [
+        rows["all tokens", band]["gradient_share"] / rows["all tokens", band]["tokens"]
+        for band in (lowest, highest)
+    ]
+    assert per_token[0] > 5 * per_token[1]
+    # Updating the most probable tokens changes them less than updating only the least probable ones does.
+    assert rows[HIGHEST, highest]["change_abs"] < rows[LOWEST, highest]["change_abs"]
 
 
 def test_every_update_is_measured_and_the_published_strength_stands_in(found):
     assert [update.name for update in found.updates] == [
-        *("all tokens", "lowest quartile", "highest quartile", "AR 0.3"),
+        *("all tokens", LOWEST, HIGHEST, "AR 0.3"),
         *("Lopti 0.5, low pass", "Lopti 0.5, then high"),
     ]
     everything, lowest, highest, reweighted, low, both = (found.change(update) for update in found.updates)
@@ -93,7 +123,8 @@ def next_batch(trainer):
     return trainer.score_groups(groups, Stopwatch())
 
 
-def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path):
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path, optimizer):
     trainer = build(small_config(tiny_policy), tmp_path / "run")
     try:
         trainer.training_step()
@@ -101,15 +132,15 @@ def test_copies_are_updated_and_the_policy_is_not(tiny_policy, tmp_path):
         kept = parameters(trainer)
         ones = torch.ones_like(batch.advantages) * batch.completion_mask
         rewarded = type(batch)(**{**vars(batch), "advantages": ones})
-        (first,) = _after_passes(trainer, rewarded, plan, [batch.completion_mask])
-        (again,) = _after_passes(trainer, rewarded, plan, [batch.completion_mask])
+        (first,) = _after_passes(trainer, rewarded, plan, [batch.completion_mask], optimizer)
+        (again,) = _after_passes(trainer, rewarded, plan, [batch.completion_mask], optimizer)
         assert torch.equal(first, again)
         # All advantages positive: the mean log-probability of the batch rises.
         assert first.sum() > batch.old_logprobs.sum()
         assert all(torch.equal(a, b) for a, b in zip(kept, parameters(trainer), strict=True))
         # Without momentum, no gradient is no step: what training did before does not carry on.
         still = type(batch)(**{**vars(batch), "advantages": torch.zeros_like(ones), "ref_logprobs": None})
-        (unmoved,) = _after_passes(trainer, still, plan, [batch.completion_mask])
+        (unmoved,) = _after_passes(trainer, still, plan, [batch.completion_mask], optimizer)
         assert torch.equal(unmoved, batch.old_logprobs)
     finally:
         trainer.close()
@@ -143,7 +174,7 @@ def test_page_and_tables_need_nothing_else(found, tmp_path):
     assert not re.search(r'<(script|link|img)[^>]+(src|href)="http', text)
     assert "Which &lt;tokens&gt; move" in text
     tables = {path.name: list(csv.DictReader(path.open())) for path in page.parent.glob("*.csv")}
-    assert len(tables["quartiles.csv"]) == 4 * len(found.updates)
+    assert len(tables["bands.csv"]) == 4 * len(found.updates)
     assert len(tables["updates.csv"]) == len(found.updates)
     assert len(tables["tokens.csv"]) == len(found.logprobs)
     assert float(tables["tokens.csv"][0]["probability"]) == pytest.approx(float(found.logprobs.exp().min()))
