@@ -114,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     export.set_defaults(command=_export)
     ui = _named(commands, "ui", "open the MLflow UI on this machine", common)
+    ui.epilog = "Optuna's view of the search: optuna-dashboard sqlite:///runs/NAME/study.db"
     ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
     ui.set_defaults(command=_ui)
     return parser

@@ -1,10 +1,8 @@
-import subprocess
-import sys
-
 import pytest
 
 from tests import update_rule_vectors
 from tests.reference_vectors import BUNDLED, FAMILIES, TOLERANCE, compare
+from tests.run_cli import run_cli
 
 PUBLISHED, PEERS = BUNDLED
 
@@ -34,8 +32,6 @@ def test_a_wrong_number_fails_the_command(tmp_path, file, right, wrong, family):
     broken = tmp_path / "broken.json"
     broken.write_text(text.replace(right, wrong))
     assert broken.read_text() != text
-    result = subprocess.run(
-        [sys.executable, "-m", "tests.reference_vectors", str(broken)], capture_output=True, text=True
-    )
+    result = run_cli("tests.reference_vectors", broken)
     assert result.returncode == 1
     assert next(line for line in result.stdout.splitlines() if line.startswith(family)).endswith("FAILED")

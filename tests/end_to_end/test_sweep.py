@@ -1,15 +1,14 @@
 """A sweep of the real trainer on the embedded policy, from the command line to the report."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import mlflow
 import pytest
 import yaml
 
-from tests.sweep.harness import ROOT, metrics, results
+from tests.run_cli import run_cli
+from tests.sweep.harness import metrics, results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -41,21 +40,11 @@ SPACE = {
 }
 
 
-def run_sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sweep", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=280,
-    )
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     runs = tmp_path_factory.mktemp("runs")
     (runs / "space.yaml").write_text(yaml.safe_dump(SPACE))
-    done = run_sweep("run", runs / "space.yaml", "--runs-dir", runs, "--cpus", 2)
+    done = run_cli("sweep", "run", runs / "space.yaml", "--runs-dir", runs, "--cpus", 2)
     assert done.returncode == 0, done.stdout + done.stderr
     return runs, done.stdout
 
@@ -104,16 +93,10 @@ def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, 
 def test_the_winner_runs_without_a_sweep(finished: tuple[Path, str]) -> None:
     runs, _ = finished
     best = runs / "best.yaml"
-    assert run_sweep("export", "tiny", "--runs-dir", runs, "--output", best).returncode == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "trainer", "run", best, "--name", "again", "--runs-dir", runs, "--offline"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=120,
-    )
+    assert run_cli("sweep", "export", "tiny", "--runs-dir", runs, "--output", best).returncode == 0
+    done = run_cli("trainer", "run", best, "--name", "again", "--runs-dir", runs, "--offline", timeout=120)
     assert done.returncode == 0, done.stderr
-    status = json.loads(run_sweep("status", "tiny", "--runs-dir", runs, "--json").stdout)
+    status = json.loads(run_cli("sweep", "status", "tiny", "--runs-dir", runs, "--json").stdout)
     winner = f"c{status['best']['configuration']:03d}-s0"
     again = [json.loads(line) for line in (runs / "again" / "metrics.jsonl").read_text().splitlines()]
     # The same trainer on the same configuration and seed: the same numbers.

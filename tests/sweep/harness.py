@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ import psutil
 import yaml
 
 from sweep.record.folder import SweepFolder, leftovers
-from tests.paths import ROOT
+from tests.run_cli import start_cli
 
 SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
 SEVERAL_RANKS = {"preset": "tiny_kk", "overrides": {**SHORT, "parallel.strategy": "ddp"}}
@@ -51,22 +49,7 @@ def running(*arguments: object, step_s: float = 0.1) -> Iterator[subprocess.Pope
 
 def start(*arguments: object, step_s: float = 0.1) -> subprocess.Popen[str]:
     """Start ``sweep ARGUMENTS`` with fake trials."""
-    environment = {
-        **os.environ,
-        "LOPTUNE_FAKE_STEP_S": str(step_s),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        "PYTHONUNBUFFERED": "1",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.sweep.driver", *map(str, arguments)],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return start_cli("tests.sweep.driver", *arguments, environment={"LOPTUNE_FAKE_STEP_S": str(step_s)})
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 200) -> tuple[int, str, str]:

@@ -9,7 +9,8 @@ import pytest
 
 from sweep.cli import main
 from sweep.record.folder import sweep_folder
-from tests.sweep.harness import ROOT, SEVERAL_RANKS, write_space
+from tests.paths import ROOT
+from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.config.schema import load_config
 
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}

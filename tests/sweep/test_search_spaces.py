@@ -11,7 +11,8 @@ from sweep.record.summary import planned_trials
 from sweep.space.file import load_space
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
-from tests.sweep.harness import ROOT, metrics, results
+from tests.paths import ROOT
+from tests.sweep.harness import metrics, results
 
 SPACES = sorted((ROOT / "search_spaces").glob("*.yaml"))
 PUBLISHED = {path.stem: path for path in SPACES}

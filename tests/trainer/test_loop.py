@@ -1,15 +1,13 @@
 import copy
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.run_cli import run_cli, start_cli
 from trainer.checkpoint import steps_on_disk
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.errors import ConfigError, DivergedError, RewardError
@@ -223,7 +221,7 @@ def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
 
 def trainer_command(tmp_path, tiny_policy, *extra):
     return [
-        sys.executable, "-m", "trainer", "run", "tiny_kk", f"model.name_or_path={tiny_policy}", "max_steps=400",
+        "trainer", "run", "tiny_kk", f"model.name_or_path={tiny_policy}", "max_steps=400",
         "evaluation.every_steps=200", "checkpoint.every_steps=200", "rollout.prompts_per_step=2",
         "optim.update_batch_size=16", "rollout.max_new_tokens=30", "evaluation.sets={dev: {split: dev, size: 4}}",
         "--name", "interrupted", "--runs-dir", str(tmp_path), *extra,
@@ -232,11 +230,7 @@ def trainer_command(tmp_path, tiny_policy, *extra):
 
 @pytest.mark.slow
 def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        trainer_command(tmp_path, tiny_policy), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=environment,
-    )  # fmt: skip
+    process = start_cli(*trainer_command(tmp_path, tiny_policy))
     metrics = tmp_path / "interrupted" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and (not metrics.is_file() or "rollout/reward" not in metrics.read_text()):
@@ -248,10 +242,7 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     assert command.startswith("trainer run ") and command.endswith("--resume")
     reached = steps_on_disk(tmp_path / "interrupted" / "checkpoints")[0]
     assert reached > 0
-    again = subprocess.run(
-        [sys.executable, "-m", *command.split(), f"max_steps={reached + 1}"],
-        capture_output=True, text=True, env=environment, timeout=120,
-    )  # fmt: skip
+    again = run_cli(*command.split(), f"max_steps={reached + 1}", timeout=120)
     assert again.returncode == 0, again.stderr
     assert f"resuming interrupted at step {reached} of {reached + 1}" in again.stdout
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines() if "rollout/reward" in line]

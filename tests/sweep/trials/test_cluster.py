@@ -13,7 +13,8 @@ import pytest
 from sweep.record.folder import leftovers, sweep_folder
 from sweep.space.spec import ResourcesSpec
 from sweep.trials.cluster import Node, check_address, check_fit, slots
-from tests.sweep.harness import ROOT, finish, history, kill, results, running, wait_until, write_space
+from tests.paths import ROOT
+from tests.sweep.harness import finish, history, kill, results, running, wait_until, write_space
 from trainer.errors import ConfigError, MissingError
 
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}

@@ -1,9 +1,6 @@
 """Trials of two ranks on real Ray: with the real trainer, and stopped by the scheduler."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,8 +8,8 @@ import psutil
 import pytest
 
 from sweep.record.folder import leftovers, sweep_folder
+from tests.run_cli import run_cli
 from tests.sweep.harness import (
-    ROOT,
     SEVERAL_RANKS,
     SHORT,
     finish,
@@ -88,26 +85,7 @@ def test_two_ranks_train_one_model_with_ddp_and_zero(tiny_policy: Path, tmp_path
         search={"sampler": "random", "configurations": 0},
         resources={"workers_per_trial": 2},
     )
-    out = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sweep",
-            "run",
-            str(space),
-            "--runs-dir",
-            str(tmp_path),
-            "--offline",
-            "--cpus",
-            "2",
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    out = run_cli("sweep", "run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2, timeout=250)
     assert out.returncode == 0, out.stdout + out.stderr
     rewards = []
     for trial in ("c000-s0", "c001-s0", "c002-s0"):

@@ -4,14 +4,13 @@ import http.client
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sweep.record.parent_run import open_parent_run
-from tests.sweep.harness import ROOT, wait_until
+from tests.run_cli import run_cli, start_cli
+from tests.sweep.harness import wait_until
 from tests.sweep.test_cli import SCORES, write_sweep
 from trainer.tracking.mlflow_store import prepare_store
 
@@ -46,14 +45,8 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     (tmp_path / "here").mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-m", "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", str(port)],
-        cwd=tmp_path / "here",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
+    with start_cli(
+        "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here"
     ) as process:
         try:
             assert process.stdout is not None
@@ -81,13 +74,7 @@ def test_a_port_in_use_is_refused_with_another(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", str(port)],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            timeout=60,
-        )
+        done = run_cli("sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, timeout=60)
     assert done.returncode == 2
     assert f"port {port} is in use" in done.stderr
     assert f"--port {port + 1}" in done.stderr

@@ -1,8 +1,5 @@
 """The exported launcher file: accelerate reads it, and it starts the ranks."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from sweep.cli import main
 from sweep.winner.accelerate_file import write_accelerate_config
-from tests.sweep.harness import ROOT, SEVERAL_RANKS
+from tests.run_cli import run_cli
+from tests.sweep.harness import SEVERAL_RANKS
 from tests.sweep.test_cli import write_sweep
 from trainer.config.schema import apply_overrides, load_config, save_config
 
@@ -77,16 +75,8 @@ def test_the_launcher_starts_two_ranks(tiny_policy: Path, tmp_path: Path) -> Non
     run_file = tmp_path / "winner.yaml"
     save_config(config, run_file)
     launcher = write_accelerate_config(config, 2, run_file)
-    launch = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config_file", str(launcher)]
-    out = subprocess.run(
-        [*launch, "-m", "trainer", "run", str(run_file), "--name", "two", "--runs-dir", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    launch = ["accelerate.commands.accelerate_cli", "launch", "--config_file", launcher]
+    out = run_cli(*launch, "-m", "trainer", "run", run_file, "--name", "two", "--runs-dir", tmp_path, timeout=200)
     assert out.returncode == 0, out.stderr
     parts = sorted(path.name for path in (tmp_path / "two/checkpoints/step-1").glob("training_state-*"))
     assert parts == ["training_state-0-of-2.safetensors", "training_state-1-of-2.safetensors"]

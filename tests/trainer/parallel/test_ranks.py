@@ -1,11 +1,10 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.invariants.ranks import ROOT, run_ranks
+from tests.invariants.ranks import run_ranks
+from tests.run_cli import run_cli
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.batching import plan_update_batches
 from trainer.checkpoint import load_training_state
@@ -103,12 +102,9 @@ def test_the_command_under_a_launcher(launcher, tiny_policy, tmp_path: Path):
         "evaluation.sets": "{dev: {split: dev, size: 3}}",
         "max_steps": 1,
     }
-    command = [
-        *(sys.executable, "-m", *LAUNCHERS[launcher], "-m", "trainer", "run", "tiny_kk"),
-        *(f"{key}={value}" for key, value in settings.items()),
-        *("--runs-dir", str(tmp_path), "--offline"),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    command = ["trainer", "run", "tiny_kk", *overrides, "--runs-dir", tmp_path, "--offline"]
+    done = run_cli(*LAUNCHERS[launcher], "-m", *command, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     assert sum(line.startswith("step 1/1") for line in lines) == 1  # of the first rank alone

@@ -21,6 +21,7 @@ from safetensors.torch import save
 
 from tests.invariants.ranks import run_ranks
 from tests.paths import ROOT
+from tests.run_cli import run_cli
 from tests.trainer.rollouts.vllm.models import (
     AGREEMENT,
     STOP,
@@ -273,7 +274,7 @@ def test_a_run_trains_with_a_server(tmp_path):
     policy = ensure_tiny_policy(tmp_path / "cache", TinyRecipe(heads=2, steps=60, puzzles=500))
     run = ["rollout.max_new_tokens=48"]
     server = Server(policy, tmp_path, *run)
-    command = [sys.executable, "-m", "trainer", "run", "tiny_kk", f"model.name_or_path={policy}", *run]
+    command = ["trainer", "run", "tiny_kk", f"model.name_or_path={policy}", *run]
     command += [f"rollout.vllm.server_base_urls=[{server.url}]", "rollout.vllm.mode=server", "max_steps=3"]
     command += [
         "rollout.engine=vllm",
@@ -281,14 +282,8 @@ def test_a_run_trains_with_a_server(tmp_path):
         "evaluation.sets={dev: {split: dev, size: 6}}",
     ]
     try:
-        done = subprocess.run(
-            [*command, "--offline", "--name", "served", "--runs-dir", str(tmp_path)],
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        place = ["--offline", "--name", "served", "--runs-dir", tmp_path]
+        done = run_cli(*command, *place, environment=ENVIRONMENT, timeout=240)
     finally:
         server.stop()
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -1,14 +1,11 @@
 """A sweep whose trials sample from vLLM: two at a time on one machine, then two more in the warm ranks."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from tests.paths import ROOT
+from tests.run_cli import run_cli
 from tests.trainer.rollouts.vllm.models import AGREEMENT
 from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
 
@@ -42,15 +39,7 @@ def test_trials_of_a_sweep_sample_from_vllm(tmp_path):
         "limits": {"max_concurrent": 2, "max_failures": 0},
     }
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
-    command = [sys.executable, "-m", "sweep", "run", str(tmp_path / "space.yaml"), "--runs-dir", str(tmp_path)]
-    done = subprocess.run(
-        [*command, "--offline"],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    done = run_cli("sweep", "run", tmp_path / "space.yaml", "--runs-dir", tmp_path, "--offline")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     trials = sorted((tmp_path / "engines" / "trials").iterdir())
     assert len(trials) == 4
