@@ -28,6 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 # A name with the time, so that it can be run again.
 demo: install
 	$(BIN)/sweep run search_spaces/quickstart.yaml --name demo-$$(date +%Y%m%d-%H%M%S)
+	@echo "To type such commands yourself, first: source $(BIN)/activate     then e.g. trainer run tiny_kk"
 
 test: install browser
 	$(BIN)/python -m pytest

@@ -2,6 +2,10 @@
 
 torch's fused kernel for CPUs knows neither shared prompts nor rows without padding, repeats the keys of grouped
 query heads and multiplies pieces of 32 queries.
+
+A step of `benchmarks/grpo_step.py` without packed rows takes 1.21 times as long with 32-token prompts and 1.65
+times with 297-token prompts on an Intel Xeon with AVX-512; 1.12 times with 32-token prompts where libraries are
+kept to AVX2 (emulated on it by ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Rows of one microbatch as one sequence of tokens: each prompt once for its group, and no padding."""
+"""Rows of one microbatch as one sequence of tokens: each prompt once for its group, and no padding.
+
+What it gains, together with the attention that takes such rows, is said in `trainer.cpu.attention`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

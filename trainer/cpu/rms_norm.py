@@ -2,6 +2,10 @@
 
 Taken apart into torch's operations it reads and writes the hidden states five times forwards and about fifteen
 times backwards, and keeps two copies of them for that.
+
+A step of `benchmarks/grpo_step.py` with those takes 1.10 times as long with 32-token prompts and 1.06 times with
+297-token prompts on an Intel Xeon with AVX-512; 1.01 times, which is nothing, where the libraries are kept to AVX2
+(emulated on it).
 """
 
 from typing import Any
