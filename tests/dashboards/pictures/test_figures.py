@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from dashboards.pages.report import PICTURES, draw, report_html, trials_html
-from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
 from dashboards.pictures.figures import (
     alpha_eta_ranks,
     baseline_pairs,
@@ -15,7 +14,6 @@ from dashboards.pictures.figures import (
     score_against_eta,
     variants_compared,
 )
-from dashboards.pictures.theme import number, short_name, signed
 from tests.dashboards.table import sweep_of
 
 
@@ -80,36 +78,6 @@ def test_importance_needs_enough_configurations() -> None:
     assert picture.figures == () and picture.sentence.startswith("4 configurations are complete")
 
 
-def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
-    picture = learning_curves(sweep_of())
-    dashes = [trace.line.dash for trace in picture.figures[0].data]
-    assert dashes == ["solid"] * 9 + ["dot"]
-    assert picture.sentence.startswith("From first to last evaluation 9 of 10 trials improve")
-    assert set(picture.legend) == {"grpo", "grpo + AR", "grpo + Lopti", "rpp", "rpp + AR + Lopti"}
-
-
-def test_training_health_quotes_the_last_step() -> None:
-    picture = training_health(sweep_of())
-    assert len(picture.figures) == 1
-    assert "KL to the reference 0.040 (0.040 to 0.040)" in picture.sentence
-
-
-def test_parallel_coordinates_put_failed_trials_below_the_score() -> None:
-    (drawing,) = parallel_coordinates(sweep_of()).figures
-    assert len(drawing.data) == 10
-    failed = drawing.data[9]
-    assert failed.y[-1] < 0 and failed.line.dash == "dot"
-    assert all(0 <= trace.y[-1] <= 1 for trace in drawing.data[:9])
-
-
-def test_failures_count_their_reasons_and_escape_them() -> None:
-    picture = failures(sweep_of())
-    assert picture.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
-    assert "diverged &lt;b&gt;" in picture.figures[0].data[1].hovertext[0]
-    complete = replace(sweep_of(), trials=sweep_of().trials.iloc[:9])
-    assert failures(complete).sentence == "None of 9 trials failed."
-
-
 def test_table_has_every_trial_the_failed_last() -> None:
     table = trials_html(sweep_of())
     assert table.count("<tr>") == 11
@@ -142,16 +110,3 @@ def test_every_picture_copes_with_a_missing_and_a_mixed_parameter() -> None:
     trials.loc[0, ["alpha", "eta"]] = math.nan
     for one in PICTURES:
         assert one(replace(sweep, trials=trials)).sentence.endswith(".")
-
-
-def test_numbers_are_short() -> None:
-    assert [number(value) for value in (0.79, 1e-6, 3.0, 123456.0, math.nan, 12.34)] == [
-        "0.790",
-        "1.00e-06",
-        "3",
-        "1.23e+05",
-        "none",
-        "12.3",
-    ]
-    assert signed(0.04) == "+0.040" and signed(-1.0) == "-1.000"
-    assert short_name("algorithm.advantage") == "algorithm" and short_name("optim.lr") == "lr"

@@ -1,0 +1,23 @@
+import re
+
+from dashboards.pages.html import render_page, render_table
+from dashboards.pictures.theme import Picture, figure
+
+
+def test_cells_show_one_text_and_sort_by_another() -> None:
+    table = render_table(["score <b>"], [[("0.79", "0.7912", "number")], [('a"b', 'a"b', "")]])
+    assert '<button type="button">score &lt;b&gt;</button>' in table
+    assert '<td class="number" data-value="0.7912">0.79</td>' in table
+    assert '<td class="" data-value="a&quot;b">a&quot;b</td>' in table
+
+
+def test_a_page_holds_style_script_and_figures_and_escapes_the_rest() -> None:
+    drawing = figure("x </script>")
+    picture = Picture("alpha", "Score & alpha", "No <trial>.", (drawing, drawing), {"<a>": "#fff"})
+    page = render_page("demo <1>", "meta", ["verdict <2>"], [picture], "<table></table>")
+    for text in ("demo &lt;1&gt;", "verdict &lt;2&gt;", "Score &amp; alpha", "No &lt;trial&gt;.", "&lt;a&gt;"):
+        assert text in page
+    assert "color-scheme: light dark" in page and "addEventListener('beforeprint'" in page
+    assert 'id="alpha-0"' in page and 'id="alpha-1"' in page
+    # Neither a figure's text nor the page's own files may end a script element early.
+    assert len(re.findall(r"<script\b", page)) == len(re.findall("</script>", page)) == 3

@@ -1,0 +1,34 @@
+from dataclasses import replace
+
+from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
+from tests.dashboards.table import sweep_of
+
+
+def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
+    picture = learning_curves(sweep_of())
+    dashes = [trace.line.dash for trace in picture.figures[0].data]
+    assert dashes == ["solid"] * 9 + ["dot"]
+    assert picture.sentence.startswith("From first to last evaluation 9 of 10 trials improve")
+    assert set(picture.legend) == {"grpo", "grpo + AR", "grpo + Lopti", "rpp", "rpp + AR + Lopti"}
+
+
+def test_training_health_quotes_the_last_step() -> None:
+    picture = training_health(sweep_of())
+    assert len(picture.figures) == 1
+    assert "KL to the reference 0.040 (0.040 to 0.040)" in picture.sentence
+
+
+def test_parallel_coordinates_put_failed_trials_below_the_score() -> None:
+    (drawing,) = parallel_coordinates(sweep_of()).figures
+    assert len(drawing.data) == 10
+    failed = drawing.data[9]
+    assert failed.y[-1] < 0 and failed.line.dash == "dot"
+    assert all(0 <= trace.y[-1] <= 1 for trace in drawing.data[:9])
+
+
+def test_failures_count_their_reasons_and_escape_them() -> None:
+    picture = failures(sweep_of())
+    assert picture.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
+    assert "diverged &lt;b&gt;" in picture.figures[0].data[1].hovertext[0]
+    complete = replace(sweep_of(), trials=sweep_of().trials.iloc[:9])
+    assert failures(complete).sentence == "None of 9 trials failed."

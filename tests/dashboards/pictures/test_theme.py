@@ -1,0 +1,42 @@
+import math
+from types import SimpleNamespace
+
+from dashboards.pictures.theme import (
+    PALETTE,
+    colours,
+    figure,
+    hover,
+    label_rows,
+    number,
+    short_name,
+    signed,
+    translucent,
+)
+
+
+def test_numbers_are_short() -> None:
+    assert [number(value) for value in (0.79, 1e-6, 3.0, 123456.0, math.nan, 12.34)] == [
+        "0.790",
+        "1.00e-06",
+        "3",
+        "1.23e+05",
+        "none",
+        "12.3",
+    ]
+    assert signed(0.04) == "+0.040" and signed(-1.0) == "-1.000"
+    assert [short_name(key) for key in ("optim.lr", "data.name", "seed")] == ["lr", "data", "seed"]
+
+
+def test_a_name_has_one_colour_whatever_comes_with_it_in_what_order() -> None:
+    assert colours(["b", "a", "b"]) == {"a": PALETTE[0], "b": PALETTE[1]}
+    assert len(colours(map(str, range(20)))) == 20
+    assert translucent("#3d85c6", 0.5) == "rgba(61,133,198,0.5)"
+
+
+def test_text_of_others_is_escaped() -> None:
+    row = SimpleNamespace(trial="1-s0", variant="grpo", alpha=0.3, eta=0.0, seed=0)
+    assert hover(row, "diverged <b>", "") == ("trial 1-s0<br>grpo, alpha 0.3, eta 0, seed 0<br>diverged &lt;b&gt;")
+    drawing = figure()
+    label_rows(drawing, ["a & b", "c"])
+    assert [note.text for note in drawing.layout.annotations] == ["a &amp; b", "c"]
+    assert list(drawing.layout.yaxis.categoryarray) == ["a & b", "c"]

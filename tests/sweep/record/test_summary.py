@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.record.folder import read_spec, sweep_folder
+from sweep.record.summary import (
+    FAILURE_FILE,
+    best_configuration,
+    gpu_hours_spent,
+    last_step,
+    planned_trials,
+    step_seconds,
+    trial_outcomes,
+    trial_rows,
+)
+from tests.sweep.spaces import make_spec
+from tests.sweep.test_cli import SCORES, write_sweep
+
+
+def test_a_finite_space_plans_no_more_than_it_has(tmp_path: Path) -> None:
+    grid = {"algorithm.ar_alpha": {"quniform": [0.0, 0.4, 0.1]}}
+    baselines = [{"algorithm.ar_alpha": 0.1}, {"algorithm.ar_alpha": 0.25}]
+    search = {"sampler": "grid"}
+    spec = make_spec(tmp_path, parameters=grid, baselines=baselines, search=search, seeds=[0, 1])
+    assert planned_trials(spec) == 6 * 2  # five points and the baseline that lies between two
+    search = {"sampler": "tpe", "configurations": 3}
+    assert planned_trials(make_spec(tmp_path, parameters=grid, baselines=baselines, search=search)) == 5 * 2
+
+
+def test_hours_and_seconds_are_those_on_record(tmp_path: Path) -> None:
+    resources = {"gpus_per_trial": 0.5}
+    write_sweep(tmp_path, "demo", {0: {0: 0.5, 1: 0.6}}, seeds=[0, 1], resources=resources)
+    folder = sweep_folder(tmp_path, "demo")
+    assert step_seconds(folder) == [2.0, 2.0]  # the torn second line counts no more than it says
+    assert gpu_hours_spent(read_spec(folder), folder) == pytest.approx(2 * 2.0 * 0.5 / 3600)
+
+
+def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    folder = sweep_folder(tmp_path, "demo")
+    spec = read_spec(folder)
+    (failed,) = (found for found in trial_outcomes(spec, folder) if found.state == "FAIL")
+    assert (failed.key, failed.reason) == ("demo/c001-s1", "diverged at step 3: policy/loss is nan")
+    (folder.trial("c001-s1") / FAILURE_FILE).write_text("rank 1: out of memory\n")
+    assert {row.trial: row.reason for row in trial_rows(spec, folder)}["c001-s1"] == "rank 1: out of memory"
+
+
+def test_the_best_has_all_its_seeds(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    folder = sweep_folder(tmp_path, "demo")
+    best = best_configuration(read_spec(folder), folder)
+    assert best is not None
+    assert (best.configuration, best.score, best.seeds) == (2, pytest.approx(0.65), 2)
+    assert "mean of 2 seeds" in best.text(read_spec(folder).objective)
+
+
+def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path: Path) -> None:
+    assert last_step(tmp_path) == 0
+    lines = "".join(f'{{"step": {step}, "time": 1.0, "text": "{"x" * 200}"}}\n' for step in range(100))
+    (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 100, "ti')
+    assert last_step(tmp_path) == 99

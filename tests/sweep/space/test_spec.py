@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import pytest
+
+from tests.sweep.spaces import TRAINER, make_spec
+
+
+def test_evaluations_of_a_trial_are_rounded_up_and_unknown_where_a_parameter_decides(tmp_path: Path) -> None:
+    assert make_spec(tmp_path).evaluations == 6  # 60 steps, one evaluation in ten
+    steps = {"preset": "base.yaml", "overrides": {"max_steps": 61}}
+    assert make_spec(tmp_path, trainer=steps).evaluations == 7
+    searched = {"max_steps": {"choice": [TRAINER["max_steps"], 90]}}
+    assert make_spec(tmp_path, parameters=searched, baselines=[]).evaluations is None
+
+
+@pytest.mark.parametrize(("workers", "gpus", "each"), [(4, 4, 1.0), (1, 0.5, 0.5), (2, 0, 0.0)])
+def test_gpus_of_a_rank(workers: int, gpus: float, each: float, tmp_path: Path) -> None:
+    trainer = {"preset": "base.yaml", "overrides": {"parallel.strategy": "ddp"}}
+    resources = {"workers_per_trial": workers, "gpus_per_trial": gpus}
+    assert make_spec(tmp_path, resources=resources, trainer=trainer).resources.gpus_per_worker == each
+
+
+@pytest.mark.parametrize(
+    ("written", "rules"),
+    [(None, (None, None)), ("none", (None, None)), ("asha", (1, None)), ({"median": None}, (None, 1))],
+)
+def test_short_forms_of_the_scheduler(
+    written: object, rules: tuple[int | None, int | None], tmp_path: Path
+) -> None:
+    found = make_spec(tmp_path, scheduler=written).scheduler
+    assert (found.asha and found.asha.grace_period, found.median and found.median.grace_period) == rules

@@ -1,0 +1,171 @@
+"""The ranks of a trial: where they meet, and what becomes of the others when one fails."""
+
+import contextlib
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from ray.util import placement_group, remove_placement_group
+
+from sweep.trials.worker import (
+    Assignment,
+    StopWatcher,
+    WorkerGroup,
+    WorkerLostError,
+    evaluation_history,
+    rank_environments,
+    reserve_port,
+)
+from tests.sweep.harness import wait_until
+from trainer.config.schema import load_config
+
+
+def place(node: str, gpus: list[int], port: int = 1000) -> dict[str, Any]:
+    return {"node": node, "address": f"10.0.0.{node}", "port": port, "pid": 1, "gpus": gpus}
+
+
+def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> None:
+    places = [place("1", [4], 1111), place("1", [6]), place("2", [0]), place("1", [7])]
+    environments = rank_environments(places, threads=3)
+    assert [e["RANK"] for e in environments] == ["0", "1", "2", "3"]
+    assert [e["LOCAL_RANK"] for e in environments] == ["0", "1", "0", "2"]
+    assert [e["LOCAL_WORLD_SIZE"] for e in environments] == ["3", "3", "1", "3"]
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in environments] == ["4,6,7", "4,6,7", "0", "4,6,7"]
+    assert {(e["MASTER_ADDR"], e["MASTER_PORT"], e["WORLD_SIZE"]) for e in environments} == {
+        ("10.0.0.1", "1111", "4")
+    }
+    assert {e["OMP_NUM_THREADS"] for e in environments} == {"3"}
+
+
+def test_without_gpus_a_trial_sees_none() -> None:
+    assert rank_environments([place("1", [])], threads=1)[0]["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    assert evaluation_history(file, "eval/accuracy") == {}
+    file.write_text(
+        '{"step": 0, "time": 1, "eval/accuracy": 0.25}\n{"step": 1, "time": 2, "rollout/reward": 1.0}\n'
+        '{"step": 2, "time": 3, "eval/accuracy": null, "nonfinite": {"eval/accuracy": "nan"}}\n{"step": 4, "ev'
+    )
+    history = evaluation_history(file, "eval/accuracy")
+    assert history[0] == 0.25
+    assert math.isnan(history[2])
+    assert len(history) == 2
+
+
+def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any() -> None:
+    from torch.distributed import TCPStore
+
+    with contextlib.ExitStack() as open_sockets:
+        reserved = [open_sockets.enter_context(reserve_port()) for _ in range(300)]
+        ports = {held.getsockname()[1] for held in reserved}
+        assert len(ports) == 300
+        for _ in range(300):
+            other = open_sockets.enter_context(socket.socket())
+            other.bind(("", 0))
+            assert other.getsockname()[1] not in ports
+        server = TCPStore("127.0.0.1", min(ports), is_master=True, wait_for_workers=False)
+        TCPStore("127.0.0.1", min(ports), is_master=False).set("key", "value")
+        assert server.get("key") == b"value"
+
+
+class RankTrainer:
+    """Rank 1 misbehaves in the way that ``runs_dir`` names."""
+
+    step = 0
+    total_steps = 1
+    done = False
+    stopping = False
+
+    def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
+        self.fate = assignment.runs_dir.name
+
+    def run_period(self) -> dict[str, float]:
+        if os.environ["RANK"] == "1" and self.fate == "die":
+            os._exit(1)
+        if self.fate == "die unseen":
+            if os.environ["RANK"] == "0":
+                raise RuntimeError("connection closed by peer")
+            time.sleep(0.5)
+            os._exit(1)
+        if os.environ["RANK"] == "0" or self.fate == "hang":
+            time.sleep(600)  # as a collective call that waits for the other rank
+        raise ValueError(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} cannot")
+
+    def resume(self) -> int:
+        return 0
+
+    def close(self, status: str = "FINISHED") -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def workers(local_ray: None, tmp_path: Path) -> Iterator[WorkerGroup]:
+    placement = placement_group([{"CPU": 1}, {"CPU": 1}])
+    ray.get(placement.ready())
+    group = WorkerGroup(placement, workers=2, cpus=1, gpus=0)
+    yield group
+    group.kill()
+    remove_placement_group(placement)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fate", "error", "message"),
+    [
+        ("die", WorkerLostError, "rank 1 died"),
+        ("die unseen", WorkerLostError, "rank 1 died"),  # rank 0 notices before Ray does
+        ("hang", WorkerLostError, "rank 0, 1 did not answer for"),
+        ("raise", ValueError, "rank 1 of 2 cannot"),
+    ],
+)
+def test_one_rank_that_fails_ends_the_call_although_the_other_waits(
+    workers: WorkerGroup, tmp_path: Path, fate: str, error: type[Exception], message: str
+) -> None:
+    assignment = Assignment(
+        "c000-s0", load_config("tiny_kk"), tmp_path / "run", tmp_path / fate, "e", tmp_path / "stop"
+    )
+    assert workers.call("build", RankTrainer, assignment) == [0, 0]
+    with pytest.raises(error, match=message):
+        workers.call("run_period", timeout=3.0 if fate == "hang" else 60.0)
+    workers.kill()
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers.pids), what="the ranks to end")
+
+
+def test_a_jump_of_the_clock_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's clock is set ten hours on while a rank works; then the trial stops moving in earnest."""
+    group = object.__new__(WorkerGroup)
+    clock = iter(range(0, 10**9, 36_000))
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    waits: list[float] = []
+
+    def wait(pending: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
+        waits.append(time.monotonic())
+        time.sleep(0.02)
+        return ([], pending) if len(waits) < 10 else (pending, [])
+
+    monkeypatch.setattr("sweep.trials.worker.ray.wait", wait)
+    monkeypatch.setattr("sweep.trials.worker._result", lambda future, rank: future)
+    assert group._gather(["answer"], timeout=5.0) == ["answer"]
+
+    waits.clear()
+    with pytest.raises(WorkerLostError, match="rank 0 did not answer"):
+        group._gather(["answer"], timeout=0.05)
+    waits.clear()
+    steps = iter(range(100))
+    assert group._gather(["answer"], timeout=0.15, progress=lambda: next(steps)) == ["answer"]
