@@ -38,7 +38,8 @@ from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_tokenizer
-from trainer.problems.load import ProblemSampler, encode_prompt, load_problems
+from trainer.problems.load import encode_prompt, load_problems
+from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, sampling_params
 from trainer.rollouts.dynamic_sampling import sample_groups
@@ -92,7 +93,7 @@ class Trainer:
             name: load_problems(dataset, config.data, self.tokenizer)
             for name, dataset in config.evaluation.sets.items()
         }
-        self.sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle)
+        self.sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle, config.data.drop_last)
         self.models = load_models(config, self.parallel)
         self.updater = Updater(
             self.models.policy,
@@ -116,8 +117,10 @@ class Trainer:
     @property
     def total_steps(self) -> int:
         """Training steps of the whole run."""
-        per_epoch = len(self.problems) / self.config.rollout.prompts_per_step
-        return self.config.max_steps or math.ceil(self.config.epochs * per_epoch)
+        config = self.config
+        return config.max_steps or training_steps(
+            config.epochs, len(self.problems), config.rollout.prompts_per_step, config.data.drop_last
+        )
 
     @property
     def done(self) -> bool:

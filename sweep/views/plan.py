@@ -19,6 +19,7 @@ from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, slots
 from trainer.config.schema import value_of
 from trainer.errors import UserError
+from trainer.problems.sampler import training_steps
 
 TINY_PARAMETERS = 120_000
 MOMENTS_BYTES = 8  # of a parameter: Adam's two, float32
@@ -168,7 +169,7 @@ def _steps(spec: SweepSpec) -> int | None:
         if max_steps is not None:
             longest = max(longest, max_steps)
         elif problems is not None:
-            longest = max(longest, math.ceil(epochs * problems / prompts))
+            longest = max(longest, training_steps(epochs, problems, prompts, spec.base.data.drop_last))
         else:
             return None
     return longest

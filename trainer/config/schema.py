@@ -99,6 +99,7 @@ class DataConfig(Section):
     prefill: str | None = Field(None, description="text the answer starts with; task default where null")
     max_prompt_tokens: Count = Field(1024, description="longer prompts are dropped and counted [tokens]")
     shuffle: bool = Field(True, description="new order of the problems in every epoch")
+    drop_last: bool = Field(False, description="leave out the last problems of an epoch that do not fill a step")
 
 
 class RewardConfig(Section):

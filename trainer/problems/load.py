@@ -1,9 +1,8 @@
-"""Problems to train on: generated, from files or from the hub, and the order they come in."""
+"""Problems to train on: generated, from files or from the hub."""
 
 import hashlib
 import json
 import logging
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,58 +45,6 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple
     if bos is not None and ids[:1] != [bos] and tokenizer.encode("")[:1] == [bos]:
         return (bos, *ids)
     return tuple(ids)
-
-
-class ProblemSampler:
-    """Goes over the problems epoch by epoch; the order of an epoch follows from (seed, epoch)."""
-
-    def __init__(self, problems: Sequence[Problem], seed: int, shuffle: bool) -> None:
-        if not problems:
-            raise ValueError("no problems to sample from")
-        self._problems = list(problems)
-        self._seed = seed
-        self._shuffle = shuffle
-        self._epoch = 0
-        self._position = 0
-        self._order = self._epoch_order()
-
-    def next(self, count: int) -> list[Problem]:
-        """The next problems; after the last one of an epoch the next epoch begins."""
-        taken: list[Problem] = []
-        while len(taken) < count:
-            if self._position == len(self._order):
-                self._epoch += 1
-                self._position = 0
-                self._order = self._epoch_order()
-            upto = min(len(self._order), self._position + count - len(taken))
-            taken += [self._problems[index] for index in self._order[self._position : upto]]
-            self._position = upto
-        return taken
-
-    def state_dict(self) -> dict[str, int]:
-        """The position, as JSON values."""
-        return {"epoch": self._epoch, "position": self._position, "problems": len(self._problems)}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a saved position.
-
-        Raises:
-            ConfigError: the position belongs to another number of problems.
-        """
-        if state["problems"] != len(self._problems):
-            raise ConfigError(
-                f"the checkpoint was made with {state['problems']} problems, now there are {len(self._problems)}",
-                "data.train",
-                "resume with the data the run began with",
-            )
-        self._epoch, self._position = state["epoch"], state["position"]
-        self._order = self._epoch_order()
-
-    def _epoch_order(self) -> list[int]:
-        order = list(range(len(self._problems)))
-        if self._shuffle:
-            random.Random(f"{self._seed} {self._epoch}").shuffle(order)
-        return order
 
 
 def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Problem]:

@@ -5,6 +5,8 @@ import shlex
 
 import pytest
 
+from rewards.knights_knaves import score
+from rewards.math_answers import score as math_score
 from tests.paths import ROOT
 from trainer.cli import _parser
 from trainer.commands.arguments import parse_arguments
@@ -12,56 +14,66 @@ from trainer.config.schema import find_spec, load_config, preset_names
 
 PAGE = ROOT / "docs" / "paper.md"
 
-# The scripts train_kklogic_*_4x80GB.sh of the published repository, by our names.
-KNIGHTS_KNAVES = {
-    "data.max_prompt_tokens": 400,
-    "reward.functions": {"knights_knaves": 1.0},
-    "rollout.prompts_per_step": 64,
-    "rollout.group_size": 8,
-    "rollout.temperature": 0.7,
+# Table 2 by our names, K&K and mathematics; the single values that it gives without a column hold for both.
+TABLE_2 = {
+    "rollout.temperature": (0.7, 1.0),  # sampling temperature
+    "rollout.prompts_per_step": (64, 128),  # question num per batch
+    "rollout.group_size": (8, 8),  # answer num per question
+    "rollout.max_new_tokens": (4096, 4096),  # max tokens num per response
+    "optim.update_batch_size": (256, 512),  # update batch size
+    "optim.lr": (1e-6, 1e-6),  # of AdamW
+    "algorithm.kl_coef": (0.001, 0.001),  # KL divergence coefficient
+    "algorithm.clip_ratio_low": (0.2, 0.2),
+    "algorithm.clip_ratio_high": (0.24, 0.24),
+}
+# What the text says besides: a checkpoint every 20 steps, the last three averaged, 5 epochs, one seed.
+TEXT = {
+    "checkpoint.every_steps": 20,
+    "checkpoint.keep_last": 3,
+    "evaluation.every_steps": 20,
+    "epochs": 5,
+    "max_steps": None,
+}
+# "All other hyperparameters adhere to the default settings provided by verl" and the published scripts.
+SCRIPTS = {
     "rollout.top_p": 1.0,
     "rollout.top_k": 0,
-    "rollout.max_new_tokens": 4096,
-    "algorithm.clip_ratio_low": 0.2,
-    "algorithm.clip_ratio_high": 0.24,
     "algorithm.dual_clip": 10.0,
     "algorithm.loss_aggregation": "token_mean",
-    "algorithm.kl_coef": 0.001,
     "algorithm.kl_estimator": "k3",
-    "algorithm.kl_log_ratio_clamp": 5.0,
     "algorithm.gamma": 1.0,
     "algorithm.update_epochs": 1,
     "algorithm.lopti_order": "low_first",
     "algorithm.token_filter": "none",
     "algorithm.importance_sampling_cap": None,
-    "optim.lr": 1e-6,
     "optim.lr_schedule": "constant",
     "optim.warmup_steps": 0,
     "optim.betas": (0.9, 0.999),
     "optim.weight_decay": 0.01,
     "optim.max_grad_norm": 1.0,
-    "optim.update_batch_size": 256,
-    "evaluation.every_steps": 20,
     "evaluation.at_start": True,
     "evaluation.temperature": 0.0,
-    "checkpoint.every_steps": 20,
-    "epochs": 5,
-    "max_steps": None,
+    "data.drop_last": True,
 }
-MATH = KNIGHTS_KNAVES | {
+KNIGHTS_KNAVES = {key: values[0] for key, values in TABLE_2.items()} | {
+    "data.task": "knights_knaves",
+    "data.max_prompt_tokens": 400,
+    "reward.functions": {"knights_knaves": 1.0},
+}
+MATH = {key: values[1] for key, values in TABLE_2.items()} | {
     "data.task": "math",
     "data.max_prompt_tokens": 1024,
-    "data.prompt_format": "raw",
+    "data.prompt_format": "raw",  # "no instruction-following templates are employed"
     "reward.functions": {"math": 1.0},
-    "rollout.prompts_per_step": 128,
-    "rollout.temperature": 1.0,
-    "optim.update_batch_size": 512,
 }
 MODELS = {
-    "kk_3b": ("Qwen/Qwen2.5-3B-Instruct", KNIGHTS_KNAVES, 0.3),
-    "kk_7b": ("Qwen/Qwen2.5-7B-Instruct-1M", KNIGHTS_KNAVES, 0.3),
-    "math_7b": ("Qwen/Qwen2.5-7B", MATH, 0.1),
+    "kk_3b": ("Qwen/Qwen2.5-3B-Instruct", KNIGHTS_KNAVES),
+    "kk_7b": ("Qwen/Qwen2.5-7B-Instruct-1M", KNIGHTS_KNAVES),
+    "math_7b": ("Qwen/Qwen2.5-7B", MATH),
 }
+# Table 3. It has one alpha for K&K, GRPO's; that of REINFORCE++ (appendix D.2) is a transcription's.
+ALPHA = {("kk", "grpo"): 0.3, ("kk", "rpp"): 0.1, ("math", "grpo"): 0.1, ("math", "rpp"): 0.1}
+ETA = 0.5
 ESTIMATORS = {"grpo": "grpo", "rpp": "reinforce_plus_plus"}
 METHODS = {"": (False, False), "_ar": (True, False), "_lopti": (False, True), "_ar_lopti": (True, True)}
 PAPER = [
@@ -82,16 +94,40 @@ def value(config, key):
 @pytest.mark.parametrize(("model", "estimator", "method"), PAPER)
 def test_every_experiment_has_a_preset_with_the_papers_values(model, estimator, method):
     config = load_config(f"{model}_{estimator}{method}")
-    start, settings, alpha = MODELS[model]
+    start, settings = MODELS[model]
     reweighted, isolated = METHODS[method]
-    expected = settings | {
-        "model.name_or_path": start,
-        "algorithm.advantage": ESTIMATORS[estimator],
-        "algorithm.kl_in_loss": estimator == "grpo",
-        "algorithm.ar_alpha": alpha if reweighted else 0.0,
-        "algorithm.lopti_eta": 0.5 if isolated else 0.0,
-    }
+    expected = (
+        SCRIPTS
+        | TEXT
+        | settings
+        | {
+            "model.name_or_path": start,
+            "algorithm.advantage": ESTIMATORS[estimator],
+            "algorithm.kl_in_loss": estimator == "grpo",
+            "algorithm.ar_alpha": ALPHA[model.split("_")[0], estimator] if reweighted else 0.0,
+            "algorithm.lopti_eta": ETA if isolated else 0.0,
+        }
+    )
     assert {key: value(config, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("<think>so</think><answer>(1) Ava is a knight</answer>", 1 + 2),
+        ("<think>so</think><answer>(1) Ava is a knave</answer>", 1 - 1.5),
+        ("<think>so</think><answer>who knows</answer>", 1 - 2),
+        ("(1) Ava is a knight", -1 - 2),
+    ],
+)
+def test_the_reward_is_that_of_table_4(text, reward):
+    assert list(load_config("kk_3b_grpo").reward.functions) == ["knights_knaves"]
+    assert score(text, "(1) Ava is a knight").reward == reward
+
+
+def test_the_reward_of_mathematics_has_no_format_part():
+    assert list(load_config("math_7b_grpo").reward.functions) == ["math"]
+    assert [math_score(text, "5").reward for text in (r"\boxed{5}", "it is 5", "it is 6")] == [1, 1, 0]
 
 
 @pytest.mark.parametrize(

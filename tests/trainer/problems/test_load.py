@@ -11,7 +11,7 @@ from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
 from trainer.config.schema import DataConfig, DatasetConfig
 from trainer.errors import ConfigError
 from trainer.policy.tiny_teacher import build_tokenizer
-from trainer.problems.load import ProblemSampler, encode_prompt, load_problems
+from trainer.problems.load import encode_prompt, load_problems
 from trainer.problems.rows import read_rows
 from trainer.problems.tasks.knights_knaves import NAMES
 from trainer.problems.tasks.puzzle_generator import generate
@@ -299,45 +299,6 @@ def test_bos_is_added_where_the_tokenizer_adds_one_and_the_text_has_none():
     assert encode_prompt(PLAIN, plain) == body
     assert encode_prompt(with_bos, plain) == (0, *body)
     assert encode_prompt(with_bos, begun) == (0, *body)
-
-
-def some_problems(count):
-    return [Problem(str(i), f"p{i}", "", "", "") for i in range(count)]
-
-
-def test_sampler_gives_every_problem_once_per_epoch_in_another_order():
-    sampler = ProblemSampler(some_problems(10), seed=0, shuffle=True)
-    epochs = [[p.problem_id for p in sampler.next(10)] for _ in range(3)]
-    assert all(sorted(epoch, key=int) == [str(i) for i in range(10)] for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-
-
-def test_sampler_crosses_epochs_and_may_take_more_than_there_are():
-    sampler = ProblemSampler(some_problems(4), seed=0, shuffle=False)
-    assert [p.problem_id for p in sampler.next(3)] == ["0", "1", "2"]
-    assert [p.problem_id for p in sampler.next(3)] == ["3", "0", "1"]
-    assert [p.problem_id for p in sampler.next(9)] == ["2", "3", "0", "1", "2", "3", "0", "1", "2"]
-
-
-@pytest.mark.parametrize("taken", [0, 3, 10, 17])
-def test_sampler_resumes_where_it_was(taken):
-    one, other = (ProblemSampler(some_problems(10), seed=5, shuffle=True) for _ in range(2))
-    one.next(taken) if taken else None
-    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
-    assert one.next(25) == other.next(25)
-
-
-def test_sampler_order_follows_from_the_seed():
-    orders = [tuple(ProblemSampler(some_problems(10), seed, True).next(10)) for seed in (0, 0, 1)]
-    assert orders[0] == orders[1] != orders[2]
-
-
-def test_sampler_refuses_another_dataset_and_none():
-    sampler = ProblemSampler(some_problems(10), seed=0, shuffle=True)
-    with pytest.raises(ConfigError, match="10 problems, now there are 9"):
-        ProblemSampler(some_problems(9), seed=0, shuffle=True).load_state_dict(sampler.state_dict())
-    with pytest.raises(ValueError, match="no problems"):
-        ProblemSampler([], seed=0, shuffle=True)
 
 
 @pytest.mark.parametrize(

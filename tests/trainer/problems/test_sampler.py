@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from trainer.errors import ConfigError
+from trainer.problems.sampler import ProblemSampler, training_steps
+from trainer.types import Problem
+
+
+def some_problems(count):
+    return [Problem(str(i), f"p{i}", "", "", "") for i in range(count)]
+
+
+def test_sampler_gives_every_problem_once_per_epoch_in_another_order():
+    sampler = ProblemSampler(some_problems(10), seed=0, shuffle=True)
+    epochs = [[p.problem_id for p in sampler.next(10)] for _ in range(3)]
+    assert all(sorted(epoch, key=int) == [str(i) for i in range(10)] for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_sampler_crosses_epochs_and_may_take_more_than_there_are():
+    sampler = ProblemSampler(some_problems(4), seed=0, shuffle=False)
+    assert [p.problem_id for p in sampler.next(3)] == ["0", "1", "2"]
+    assert [p.problem_id for p in sampler.next(3)] == ["3", "0", "1"]
+    assert [p.problem_id for p in sampler.next(9)] == ["2", "3", "0", "1", "2", "3", "0", "1", "2"]
+
+
+@pytest.mark.parametrize("taken", [0, 3, 10, 17])
+def test_sampler_resumes_where_it_was(taken):
+    one, other = (ProblemSampler(some_problems(10), seed=5, shuffle=True) for _ in range(2))
+    one.next(taken) if taken else None
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert one.next(25) == other.next(25)
+
+
+def test_sampler_order_follows_from_the_seed():
+    orders = [tuple(ProblemSampler(some_problems(10), seed, True).next(10)) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_sampler_refuses_another_dataset_and_none():
+    sampler = ProblemSampler(some_problems(10), seed=0, shuffle=True)
+    with pytest.raises(ConfigError, match="10 problems, now there are 9"):
+        ProblemSampler(some_problems(9), seed=0, shuffle=True).load_state_dict(sampler.state_dict())
+    with pytest.raises(ValueError, match="no problems"):
+        ProblemSampler([], seed=0, shuffle=True)
+
+
+def test_drop_last_begins_the_next_epoch_before_a_step_of_both():
+    sampler = ProblemSampler(some_problems(10), seed=0, shuffle=True, drop_last=True)
+    steps = [[problem.problem_id for problem in sampler.next(4)] for _ in range(6)]
+    for first, second in zip(steps[::2], steps[1::2], strict=True):
+        assert len({*first, *second}) == 8
+    assert len({tuple(first) for first in steps[::2]}) == 3
+
+    one, other = (ProblemSampler(some_problems(10), seed=0, shuffle=True, drop_last=True) for _ in range(2))
+    one.next(4), one.next(4)
+    other.load_state_dict(one.state_dict())
+    assert other.next(4) == one.next(4)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "problems", "prompts", "drop_last", "steps"),
+    [
+        (5, 4_500, 64, True, 350),  # Knights and Knaves as published
+        (5, 4_500, 64, False, 352),
+        (5, 10_000, 128, True, 390),  # DSR-Uniform as published
+        (5, 10_000, 128, False, 391),
+        (1, 57_000, 128, True, 445),  # ORZ, of about so many
+        (1, 4, 4, True, 1),
+        (0.5, 10, 4, True, 1),
+    ],
+)
+def test_steps_of_epochs(epochs, problems, prompts, drop_last, steps):
+    assert training_steps(epochs, problems, prompts, drop_last) == steps
+
+
+def test_steps_that_are_never_full_are_refused():
+    with pytest.raises(ConfigError, match="3 problems do not fill one step of 4"):
+        training_steps(1, 3, 4, drop_last=True)

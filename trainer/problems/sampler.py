@@ -1,0 +1,89 @@
+"""The order problems come in, and how many training steps they make."""
+
+import math
+import random
+from collections.abc import Sequence
+
+from trainer.errors import ConfigError
+from trainer.types import Problem
+
+
+def training_steps(epochs: float, problems: int, prompts_per_step: int, drop_last: bool) -> int:
+    """Steps of so many passes over the problems.
+
+    Args:
+        epochs: passes.
+        problems: of one pass.
+        prompts_per_step: problems of a step.
+        drop_last: every pass ends with its last full step; otherwise a step may hold problems of two passes.
+
+    Raises:
+        ConfigError: no step is ever full.
+    """
+    if not drop_last:
+        return math.ceil(epochs * problems / prompts_per_step)
+    if problems < prompts_per_step:
+        raise ConfigError(
+            f"{problems} problems do not fill one step of {prompts_per_step}, and incomplete ones are dropped",
+            "data.drop_last",
+            "set data.drop_last=false or lower rollout.prompts_per_step",
+        )
+    return math.ceil(epochs * (problems // prompts_per_step))
+
+
+class ProblemSampler:
+    """Goes over the problems epoch by epoch; the order of an epoch follows from (seed, epoch)."""
+
+    def __init__(self, problems: Sequence[Problem], seed: int, shuffle: bool, drop_last: bool = False) -> None:
+        if not problems:
+            raise ValueError("no problems to sample from")
+        self._drop_last = drop_last
+        self._problems = list(problems)
+        self._seed = seed
+        self._shuffle = shuffle
+        self._epoch = 0
+        self._position = 0
+        self._order = self._epoch_order()
+
+    def next(self, count: int) -> list[Problem]:
+        """The next problems; after the last one of an epoch the next epoch begins.
+
+        With ``drop_last`` it begins before too few are left.
+        """
+        if self._drop_last and self._position + count > len(self._order):
+            self._position = len(self._order)
+        taken: list[Problem] = []
+        while len(taken) < count:
+            if self._position == len(self._order):
+                self._epoch += 1
+                self._position = 0
+                self._order = self._epoch_order()
+            upto = min(len(self._order), self._position + count - len(taken))
+            taken += [self._problems[index] for index in self._order[self._position : upto]]
+            self._position = upto
+        return taken
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, as JSON values."""
+        return {"epoch": self._epoch, "position": self._position, "problems": len(self._problems)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from a saved position.
+
+        Raises:
+            ConfigError: the position belongs to another number of problems.
+        """
+        if state["problems"] != len(self._problems):
+            raise ConfigError(
+                f"the checkpoint was made with {state['problems']} problems, now there are {len(self._problems)}",
+                "data.train",
+                "resume with the data the run began with",
+            )
+        self._epoch, self._position = state["epoch"], state["position"]
+        self._order = self._epoch_order()
+
+    def _epoch_order(self) -> list[int]:
+        order = list(range(len(self._problems)))
+        if self._shuffle:
+            random.Random(f"{self._seed} {self._epoch}").shuffle(order)
+        return order
