@@ -21,7 +21,6 @@ def render_page(
     table: str,
     *,
     table_title: str = "All trials",
-    files_note: str = "The numbers of every picture are beside this page in data/.",
 ) -> str:
     """The whole page as text.
 
@@ -32,7 +31,6 @@ def render_page(
         pictures: in the order of the page.
         table: the trials' table, already HTML.
         table_title: heading of the table.
-        files_note: a sentence on the files that come with the page.
     """
     figures = {
         f"{picture.key}-{index}": json.loads(figure.to_json())
@@ -57,7 +55,7 @@ def render_page(
         "</nav>",
         *(_section(picture) for picture in pictures),
         f'<section id="trials" class="long"><h2>{html.escape(table_title)}</h2>',
-        f"<p>A click on a heading sorts. {files_note}</p>",
+        "<p>A click on a heading sorts. The numbers of every picture are beside this page in data/.</p>",
         f'<div class="scroll">{table}</div></section>',
         f'<script type="application/json" id="figures">{data}</script>',
         f"<script>{get_plotlyjs()}</script><script>{_asset('report.js')}</script>",
