@@ -40,8 +40,9 @@ class UpdateStatistics:
     loss: float = 0.0
     grad_norm: float = 0.0
     updates: int = 0
-    tokens: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    ratio_max: float = 0.0
+    # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
+    tokens: dict[str, Tensor] = field(default_factory=lambda: defaultdict(lambda: torch.zeros(())))
+    ratio_max: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     @classmethod
     def of(cls, batch: TrainBatch) -> "UpdateStatistics":
@@ -52,8 +53,8 @@ class UpdateStatistics:
         """Add the sums of one microbatch."""
         for name, value in metrics.items():
             if name != "ratio_max":
-                self.tokens[name] += float(value)
-        self.ratio_max = max(self.ratio_max, float(metrics["ratio_max"]))
+                self.tokens[name] = self.tokens[name].to(value.device) + value.double()
+        self.ratio_max = torch.maximum(self.ratio_max.to(value.device), metrics["ratio_max"])
 
 
 class Updater:

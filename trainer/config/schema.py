@@ -206,7 +206,9 @@ class OptimConfig(Section):
     kept_forward_tokens: Annotated[int, Field(ge=0)] = Field(
         16384, description="tokens whose forward before the first update is reused in it; costs memory, 0 is off"
     )
-    logits_chunk_mb: Count = Field(128, description="float32 logits that exist at one time [MiB]")
+    logits_chunk_mb: Count | None = Field(
+        None, description="float32 logits that exist at one time [MiB]; 128 on a CPU, 1024 on a GPU if null"
+    )
 
 
 class ParallelConfig(Section):

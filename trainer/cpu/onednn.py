@@ -102,6 +102,25 @@ def repeated_linear(layers: Sequence[nn.Linear], rows: int) -> Callable[[Tensor]
     return multiply
 
 
+def add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:
+    """Add the weight gradient ``grad_output.T @ rows`` of a linear layer to ``total`` in float32, on any device.
+
+    Args:
+        total: [N, K] float32.
+        grad_output: [n, N], of any floating dtype.
+        rows: [n, K], of the same.
+    """
+    if grad_output.dtype == torch.float32:
+        if _is_faster(rows, total):
+            total += _weight_gradient(grad_output, rows)
+        else:
+            total.addmm_(grad_output.t(), rows)
+    elif grad_output.device.type == "cuda":
+        torch.addmm(total, grad_output.t(), rows, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(grad_output.t().float(), rows.float())
+
+
 def _is_faster(input: Tensor, weight: Tensor) -> bool:
     rows = input.numel() // max(1, input.shape[-1])
     return (

@@ -78,14 +78,14 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Paral
 def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) -> dict[str, float]:
     """Metrics of the step's optimizer steps; token shares are over the tokens updated on all ranks."""
     sums = {
-        "policy/clip_fraction": statistics.tokens["clipped"],
-        "policy/dual_clip_fraction": statistics.tokens["dual_clipped"],
-        "policy/approx_kl": statistics.tokens["approx_kl"],
+        "policy/clip_fraction": float(statistics.tokens["clipped"]),
+        "policy/dual_clip_fraction": float(statistics.tokens["dual_clipped"]),
+        "policy/approx_kl": float(statistics.tokens["approx_kl"]),
     }
     updates = max(1, statistics.updates)
-    return _mean_over_ranks(sums, statistics.tokens["tokens"], parallel) | {
+    return _mean_over_ranks(sums, float(statistics.tokens["tokens"]), parallel) | {
         "policy/loss": statistics.loss / updates,
-        "policy/ratio_max": max(parallel.gather([statistics.ratio_max])),
+        "policy/ratio_max": max(parallel.gather([float(statistics.ratio_max)])),
         "optim/grad_norm": statistics.grad_norm / updates,
         "optim/lr": lr,
         "optim/updates": float(statistics.updates),

@@ -5,9 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 
 class Stopwatch:
-    """Adds up the seconds of named phases: ``with stopwatch("rollout"): ...``."""
+    """Adds up the seconds of named phases: ``with stopwatch("rollout"): ...``.
+
+    A GPU computes after it was told to: both ends of a phase wait for it, so that its work counts in its phase.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -15,8 +20,15 @@ class Stopwatch:
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Time the enclosed block as part of ``phase``."""
+        _wait_for_gpu()
         started = time.perf_counter()
         try:
             yield
         finally:
+            _wait_for_gpu()
             self.seconds[phase] += time.perf_counter() - started
+
+
+def _wait_for_gpu() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()

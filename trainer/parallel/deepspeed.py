@@ -1,8 +1,9 @@
 """Ranks that share one model's state through DeepSpeed's ZeRO, stages 0 to 3."""
 
+import io
+import logging
 import math
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
@@ -17,6 +18,10 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import DistributedParallel, reset_accelerate
+
+logger = logging.getLogger(__name__)
+
+REDUCED_TOGETHER = 50_000_000  # elements of gradients
 
 
 class DeepSpeedParallel(DistributedParallel):
@@ -44,7 +49,7 @@ class DeepSpeedParallel(DistributedParallel):
     @override
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(model)
-        with redirect_stdout(sys.stderr):  # stage 1 in bfloat16 prints its memory
+        with _prints_logged():
             engine, _ = self._accelerator.prepare(model, optimizer)
         self._keep(engine)
         self._policy = engine
@@ -58,7 +63,8 @@ class DeepSpeedParallel(DistributedParallel):
 
         settings = dict(self._accelerator.deepspeed_plugin.deepspeed_config)
         settings["zero_optimization"] = settings["zero_optimization"] | _bucket_sizes(model)
-        engine, *_ = deepspeed.initialize(model=model, config=settings)
+        with _prints_logged():
+            engine, *_ = deepspeed.initialize(model=model, config=settings)
         self._keep(engine)
         frozen: nn.Module = engine
         return frozen
@@ -177,6 +183,8 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
     parallel = config.parallel
     host = {"device": "cpu", "pin_memory": device.type == "cuda"}
     zero: dict[str, Any] = {"stage": parallel.zero_stage}
+    if device.type == "cuda" and parallel.zero_stage > 0:
+        zero["overlap_comm"] = True  # gradients are reduced while the backward pass goes on
     if parallel.offload != "none":
         zero["offload_optimizer"] = host
     if parallel.offload == "parameters":
@@ -221,13 +229,29 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
 
 
 def _bucket_sizes(model: Any) -> dict[str, int]:
-    """Bucket sizes and the size up to which parameters stay whole at stage 3, in elements."""
+    """Bucket sizes and the size up to which parameters stay whole at stage 3, in elements.
+
+    A small bucket is hundreds of reductions in every backward pass, none of which fills a link between GPUs.
+    """
     width = model.causal_lm.config.get_text_config().hidden_size
+    whole = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
     return {
-        "reduce_bucket_size": width * width,
+        "reduce_bucket_size": min(REDUCED_TOGETHER, whole),
         "stage3_prefetch_bucket_size": int(0.9 * width * width),
         "stage3_param_persistence_threshold": 10 * width,
     }
+
+
+@contextmanager
+def _prints_logged() -> Iterator[None]:
+    """Log what DeepSpeed prints about its memory, between the lines of a run's progress nobody's concern."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        for line in filter(None, map(str.strip, printed.getvalue().splitlines())):
+            logger.info("%s", line)
 
 
 @contextmanager

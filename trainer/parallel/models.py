@@ -58,11 +58,12 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
 
 def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype: torch.dtype) -> LogprobModel:
     """A causal language model as the run scores with it: at its temperature, in its dtype, in its chunks."""
+    vocabulary = causal_lm.config.get_text_config().vocab_size
     in_float32 = stored_dtype == torch.float32  # then autocast computes in the model's dtype
     return LogprobModel(
         causal_lm,
         config.rollout.temperature,
-        tokens_per_chunk(causal_lm, config.optim.logits_chunk_mb),
+        tokens_per_chunk(vocabulary, config.optim.logits_chunk_mb, causal_lm.device.type == "cuda"),
         compute_dtype(config.model, causal_lm.device) if in_float32 else torch.float32,
     )
 

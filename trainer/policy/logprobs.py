@@ -4,13 +4,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from trainer.cpu.attention import packed_hidden_states, takes_packed_rows
-from trainer.cpu.onednn import linear
 from trainer.cpu.packing import pack
 from trainer.errors import ConfigError
+from trainer.policy.scoring_head import ScoringHead
+
+CPU_CHUNK_MB, GPU_CHUNK_MB = 128, 1024
 
 
 class TokenScores(NamedTuple):
@@ -85,70 +86,14 @@ class LogprobModel(nn.Module):
         )
 
 
-class ScoringHead(nn.Module):
-    """Log-probabilities of tokens from the hidden states before them, in chunks.
+def tokens_per_chunk(vocabulary: int, megabytes: int | None, on_gpu: bool) -> int:
+    """Tokens whose float32 logits fill so many MiB (at least one); of the device's own choice if None.
 
-    It calls no other module: where parameters are gathered module by module (ZeRO stage 3), the output embedding
-    is then gathered once for all chunks, however many this rank has.
-
-    Args:
-        output_embeddings: the model's linear layer to the vocabulary; it stays the model's own.
-        temperature: logits are divided by it.
-        chunk_tokens: tokens whose logits exist at one time.
+    The caches of a CPU like small chunks, a GPU is idle between them: at 152,000 tokens of vocabulary the 128 MiB
+    of a CPU are 220 tokens.
     """
-
-    def __init__(self, output_embeddings: nn.Linear, temperature: float, chunk_tokens: int) -> None:
-        super().__init__()
-        self._owned_elsewhere = (output_embeddings,)  # a tuple keeps it out of this module's parameters
-        self.temperature = temperature
-        self.chunk_tokens = chunk_tokens
-
-    @property
-    def output_embeddings(self) -> nn.Linear:
-        """The model's linear layer to the vocabulary."""
-        return self._owned_elsewhere[0]
-
-    def forward(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities, entropies and gradient norms, [N] each, of ``targets`` [N] after ``hidden`` [N, H].
-
-        Without ``with_entropy`` the last two are placeholders.
-        """
-        chunks = []
-        for chunk, chunk_targets in zip(
-            hidden.split(self.chunk_tokens), targets.split(self.chunk_tokens), strict=True
-        ):
-            if torch.is_grad_enabled():
-                scores = checkpoint(
-                    self._score, chunk, chunk_targets, with_entropy, use_reentrant=False, preserve_rng_state=False
-                )
-            else:
-                scores = self._score(chunk, chunk_targets, with_entropy)
-            chunks.append(scores)
-        logprobs, entropies, gradient_norms = (torch.cat(part) for part in zip(*chunks, strict=True))
-        return logprobs, entropies, gradient_norms
-
-    def _score(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-        head = self.output_embeddings
-        logits = linear(hidden, head.weight, head.bias).float()  # [n, vocabulary]
-        logits = logits.div_(self.temperature)  # in place: a second copy would be the peak of a step's memory
-        log_normalizer = logits.logsumexp(dim=-1)
-        logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normalizer
-        if not with_entropy:
-            return logprobs, logprobs.detach(), logprobs.detach()
-        with torch.no_grad():
-            # d logprob / d logits = onehot - pi: one tensor serves the norm and, as -logprob is the part of the
-            # entropy that the one-hot takes out, the entropy too.
-            difference = (logits - log_normalizer[:, None]).exp_()
-            difference.scatter_add_(-1, targets[:, None], difference.new_full((len(targets), 1), -1.0))
-            gradient_norms = torch.linalg.vector_norm(difference, dim=-1)
-            entropies = -logprobs - difference.mul_(logits).sum(dim=-1)
-        return logprobs, entropies, gradient_norms
-
-
-def tokens_per_chunk(causal_lm: PreTrainedModel, megabytes: int) -> int:
-    """Tokens whose float32 logits over the model's vocabulary fill ``megabytes`` MiB (at least one)."""
-    vocab_size: int = causal_lm.config.get_text_config().vocab_size
-    return max(1, megabytes * 2**20 // (4 * vocab_size))
+    megabytes = megabytes or (GPU_CHUNK_MB if on_gpu else CPU_CHUNK_MB)
+    return max(1, megabytes * 2**20 // (4 * vocabulary))
 
 
 @torch.no_grad()

@@ -118,3 +118,13 @@ def test_a_non_finite_loss_stops_before_the_weights_change():
 def test_learning_rate(schedule, warmup, expected):
     config = OptimConfig(lr=1.0, lr_schedule=schedule, warmup_steps=warmup)
     assert [learning_rate(config, step, 4) for step in range(4)] == pytest.approx(expected)
+
+
+def test_adding_statistics_reads_no_number():
+    """Tensors without data, whose numbers cannot be read, stand for those of a GPU that is still at work."""
+    batch = make_batch()
+    statistics = UpdateStatistics.of(batch)
+    names = ("clipped", "dual_clipped", "approx_kl", "tokens", "ratio_max")
+    for _ in range(2):
+        statistics.add({name: torch.zeros((), device="meta") for name in names})
+    assert statistics.tokens["clipped"].is_meta and statistics.ratio_max.is_meta

@@ -15,3 +15,12 @@ def test_phases_add_up_nest_and_count_when_they_fail(monkeypatch):
     with pytest.raises(RuntimeError), watch("update"):
         raise RuntimeError
     assert watch.seconds == {"step": 4.0, "rollout": 2.0 + 2.5, "update": 0.25}
+
+
+def test_both_ends_of_a_phase_wait_for_the_gpu(monkeypatch):
+    events = []
+    monkeypatch.setattr(stopwatch.torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(stopwatch.torch.cuda, "synchronize", lambda: events.append("wait"))
+    with Stopwatch()("update"):
+        events.append("work")
+    assert events == ["wait", "work", "wait"]

@@ -1,7 +1,10 @@
+import logging
+from types import SimpleNamespace
+
 import torch
 
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.parallel.deepspeed import zero_config
+from trainer.parallel.deepspeed import _bucket_sizes, _prints_logged, zero_config
 
 CPU = torch.device("cpu")
 
@@ -22,9 +25,33 @@ def test_zero_configuration():
     assert low["bf16"] == {"enabled": True, "check_grad_overflow": True}
     assert low["data_types"] == {"grad_accum_dtype": "fp32"}
     host = {"device": "cpu", "pin_memory": True}
-    assert low["zero_optimization"] == {"stage": 3, "offload_optimizer": host, "offload_param": host}
+    zero = {"stage": 3, "overlap_comm": True, "offload_optimizer": host, "offload_param": host}
+    assert low["zero_optimization"] == zero
 
     # Stage 0 is clipped by the trainer, and keeps float32 weights whatever it computes in.
     replicated = config(strategy="deepspeed", zero_stage=0)
     replicated = zero_config(apply_overrides(replicated, {"model.dtype": "bfloat16"}), CPU)
     assert (replicated["gradient_clipping"], replicated["bf16"]) == (0.0, {"enabled": False})
+
+
+def test_many_gradients_are_reduced_together():
+    def buckets(width: int, sizes: list[int]) -> dict[str, int]:
+        config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
+        parameters = [torch.empty(size, device="meta") for size in sizes]
+        return _bucket_sizes(
+            SimpleNamespace(causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters)
+        )
+
+    assert buckets(2048, [3_000_000_000, 85_938_176]) == {
+        "reduce_bucket_size": 50_000_000,
+        "stage3_prefetch_bucket_size": int(0.9 * 2048**2),
+        "stage3_param_persistence_threshold": 20480,
+    }
+    assert buckets(32, [1000, 500])["reduce_bucket_size"] == 1500  # no more than there is
+
+
+def test_what_deepspeed_prints_is_logged_and_not_shown(capsys, caplog):
+    with caplog.at_level(logging.INFO), _prints_logged():
+        print("MA 1.0 GB  Max_MA 2.0 GB")
+    assert capsys.readouterr() == ("", "")
+    assert caplog.messages == ["MA 1.0 GB  Max_MA 2.0 GB"]

@@ -1,0 +1,136 @@
+"""Log-probabilities of tokens from the hidden states before them, a chunk of logits at a time.
+
+Letters: N tokens, n of a chunk, H width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from trainer.cpu.onednn import add_weight_gradient, linear
+
+
+class ScoringHead(nn.Module):
+    """Log-probabilities of tokens, in chunks whose logits are computed again in the backward pass.
+
+    It calls no other module: where parameters are gathered module by module (ZeRO stage 3), the output embedding
+    is then gathered once for all chunks, however many this rank has.
+
+    Args:
+        output_embeddings: the model's linear layer to the vocabulary; it stays the model's own.
+        temperature: logits are divided by it.
+        chunk_tokens: tokens whose logits exist at one time.
+    """
+
+    def __init__(self, output_embeddings: nn.Linear, temperature: float, chunk_tokens: int) -> None:
+        super().__init__()
+        self._owned_elsewhere = (output_embeddings,)  # a tuple keeps it out of this module's parameters
+        self.temperature = temperature
+        self.chunk_tokens = chunk_tokens
+
+    @property
+    def output_embeddings(self) -> nn.Linear:
+        """The model's linear layer to the vocabulary."""
+        return self._owned_elsewhere[0]
+
+    def forward(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities, entropies and gradient norms, [N] each, of ``targets`` [N] after ``hidden`` [N, H].
+
+        Without ``with_entropy`` the last two are placeholders. Only the log-probabilities have a gradient.
+        """
+        head, device = self.output_embeddings, hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.weight.dtype
+        options = _Options(self.temperature, self.chunk_tokens, dtype, with_entropy)
+        scores: tuple[Tensor, Tensor, Tensor] = _Scores.apply(hidden, head.weight, head.bias, targets, options)  # type: ignore[no-untyped-call]
+        return scores
+
+
+@dataclass(frozen=True)
+class _Options:
+    temperature: float
+    chunk_tokens: int
+    dtype: torch.dtype  # of the products with the output embedding
+    with_entropy: bool
+
+
+class _Scores(torch.autograd.Function):
+    """With p = softmax(logits / temperature): d logprob / d logits = (onehot - p) / temperature."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, options: _Options
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        layer = _Layer(weight, bias, options)
+        logprobs, log_normalizers = (torch.empty(targets.shape, device=hidden.device) for _ in range(2))
+        entropies, gradient_norms = logprobs, logprobs
+        if options.with_entropy:
+            entropies, gradient_norms = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        for chunk in _chunks(len(targets), options):
+            logits, target = layer.logits(hidden[chunk]), targets[chunk, None]
+            log_normalizers[chunk] = logits.logsumexp(dim=-1)
+            logprobs[chunk] = logits.gather(-1, target).squeeze(-1) - log_normalizers[chunk]
+            if options.with_entropy:
+                # d logprob / d logits = onehot - p: one tensor serves the norm and, as -logprob is the part of
+                # the entropy that the one-hot takes out, the entropy too.
+                difference = (logits - log_normalizers[chunk, None]).exp_()
+                difference.scatter_add_(-1, target, difference.new_full(target.shape, -1.0))
+                gradient_norms[chunk] = torch.linalg.vector_norm(difference, dim=-1)
+                entropies[chunk] = -logprobs[chunk] - difference.mul_(logits).sum(dim=-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, log_normalizers)
+        ctx.options = options
+        if not options.with_entropy:
+            entropies, gradient_norms = logprobs.clone(), logprobs.clone()
+        ctx.mark_non_differentiable(entropies, gradient_norms)
+        return logprobs, entropies, gradient_norms
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logprobs: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, log_normalizers = ctx.saved_tensors
+        options: _Options = ctx.options
+        layer = _Layer(weight, bias, options)
+        wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        # In float32: thousands of chunks would each be rounded to the weights' precision as they are added.
+        grad_weight = torch.zeros(weight.shape, device=weight.device) if wants_weight else None
+        grad_bias = torch.zeros(weight.shape[0], device=weight.device) if wants_bias else None
+        for chunk in _chunks(len(targets), options):
+            scaled = (grad_logprobs[chunk, None] / options.temperature).float()
+            grad = layer.logits(hidden[chunk]).sub_(log_normalizers[chunk, None]).exp_().mul_(-scaled)
+            grad.scatter_add_(-1, targets[chunk, None], scaled)
+            if grad_bias is not None:
+                grad_bias += grad.sum(dim=0)
+            grad = grad.to(options.dtype)
+            if grad_hidden is not None:
+                grad_hidden[chunk] = linear(grad, layer.weight.t())
+            if grad_weight is not None:
+                add_weight_gradient(grad_weight, grad, hidden[chunk].to(options.dtype))
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+            None,
+            None,
+        )
+
+
+class _Layer:
+    """The output embedding in the dtype of its products."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, options: _Options) -> None:
+        self.weight = weight.detach().to(options.dtype)
+        self._bias = None if bias is None else bias.detach().to(options.dtype)
+        self._temperature = options.temperature
+        self._dtype = options.dtype
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``logits / temperature`` in float32, [n, V]."""
+        logits = linear(hidden.to(self._dtype), self.weight, self._bias).float()
+        return logits.div_(self._temperature)  # in place: a second copy would be the peak of a step's memory
+
+
+def _chunks(tokens: int, options: _Options) -> list[slice]:
+    return [slice(start, start + options.chunk_tokens) for start in range(0, tokens, options.chunk_tokens)]
