@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)")
+_PART = re.compile(r"training_state-(\d+)-of-\d+\.safetensors")
 _SET_ASIDE = re.compile(r"damaged-step-(\d+)")
 _RECORD = ("metrics.jsonl", "completions.jsonl")
 
@@ -33,10 +35,12 @@ def write_checkpoint(
 ) -> Path:
     """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
 
+    Each rank hashes and flushes what it wrote, all at the same time.
+
     Args:
         root: the run's ``checkpoints`` folder.
         step: training steps done.
-        write_files: writes the files into the folder it is given.
+        write_files: writes this rank's files into the folder it is given.
         parallel: the ranks that write their files together; the folder is made and renamed by rank 0.
 
     Raises:
@@ -44,30 +48,31 @@ def write_checkpoint(
     """
     partial = root / f".step-{step}.partial"
     final = root / f"step-{step}"
-    is_main = parallel is None or parallel.is_main
-    wait = parallel.barrier if parallel else lambda: None
+    parallel = parallel or Parallel(torch.device("cpu"))
     try:
-        if is_main:
+        if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        wait()
+        parallel.gather([], after_files=True)
         write_files(partial)
-        wait()
-        if is_main:
-            _publish(partial, final)
-        wait()
+        own = [path for path in _files(partial) if _writer(path) == parallel.rank]
+        hashes = {str(path.relative_to(partial)): sha for path, sha in zip(own, _sha256(own), strict=True)}
+        for path in own:
+            flush_to_disk(path)
+        of_all = parallel.gather([hashes], after_files=True)
+        if parallel.is_main:
+            _publish(partial, final, {name: sha for part in of_all for name, sha in sorted(part.items())})
+        parallel.gather([], after_files=True)
     except Exception as error:
-        if is_main:
+        if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
         raise _storage_error(root, error) from error
     return final
 
 
-def _publish(partial: Path, final: Path) -> None:
-    files = _files(partial)
-    hashes = {str(path.relative_to(partial)): sha for path, sha in zip(files, _sha256(files), strict=True)}
+def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
     (partial / MANIFEST).write_text(json.dumps(hashes, indent=1))
-    for path in [*_files(partial), partial]:
+    for path in (partial / MANIFEST, partial):
         flush_to_disk(path)
     if final.exists():
         shutil.rmtree(final)
@@ -238,6 +243,12 @@ def _state_file(parallel: Parallel) -> str:
     if not parallel.shards_optimizer:
         return "training_state.safetensors"
     return f"training_state-{parallel.rank}-of-{parallel.world_size}.safetensors"
+
+
+def _writer(path: Path) -> int:
+    """The rank that writes a file of this name."""
+    part = _PART.fullmatch(path.name)
+    return int(part[1]) if part else 0
 
 
 def _files(folder: Path) -> list[Path]:

@@ -241,7 +241,8 @@ class Trainer:
         """Write ``checkpoints/step-N`` of the run folder; nothing where it is already there and intact."""
         root, parallel = self.context.run_dir / "checkpoints", self.parallel
         folder = root / f"step-{self.step}"
-        if parallel.any(parallel.is_main and folder.is_dir() and not damaged_files(folder)):
+        is_there = parallel.is_main and folder.is_dir() and not damaged_files(folder)
+        if any(parallel.gather([is_there], after_files=True)):
             return folder
         state = {
             "step": self.step,
@@ -272,7 +273,7 @@ class Trainer:
         """
         root, parallel = self.context.run_dir / "checkpoints", self.parallel
         newest = newest_checkpoint(root) if parallel.is_main else None
-        name = parallel.gather([newest.name if newest else None])[0]
+        name = parallel.gather([newest.name if newest else None], after_files=True)[0]
         if name is not None:
             state = load_training_state(root / name, self.models.causal_lm, self.models.optimizer, parallel)
             self.step = state["step"]

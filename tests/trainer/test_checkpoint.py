@@ -4,9 +4,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
+import torch
 
+from trainer import checkpoint
 from trainer.checkpoint import (
     damaged_files,
     intact_checkpoints,
@@ -17,6 +20,7 @@ from trainer.checkpoint import (
     write_checkpoint,
 )
 from trainer.errors import StorageError
+from trainer.parallel.ranks import Parallel
 
 
 def write_text(text):
@@ -146,3 +150,53 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch)
     with pytest.raises(StorageError, match="may not read the checkpoint"):
         newest_checkpoint(tmp_path)
     assert steps_on_disk(tmp_path) == [2]
+
+
+class Rank(Parallel):
+    """One of two threads that write a checkpoint together."""
+
+    world_size, shards_optimizer = 2, True
+
+    def __init__(self, rank: int, meeting: threading.Barrier, items: dict[int, list]) -> None:
+        super().__init__(torch.device("cpu"))
+        self.rank, self.meeting, self.items = rank, meeting, items
+
+    def gather(self, items: list, after_files: bool = False) -> list:
+        assert after_files, "the others would be given up while a rank is at files"
+        self.items[self.rank] = items
+        self.meeting.wait(20)
+        gathered = [item for rank in sorted(self.items) for item in self.items[rank]]
+        self.meeting.wait(20)
+        return gathered
+
+
+def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
+    hashed: dict[str, set[str]] = {"rank-0": set(), "rank-1": set()}
+    real = checkpoint._sha256
+
+    def recording(paths):
+        hashed[threading.current_thread().name] |= {path.name for path in paths}
+        return real(paths)
+
+    monkeypatch.setattr(checkpoint, "_sha256", recording)
+    meeting, items = threading.Barrier(2), {}
+
+    def write(rank: int) -> None:
+        def files(folder):
+            (folder / f"training_state-{rank}-of-2.safetensors").write_text(f"of rank {rank}")
+            if rank == 0:
+                (folder / "model.safetensors").write_text("weights")
+
+        write_checkpoint(tmp_path, 3, files, Rank(rank, meeting, items))
+
+    threads = [threading.Thread(target=write, args=(rank,), name=f"rank-{rank}") for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    monkeypatch.undo()
+    assert hashed["rank-0"] == {"model.safetensors", "training_state-0-of-2.safetensors"}
+    assert hashed["rank-1"] == {"training_state-1-of-2.safetensors"}
+    assert damaged_files(tmp_path / "step-3") == []
+    (tmp_path / "step-3" / "training_state-1-of-2.safetensors").write_text("of rank 9")
+    assert damaged_files(tmp_path / "step-3") == ["training_state-1-of-2.safetensors"]

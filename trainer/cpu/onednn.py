@@ -82,6 +82,8 @@ def repeated_linear(layers: Sequence[nn.Linear], rows: int) -> Callable[[Tensor]
         rows: of the inputs, [rows, K]; they may become fewer.
     """
     weight = torch.cat([layer.weight.detach() for layer in layers])
+    if torch.is_autocast_enabled("cpu"):
+        weight = weight.to(torch.get_autocast_dtype("cpu"))  # once, not in every call
     bias: Tensor | None = None
     if any(layer.bias is not None for layer in layers):
         bias = torch.cat(

@@ -9,6 +9,7 @@ from trainer.config.schema import ModelConfig
 from trainer.errors import MissingError
 from trainer.parallel.gpus import driver_version, visible_gpus
 
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 ON_CPU = "parallel.device=cpu to compute on the CPU all the same"
 
 
@@ -53,6 +54,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def _use(device: torch.device) -> torch.device:
+    if device.type == "cuda" and not any(name in os.environ for name in _ALLOCATOR):
+        # Microbatches differ in length: without it every new length leaves a hole that no later one fits. vLLM
+        # turns it off around the memory that sleeps; some of its versions look for the older name only.
+        os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
     # DeepSpeed looks for its device when it is imported, and warns where it finds none.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     return device

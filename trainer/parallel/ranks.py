@@ -6,6 +6,7 @@ import sys
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import cache
 from itertools import chain, zip_longest
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
 from trainer.policy.state import load_optimizer_tensors, load_weights, optimizer_tensors
 
+FILE_TIMEOUT_S = 3 * 3600
 _ABSENT = object()
 
 
@@ -62,10 +64,14 @@ class Parallel:
         """Whether the flag is set on any rank."""
         return flag
 
-    def gather(self, items: list[Any]) -> list[Any]:
+    def gather(self, items: list[Any], after_files: bool = False) -> list[Any]:
         """The items of all ranks, on every rank: the first of every rank in rank order, the second, ...
 
         Prompts are dealt to the ranks like cards, so this is the order of the prompts.
+
+        Args:
+            items: of this rank.
+            after_files: a rank may read or write a checkpoint before it comes; the others wait longer for it.
         """
         return items
 
@@ -108,9 +114,6 @@ class Parallel:
         load_weights(folder, causal_lm)
         load_optimizer_tensors(causal_lm, optimizer, tensors)
 
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-
     def close(self) -> None:
         """Free the models; the processes stay connected for the next run."""
 
@@ -150,9 +153,9 @@ class DistributedParallel(Parallel):
         return bool(self.sum(torch.tensor(float(flag), device=self.device)) > 0)
 
     @override
-    def gather(self, items: list[Any]) -> list[Any]:
+    def gather(self, items: list[Any], after_files: bool = False) -> list[Any]:
         parts: list[list[Any]] = [[] for _ in range(self.world_size)]
-        torch.distributed.all_gather_object(parts, items)
+        torch.distributed.all_gather_object(parts, items, group=_file_group() if after_files else None)
         dealt = chain.from_iterable(zip_longest(*parts, fillvalue=_ABSENT))
         return [item for item in dealt if item is not _ABSENT]
 
@@ -167,10 +170,6 @@ class DistributedParallel(Parallel):
     def backward(self, loss: Tensor) -> None:
         # The gradients of the ranks are averaged, and the loss is already divided by the totals of all ranks.
         (loss * self.world_size).backward()
-
-    @override
-    def barrier(self) -> None:
-        self.sum(torch.zeros((), device=self.device))
 
     @override
     def close(self) -> None:
@@ -189,6 +188,15 @@ def join_ranks(timeout_s: float, device: torch.device) -> None:
         torch.cuda.set_device(device)
         backend = "nccl"
     torch.distributed.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+
+
+@cache
+def _file_group() -> Any:
+    """The ranks while one of them is at files: connected by gloo, whose patience is no other collective's.
+
+    NCCL's watchdog would end the process while rank 0 hashes the 100 GB of a checkpoint.
+    """
+    return torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=FILE_TIMEOUT_S))
 
 
 def leave_ranks() -> None:

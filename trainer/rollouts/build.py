@@ -1,5 +1,6 @@
 """The configured rollout engine and scoring processes."""
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +16,14 @@ from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import engine_for
 from trainer.rollouts.vllm.setup import context_length, engine_setup, vllm_installed
+
+logger = logging.getLogger(__name__)
+
+SLOW = (
+    "the transformers engine samples on this GPU, token by token without CUDA graphs; vLLM (make install-gpu, "
+    "rollout.engine=vllm) was 2.7 times as fast on a CPU already: `python -m benchmarks.gpu_step` measures the "
+    "factor here"
+)
 
 
 def build_engine(
@@ -47,10 +56,13 @@ def build_engine(
     if wanted == "vllm" or (wanted == "auto" and device.type == "cuda" and vllm_installed()):
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         return engine_for(model, engine_setup(config, model, ranks), run)
+    if device.type == "cuda" and (not dist.is_initialized() or dist.get_rank() == 0):
+        logger.warning(SLOW)
     return TransformersEngine(
         model,
         pad_token_id=tokenizer.pad_token_id,
         max_batch_tokens=config.rollout.max_batch_tokens,
+        compute_dtype=compute_dtype(config.model, device),
         whole_weights=whole_weights,
     )
 

@@ -6,6 +6,7 @@ used: its work per token outweighs a small model's forward pass.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,11 @@ from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
 COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
 
 
+CPU_BATCH_TOKENS = 131072
+USED_SHARE = 0.8  # of a GPU's free memory; the rest is for the activations of the prompts
+LOGITS_BYTES = 32  # for each token of the vocabulary
+
+
 class TransformersEngine:
     """Samples from the policy's own module, so that its weights are always the current ones.
 
@@ -26,7 +32,9 @@ class TransformersEngine:
         model: a Hugging Face causal language model with attention caches.
         pad_token_id: any valid token id; padding is masked.
         max_batch_tokens: limit of rows x (longest prompt + ``max_new_tokens``) decoded together, the positions
-            of the KV cache. One row is decoded even where it is larger.
+            of the KV cache. One row is decoded even where it is larger. None: as many as the free memory of a GPU
+            holds, `CPU_BATCH_TOKENS` on a CPU.
+        compute_dtype: below that in which a float32 model is stored, the dtype of its products.
         whole_weights: makes a context in which the model's parameters are whole on this rank. Where it is a
             collective, so is every ``generate``.
     """
@@ -36,12 +44,14 @@ class TransformersEngine:
         model: PreTrainedModel,
         *,
         pad_token_id: int,
-        max_batch_tokens: int,
+        max_batch_tokens: int | None = None,
+        compute_dtype: torch.dtype = torch.float32,
         whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.model = model
         self.pad_token_id = pad_token_id
         self.max_batch_tokens = max_batch_tokens
+        self.compute_dtype = compute_dtype
         self.whole_weights = whole_weights
 
     def sync_weights(self, policy_model: nn.Module) -> None:
@@ -76,24 +86,25 @@ class TransformersEngine:
         if not all(len(prompt) for prompt in prompts):
             raise ValueError("a prompt has no tokens: give at least one, such as the BOS token")
         samples: dict[tuple[int, int], Sample] = {}
-        with self.whole_weights(), _evaluating(self.model), torch.no_grad():
-            for rows in self._split(prompts, seeds, params.max_new_tokens):
+        longest = max(map(len, prompts), default=0)
+        with self.whole_weights(), _evaluating(self.model), torch.no_grad(), self._autocast():
+            budget = self.max_batch_tokens or self._tokens_in_memory(longest + params.max_new_tokens)
+            for rows in _split(prompts, seeds, params.max_new_tokens, budget):
                 samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
         return [[samples[p, g] for g in range(len(row_seeds))] for p, row_seeds in enumerate(seeds)]
 
-    def _split(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], max_new_tokens: int
-    ) -> Iterator[list[tuple[int, int]]]:
-        """Batches of (prompt, completion) indices within the token budget, of similar prompt lengths."""
-        batch: list[tuple[int, int]] = []
-        for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p])):
-            for g in range(len(seeds[p])):
-                if batch and (len(batch) + 1) * (len(prompts[p]) + max_new_tokens) > self.max_batch_tokens:
-                    yield batch
-                    batch = []
-                batch.append((p, g))
-        if batch:
-            yield batch
+    def _autocast(self) -> AbstractContextManager[Any]:
+        is_lower = self.model.dtype == torch.float32 != self.compute_dtype
+        return torch.autocast(self.model.device.type, self.compute_dtype, enabled=is_lower)
+
+    def _tokens_in_memory(self, row_length: int) -> int:
+        """Positions of rows of so many tokens for which there is room now."""
+        device = self.model.device
+        if device.type != "cuda":
+            return CPU_BATCH_TOKENS
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(USED_SHARE * free / bytes_per_position(self.model.config, self.model.dtype, row_length))
 
     def _decode(
         self,
@@ -140,6 +151,36 @@ def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Sample]
             tokens.tolist(), logprobs.tolist(), lengths.tolist(), stops.any(dim=-1).tolist(), strict=True
         )
     ]
+
+
+def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> float:
+    """Memory that sampling takes for a position of a row: keys and values, and a share of the row's logits.
+
+    Args:
+        config: the model's.
+        dtype: in which it is stored. Keys of a float32 model stay float32 under autocast too.
+        row_length: positions of a row.
+    """
+    text = config.get_text_config()
+    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    cache: int = 2 * text.num_hidden_layers * text.num_key_value_heads * head_size * dtype.itemsize
+    # Drawing a token takes logits, probabilities and their cumulative sums, the last in float64.
+    return float(cache + text.vocab_size * LOGITS_BYTES / row_length)
+
+
+def _split(
+    prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], max_new_tokens: int, budget: int
+) -> Iterator[list[tuple[int, int]]]:
+    """Batches of (prompt, completion) indices within the token budget, of similar prompt lengths."""
+    batch: list[tuple[int, int]] = []
+    for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p])):
+        for g in range(len(seeds[p])):
+            if batch and (len(batch) + 1) * (len(prompts[p]) + max_new_tokens) > budget:
+                yield batch
+                batch = []
+            batch.append((p, g))
+    if batch:
+        yield batch
 
 
 @contextmanager

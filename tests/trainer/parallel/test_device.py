@@ -16,8 +16,10 @@ def machine(monkeypatch):
     """Pretends that this machine has GPUs, and that torch sees some of them."""
 
     def pretend(listed: int, seen: int, local_rank: int = 0) -> None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-        monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        for name in ("DS_ACCELERATOR", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+            monkeypatch.setenv(name, "")  # so that what is set is taken back
+            monkeypatch.delenv(name)
         monkeypatch.setenv("LOCAL_RANK", str(local_rank))
         lines = {"-L": [f"GPU {n}: NVIDIA H100 (UUID: GPU-{n})" for n in range(listed)]}
         monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: lines.get(arguments[0], ["570.86.10"]))
@@ -76,6 +78,19 @@ def test_a_rank_that_is_shown_its_own_gpu_alone_takes_it(machine):
     machine(4, 1, local_rank=2)
     assert local_device() == torch.device("cuda", 0)
     assert os.environ["LOCAL_RANK"] == "0"  # accelerate and DeepSpeed look there
+
+
+def test_memory_of_a_gpu_is_kept_in_segments_that_grow(machine, monkeypatch):
+    machine(0, 0)
+    local_device()
+    assert "PYTORCH_ALLOC_CONF" not in os.environ
+    machine(1, 1)
+    local_device()
+    assert os.environ["PYTORCH_ALLOC_CONF"] == os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    machine(1, 1)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
+    local_device()
+    assert "PYTORCH_ALLOC_CONF" not in os.environ
 
 
 def test_more_ranks_than_gpus_are_refused(machine):

@@ -48,7 +48,7 @@ def test_every_rank_gets_the_largest_number_of_microbatches():
 def test_items_are_dealt_back_in_the_order_of_the_prompts(monkeypatch):
     prompts = list(range(7))
 
-    def all_gather_object(parts, items):
+    def all_gather_object(parts, items, group):
         parts[:] = [prompts[0::3], prompts[1::3], prompts[2::3]]
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts import shared_prefix
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.shared_prefix import is_supported
-from trainer.rollouts.transformers import TransformersEngine
+from trainer.rollouts.transformers import TransformersEngine, bytes_per_position
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5] * 17]
 SEEDS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
@@ -250,3 +252,39 @@ def test_bad_calls_are_refused() -> None:
         engine.generate([[1], [2]], [[1]], PARAMS)
     assert engine.generate([], [], PARAMS) == []
     assert engine.generate([[1], [2]], [[], [5]], PARAMS)[0] == []
+
+
+def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16() -> None:
+    model, params = make_model(), SamplingParams(0.7, max_new_tokens=6)
+    seen = set()
+    for layer in model.model.layers:
+        layer.mlp.down_proj.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    engine = TransformersEngine(model, pad_token_id=0, max_batch_tokens=100, compute_dtype=torch.bfloat16)
+    samples = engine.generate(PROMPTS, SEEDS, params)
+    assert seen == {torch.bfloat16}
+    sample, prompt = samples[0][0], PROMPTS[0]
+    ids = torch.tensor([[*prompt, *sample.token_ids]])
+    mask = torch.ones(1, len(sample.token_ids))
+    with torch.no_grad():
+        scores = LogprobModel(model, 0.7, 100, torch.bfloat16)(ids, torch.tensor([len(prompt)]), mask)
+    assert (scores.logprobs[0] - torch.tensor(sample.logprobs)).abs().mean() < 0.05
+
+
+def test_the_batch_takes_the_free_memory_of_a_gpu(monkeypatch) -> None:
+    # Qwen2.5-3B in bfloat16: 36 layers of 2 key heads of 128, 151,936 tokens.
+    config = Qwen2Config(
+        num_hidden_layers=36,
+        hidden_size=2048,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        vocab_size=151936,
+    )
+    each = bytes_per_position(config, torch.bfloat16, 4496)
+    assert each == 36 * 2 * 2 * 128 * 2 + 151936 * 32 / 4496
+    assert bytes_per_position(config, torch.float32, 4496) == each + 36 * 2 * 2 * 128 * 2
+    model = SimpleNamespace(config=config, device=torch.device("cuda"), dtype=torch.bfloat16)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (40 * 10**9, 80 * 10**9))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    engine = TransformersEngine(model, pad_token_id=0)
+    assert engine._tokens_in_memory(4496) == int(0.8 * 40e9 / each)
+    assert TransformersEngine(make_model(), pad_token_id=0)._tokens_in_memory(4496) == 131072
