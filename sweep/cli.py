@@ -22,10 +22,10 @@ from sweep.record.table import number, print_json, print_table, print_trials, ro
 from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.shrink import load_shrunk
-from sweep.space.spec import SweepSpec
+from sweep.space.spec import DecideSpec, SweepSpec
 from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
 from sweep.views import plan as plans
-from trainer.commands.arguments import PAGES, count, parse_arguments, port, version_text
+from trainer.commands.arguments import PAGES, count, parse_arguments, port, positive, version_text
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 
 if TYPE_CHECKING:
@@ -110,6 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     confirm.add_argument("--seeds", type=count, default=3, help="fresh seeds of each (default: 3)")
     confirm.add_argument("--test", help="file of the sealed problems (default: the split `test`)")
     confirm.set_defaults(command=_confirm)
+    decide = _named(commands, "decide", "finalists in rounds of fresh seeds until it is known", common, machine)
+    decide.add_argument("--gpu-hours", type=positive, help="what all rounds may cost (default: the space's)")
+    decide.add_argument("--cpu-hours", type=positive, help="the same for trials without GPUs")
+    decide.add_argument("--finalists", type=count, help="besides the plain baseline (default: the space's, or 2)")
+    decide.set_defaults(command=_decide)
     export = _named(commands, "export", "the winner as a file for `trainer run`", common)
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     export.set_defaults(command=_export)
@@ -178,7 +183,7 @@ def _run(arguments: argparse.Namespace) -> int:
     _print_advice(spec)
     from sweep.runner import start_sweep
 
-    return start_sweep(spec, folder, _options(arguments))
+    return _then_decide(start_sweep(spec, folder, _options(arguments)), spec, folder, arguments)
 
 
 def _resume(arguments: argparse.Namespace) -> int:
@@ -187,7 +192,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     _prepare(spec, arguments)
     from sweep.runner import resume_sweep
 
-    return resume_sweep(spec, folder, _options(arguments))
+    return _then_decide(resume_sweep(spec, folder, _options(arguments)), spec, folder, arguments)
 
 
 def _extend(arguments: argparse.Namespace) -> int:
@@ -204,7 +209,7 @@ def _extend(arguments: argparse.Namespace) -> int:
     _prepare(spec, arguments)
     from sweep.runner import resume_sweep
 
-    return resume_sweep(spec, folder, _options(arguments))
+    return _then_decide(resume_sweep(spec, folder, _options(arguments)), spec, folder, arguments)
 
 
 def _options(arguments: argparse.Namespace) -> "Options":
@@ -332,6 +337,55 @@ def _confirm(arguments: argparse.Namespace) -> int:
     code = start_sweep(confirming, sweep_folder(arguments.runs_dir, confirming.name), _options(arguments))
     if not spec.base.tracking.offline:
         print(f"report: {write_report(folder.name, _tracking_uri(spec, folder), folder.report)}")
+    return code
+
+
+def _decide(arguments: argparse.Namespace) -> int:
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    spec = read_spec(folder)
+    given = {key: getattr(arguments, key) for key in ("gpu_hours", "cpu_hours", "finalists")}
+    settings = (spec.decide or DecideSpec()).model_copy(update={k: v for k, v in given.items() if v is not None})
+    has, lacks = ("gpu", "cpu") if spec.resources.gpus_per_trial else ("cpu", "gpu")
+    if getattr(settings, f"{lacks}_hours") is not None:
+        raise ConfigError(
+            f"a budget in {lacks.upper()} hours, and the trials are counted in {has.upper()} hours",
+            f"{folder.space}, key resources.gpus_per_trial",
+            f"write --{has}-hours N",
+        )
+    _prepare(spec, arguments)
+    return _run_decision(spec, folder, settings, arguments)
+
+
+def _then_decide(code: int, spec: SweepSpec, folder: SweepFolder, arguments: argparse.Namespace) -> int:
+    """What follows a search that is done, where the space asks for it."""
+    from sweep.record.summary import planned_trials, trial_rows
+
+    ended = sum(row.ended for row in trial_rows(spec, folder))
+    if spec.decide is None or code not in (0, 1) or ended < planned_trials(spec):
+        return code
+    return max(code, _run_decision(spec, folder, spec.decide, arguments))
+
+
+def _run_decision(
+    spec: SweepSpec, folder: SweepFolder, settings: DecideSpec, arguments: argparse.Namespace
+) -> int:
+    from sweep.runner import resume_sweep
+    from sweep.winner.decide import decide, log_decision
+
+    options = replace(_options(arguments), report=False)
+    code, decision = decide(
+        spec,
+        folder,
+        settings,
+        lambda space, deciding: resume_sweep(space, deciding, options),
+        lambda line: print(line, flush=True),
+    )
+    if not spec.base.tracking.offline and decision.looks:
+        from dashboards.pages.report import write_report
+
+        uri = _tracking_uri(spec, folder)
+        log_decision(folder, decision, uri)
+        print(f"report: {write_report(folder.name, uri, folder.report)}")
     return code
 
 

@@ -56,6 +56,7 @@ class Options:
     cpus: int | None = None  # CPUs of this machine to use; all if None
     factory: TrainerFactory = build_trainer
     check: Callable[[SweepSpec], None] = check_training  # what the factory needs, before Ray starts
+    report: bool = True  # whether to write one at the end
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
             with contextlib.suppress(StorageError):
                 parent.finish("FAILED")
         raise
-    return _finish(spec, folder, parent, control)
+    return _finish(spec, folder, options, parent, control)
 
 
 def _search(session: Session) -> None:
@@ -271,13 +272,15 @@ def _states_in_mlflow(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | 
         thread.join(timeout=5)
 
 
-def _finish(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, control: StopControl) -> int:
+def _finish(
+    spec: SweepSpec, folder: SweepFolder, options: Options, parent: ParentRun | None, control: StopControl
+) -> int:
     rows = trial_rows(spec, folder)
     ended = [row for row in rows if row.ended]
     failed = [row for row in rows if row.state == "FAIL"]
     # The report reads MLflow: the last states come first.
     problem = _close_parent(spec, folder, parent, control)
-    report = _report(spec, folder, parent) if problem is None else None
+    report = _report(spec, folder, parent) if problem is None and options.report else None
     states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
     print(
         f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "

@@ -11,7 +11,7 @@ estimated as it will be.
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -51,8 +51,10 @@ class Standing:
     finalist: str
     seeds: int
     gain: float  # mean over shared seeds of finalist - baseline
-    low: float  # the finalist is better where this is above 0
-    high: float  # and not better by the worthwhile amount where this is below it
+    low: (
+        float | None
+    )  # the finalist is better where this is above 0; None before there is an estimate of the noise
+    high: float | None  # and not better by the worthwhile gain where this is below it
     decision: Decision
 
 
@@ -113,13 +115,14 @@ def null_paths(looks: Sequence[int], finalists: int, known_freedom: int, paths: 
     found = np.empty((paths, len(looks), finalists))
     seeds = 0
     for place, look in enumerate(looks):
-        for _ in range(look - seeds):
-            scores = generator.standard_normal((paths, finalists + 1))
-            sums += scores
-            squares += ((scores - scores.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-        seeds = look
-        centred = sums - sums.mean(axis=1, keepdims=True)
-        residual = squares - (centred**2).sum(axis=1) / seeds
+        # The seeds since the last look at once: their sum, and what they scatter around their mean.
+        more, seeds = look - seeds, look
+        block = math.sqrt(more) * generator.standard_normal((paths, finalists + 1))
+        sums += block
+        squares += ((block - block.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) / more
+        if more > 1:
+            squares += generator.chisquare((more - 1) * finalists, paths)
+        residual = squares - ((sums - sums.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) / seeds
         deviation = np.sqrt((residual + known) / (finalists * (seeds - 1) + known_freedom))
         found[:, place] = (sums[:, 1:] - sums[:, :1]) / (seeds * deviation * math.sqrt(2 / seeds))[:, None]
     return found
@@ -162,15 +165,15 @@ def standings(design: Design, scores: Scores, baseline: str, known: Noise | None
     found = []
     for name, paired in paired_differences(scores, baseline).items():
         values = sign * np.array(list(paired.by_seed.values()))
-        gain, low, high = float(values.mean()), -math.inf, math.inf
-        decision: Decision = "failed" if name in failed else "open"
-        look = look_reached(design.looks, len(values))
-        if look is not None and noise.freedom and name not in failed:
+        gain, look = float(values.mean()), look_reached(design.looks, len(values))
+        standing = Standing(name, len(values), gain, None, None, "failed" if name in failed else "open")
+        # Equal scores on all seeds are coarse scores, not the absence of noise.
+        if look is not None and name not in failed and noise.freedom and noise.deviation > 1e-9:
             own = np.array([values.var(ddof=1)])
             below, above = margins(design, look, np.array([noise.deviation**2]), noise.freedom, own)
             low, high = gain - float(below[0]), gain + float(above[0])
-            decision = decide(low, high, design.worthwhile)
-        found.append(Standing(name, len(values), gain, low, high, decision))
+            standing = replace(standing, low=low, high=high, decision=decide(low, high, design.worthwhile))
+        found.append(standing)
     return found
 
 

@@ -56,6 +56,7 @@ def trial_rows(spec: SweepSpec, folder: SweepFolder, running: bool = False) -> l
         _row(configuration, seed, spec, folder, running)
         for configuration in configurations(folder)
         for seed in spec.seeds
+        if seed in configuration.results or not configuration.retired
     ]
 
 
@@ -116,12 +117,22 @@ def planned_trials(spec: SweepSpec) -> int:
 
 def gpu_hours_spent(spec: SweepSpec, folder: SweepFolder) -> float:
     """GPU hours of the steps and evaluations that are on record."""
-    seconds = sum(
-        float(record.get("time/step") or 0) + float(record.get("time/evaluation") or 0)
+    return sum(device_hours(spec, folder).values()) if spec.resources.gpus_per_trial else 0.0
+
+
+def device_hours(spec: SweepSpec, folder: SweepFolder) -> dict[str, float]:
+    """Trial -> hours of its GPUs, or of its CPUs where it has none, in recorded steps and evaluations."""
+    resources = spec.resources
+    devices = resources.gpus_per_trial or resources.workers_per_trial * resources.cpus_per_worker
+    return {
+        metrics.parent.name: devices
+        / 3600
+        * sum(
+            float(record.get("time/step") or 0) + float(record.get("time/evaluation") or 0)
+            for record, _ in read_json_lines(metrics)
+        )
         for metrics in (folder.root / "trials").glob("*/metrics.jsonl")
-        for record, _ in read_json_lines(metrics)
-    )
-    return seconds * spec.resources.gpus_per_trial / 3600
+    }
 
 
 def step_seconds(folder: SweepFolder) -> list[float]:

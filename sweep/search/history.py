@@ -16,6 +16,8 @@ ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
+PLAN = "plan"  # of a decision in rounds, see sweep/winner/decide.py
+LOOK = "look"  # where the finalists of a decision stand
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Configuration:
     attributes: Mapping[str, int]  # what the sampler noted at the proposal
     time: float  # seconds since the epoch
     results: Mapping[int, Result] = field(default_factory=dict)  # by seed
+    retired: bool = False  # a decision in rounds needs no further seeds of it
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,11 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
             configurations.append(configuration_of(record))
         elif record.get("event") == ENDED:
             add_result(configurations, record)
+        elif record.get("event") == LOOK:
+            for standing in record["standings"]:
+                number = int(standing["finalist"])
+                retired = standing["decision"] != "open"
+                configurations[number] = replace(configurations[number], retired=retired)
     return configurations
 
 

@@ -141,7 +141,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             TrialKey(configuration.number, seed)
             for configuration in self.configurations
             for seed in self.spec.seeds
-            if seed not in configuration.results
+            if seed not in configuration.results and not configuration.retired
         )
 
     def save(self, checkpoint_path: str) -> None:

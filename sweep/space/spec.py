@@ -45,6 +45,7 @@ class ObjectiveSpec(Section):
     metric: str = Field("eval/accuracy", description="evaluation metric")
     mode: Literal["max", "min"] = Field("max", description="whether larger or smaller is better")
     window: Count = Field(3, description="score = mean of the last N evaluations")
+    worthwhile: Positive = Field(0.01, description="smallest gain over the baseline that matters")
 
 
 class SearchSpec(Section):
@@ -163,6 +164,20 @@ def _with_current_keys(mapping: Any) -> Any:
     return {current_key(key): _with_current_keys(value) for key, value in mapping.items()}
 
 
+class DecideSpec(Section):
+    """Finalists against the baseline in rounds of fresh seeds, until it is known which is better."""
+
+    finalists: Count = Field(2, description="configurations besides the plain baseline")
+    max_seeds: Annotated[int, Field(ge=3)] = Field(30, description="fresh seeds of each at most")
+    gpu_hours: Positive | None = Field(None, description="budget of all rounds [GPU hours]")
+    cpu_hours: Positive | None = Field(None, description="budget of all rounds [CPU hours], without GPUs")
+
+    @property
+    def hours(self) -> float | None:
+        """The budget, in hours of the devices that trials have."""
+        return self.gpu_hours or self.cpu_hours
+
+
 class SweepSpec(Section):
     """A search space, read and checked."""
 
@@ -184,6 +199,7 @@ class SweepSpec(Section):
     )
     resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")
     limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")
+    decide: DecideSpec | None = Field(None, description="decide in rounds of fresh seeds once the search is done")
 
     @property
     def base(self) -> TrainConfig:

@@ -46,29 +46,52 @@ def confirmation_space(
         raise MissingError(
             f"no configuration of {folder.name} is complete yet", str(folder.root), command("status", folder)
         )
-    data = yaml.safe_load(dump_space(spec))
-    trainer = _with_test_set(spec.base, test)
-    trainer["tracking"]["experiment"] = spec.base.tracking.experiment or spec.name
-    trainer["tracking"]["tags"] = {
-        **spec.base.tracking.tags,
+    tags = {
         "loptune.phase": "confirm",
         "loptune.confirms": folder.name,
-        "loptune.finalists": ",".join(str(finalist.number) for finalist in chosen),
     }
-    data["name"] = folder.name + SUFFIX
+    return fresh_space(spec, folder, chosen, SUFFIX, seeds, tags, _with_test_set(spec.base, test))
+
+
+def fresh_space(
+    spec: SweepSpec,
+    folder: SweepFolder,
+    chosen: list[Configuration],
+    suffix: str,
+    seeds: int,
+    tags: dict[str, str],
+    trainer: dict[str, Any] | None = None,
+) -> SweepSpec:
+    """A space that runs chosen configurations of a sweep on seeds it did not use, and nothing else.
+
+    Args:
+        spec: the sweep.
+        folder: its folder.
+        chosen: configurations of the sweep, which become baselines 0, 1, ... of the new one.
+        suffix: what its name has behind the sweep's.
+        seeds: how many, from the first that the sweep did not use.
+        tags: of its MLflow runs.
+        trainer: the trainer configuration; the sweep's if None.
+    """
+    data = yaml.safe_load(dump_space(spec))
+    trainer = trainer or spec.base.model_dump(mode="json")
+    trainer["tracking"]["experiment"] = spec.base.tracking.experiment or spec.name
+    finalists = {"loptune.finalists": ",".join(str(one.number) for one in chosen)}
+    trainer["tracking"]["tags"] = {**spec.base.tracking.tags, **tags, **finalists}
+    data["name"] = folder.name + suffix
     data["trainer"]["config"] = trainer
-    data["baselines"] = [dict(finalist.parameters) for finalist in chosen]
+    data["baselines"] = [dict(one.parameters) for one in chosen]
     data["search"] = {"sampler": "random", "configurations": 0}
-    data["scheduler"] = "none"
+    data["scheduler"], data["decide"] = "none", None
     first = max(spec.seeds) + 1
     data["seeds"] = list(range(first, first + seeds))
-    return resolve_space(YamlDocument(data, {}, f"{folder.name}{SUFFIX}"), Path.cwd())
+    return resolve_space(YamlDocument(data, {}, f"{folder.name}{suffix}"), Path.cwd())
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
     """The plain baseline, if one has run, and the best others of those complete on all seeds."""
     complete = [found for found in proposed if outcome(found, spec.seeds).state == "COMPLETE"]
-    plain = [found for found in complete if _is_plain(spec, found)][:1]
+    plain = [found for found in complete if is_plain(spec, found)][:1]
     sign = 1 if spec.objective.mode == "max" else -1
 
     def score(found: Configuration) -> float:
@@ -80,7 +103,8 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
     return plain + others[:finalists]
 
 
-def _is_plain(spec: SweepSpec, configuration: Configuration) -> bool:
+def is_plain(spec: SweepSpec, configuration: Configuration) -> bool:
+    """Whether a configuration has neither AR nor Lopti."""
     algorithm = trial_config(spec.base, configuration.resolved, spec.seeds[0]).algorithm
     return algorithm.ar_alpha == 0 and algorithm.lopti_eta == 0
 

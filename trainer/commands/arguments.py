@@ -1,6 +1,7 @@
 """What the ``trainer`` and the ``sweep`` command have in common."""
 
 import argparse
+import math
 import platform
 import sys
 from collections.abc import Sequence
@@ -49,6 +50,14 @@ def count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def positive(text: str) -> float:
+    """A number above 0, as the type of an argument."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return number
 
 
