@@ -27,6 +27,7 @@ from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, 
 from sweep.views import plan as plans
 from trainer.commands.arguments import PAGES, count, parse_arguments, port, positive, version_text
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
+from trainer.files import storage_fault
 
 if TYPE_CHECKING:
     from sweep.runner import Options
@@ -53,6 +54,12 @@ def main(argv: Sequence[str] | None = None, options: "Options | None" = None) ->
     except BrokenPipeError:  # the reader of the output has gone, as in `sweep status X | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        fault = storage_fault(error)
+        if fault is None:
+            raise
+        print(fault, file=sys.stderr, flush=True)
+        return fault.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,37 +4,23 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from trainer.commands.arguments import PAGES, count, parse_arguments, port, version_text
-from trainer.commands.run_folder import check_name, hold
-from trainer.config.advice import advise
+from trainer.commands.run_folder import check_name
+from trainer.commands.start import Start, rank, saved_run, start_run
 from trainer.config.schema import (
-    TrainConfig,
-    dotted_keys,
     dump_config,
     find_spec,
     load_config,
     preset_names,
-    save_config,
-    value_of,
 )
 from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError, printable
+from trainer.files import storage_fault
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-# What may differ between a run and its resumption without making it another run.
-_RESUMABLE = (
-    "max_steps",
-    "epochs",
-    "tracking",
-    "checkpoint.keep_last",
-    "checkpoint.keep_best",
-    "rollout.vllm.server",
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,12 +39,18 @@ def _main(argv: Sequence[str] | None) -> int:
         code: int = arguments.command(arguments)
         return code
     except UserError as error:
-        if _rank() == 0 or not isinstance(error, ConfigError):  # all ranks have the same configuration
+        if rank() == 0 or not isinstance(error, ConfigError):  # all ranks have the same configuration
             print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
+    except OSError as error:
+        fault = storage_fault(error)
+        if fault is None:
+            raise
+        print(fault, file=sys.stderr)
+        return fault.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add_command in (
         _add_run,
+        _add_resume,
         _add_init,
         _add_presets,
         _add_options,
@@ -88,83 +81,55 @@ def _add_run(commands: Commands) -> None:
     run.add_argument("spec", help="preset name or YAML file, see `trainer presets`")
     run.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3")
     run.add_argument("--name", help="name of the run (default: the spec's name and the time)")
-    run.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    run.add_argument("--dry-run", action="store_true", help="show a prompt, a scored completion, memory and steps")
     run.add_argument("--resume", action="store_true", help="continue the run NAME from its newest checkpoint")
-    run.add_argument(
-        "--start-over", action="store_true", help="with --resume: from step 0; the old record stays in earlier-N"
-    )
-    run.add_argument(
-        "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
-    )
+    _add_start_options(run)
     run.set_defaults(command=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     overrides = [*arguments.overrides, *(["tracking.offline=true"] if arguments.offline else [])]
-    config = load_config(arguments.spec, overrides)
-    path = find_spec(arguments.spec)
-    in_run_folder = path.name == "config.yaml" and path.parent.parent.resolve() == arguments.runs_dir.resolve()
-    if arguments.start_over and not arguments.resume:
-        raise ConfigError("--start-over goes with --resume", "--start-over", "add --resume")
-    if arguments.name is None and arguments.resume and not in_run_folder:
-        raise ConfigError("--resume needs the run's name", "--resume", "add --name NAME")
-    default = path.parent.name if arguments.resume else f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    name = check_name(arguments.name or default)
-    if _rank() > 0:  # the first rank checks, holds and writes the run's folder
-        return _train(config, name, arguments)
-    run_dir = arguments.runs_dir / name
-    saved = run_dir / "config.yaml"
-    if not arguments.resume and _has_history(run_dir):
-        raise ConfigError(
-            f"run {name} exists",
-            str(run_dir),
-            f"trainer run {saved} --name {name} --resume, or give another --name",
-        )
-    if arguments.resume:
-        if not saved.is_file():
-            raise ConfigError(f"no run {name} to resume", str(saved), "leave out --resume to start it")
-        _check_same_run(config, load_config(str(saved)))
-    with hold(run_dir):
-        if arguments.start_over:
-            _start_over(run_dir)
-        save_config(config, saved)
-        for advice in advise(config):
-            print(advice, file=sys.stderr, flush=True)
-        return _train(config, name, arguments)
+    if arguments.dry_run:
+        config = load_config(arguments.spec, overrides)
+        print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
+        from trainer.commands.dry_run import dry_run  # torch takes seconds to import
+
+        dry_run(config)
+        return 0
+    start = Start(
+        arguments.spec,
+        overrides,
+        arguments.runs_dir,
+        arguments.name,
+        resume=arguments.resume,
+        start_over=arguments.start_over,
+    )
+    return start_run(start)
 
 
-def _start_over(run_dir: Path) -> None:
-    from trainer.checkpoint import start_over
-
-    earlier = start_over(run_dir)
-    if earlier is not None:
-        print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
-
-
-def _has_history(run_dir: Path) -> bool:
-    # A start that was refused leaves a configuration and nothing to lose.
-    metrics = run_dir / "metrics.jsonl"
-    return (metrics.is_file() and metrics.stat().st_size > 0) or (run_dir / "checkpoints").is_dir()
+def _add_resume(commands: Commands) -> None:
+    resume = commands.add_parser("resume", help="go on with a run that was stopped or killed")
+    resume.add_argument("name", help="name of the run, see `trainer ls`")
+    resume.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. max_steps=200")
+    _add_start_options(resume)
+    resume.set_defaults(command=_resume)
 
 
-def _train(config: TrainConfig, name: str, arguments: argparse.Namespace) -> int:
-    from trainer.commands.run import report_outcome, run_training  # torch takes seconds to import
-
-    return report_outcome(run_training(config, name, arguments.runs_dir, resume=arguments.resume))
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
+def _resume(arguments: argparse.Namespace) -> int:
+    saved = saved_run(arguments.runs_dir, arguments.name)
+    overrides = [*arguments.overrides, *(["tracking.offline=true"] if arguments.offline else [])]
+    start = Start(str(saved), overrides, arguments.runs_dir, resume=True, start_over=arguments.start_over)
+    return start_run(start)
 
 
-def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
-    for key in dotted_keys():
-        if not key.startswith(_RESUMABLE) and value_of(config, key) != value_of(saved, key):
-            raise ConfigError(
-                f"{key} is {value_of(config, key)!r}, but the run was started with {value_of(saved, key)!r}",
-                key,
-                "resume with the run's own config.yaml, or start another run with --name",
-            )
+def _add_start_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    parser.add_argument(
+        "--start-over", action="store_true", help="resume from step 0; the old record stays in earlier-N"
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
+    )
 
 
 def _add_init(commands: Commands) -> None:

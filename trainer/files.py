@@ -1,5 +1,6 @@
 """Files that survive a crash: replaced whole, or grown line by line."""
 
+import errno
 import json
 import logging
 import os
@@ -11,6 +12,8 @@ from typing import Any
 from trainer.errors import StorageError
 
 Record = dict[str, Any]
+
+_STORAGE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 _logger = logging.getLogger(__name__)
 
@@ -36,6 +39,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         draft.unlink(missing_ok=True)
         raise
     flush_to_disk(path.parent)
+
+
+def storage_fault(error: OSError) -> StorageError | None:
+    """What a full, read-only or failing disk means for the user; None for any other failure of the system."""
+    if error.errno not in _STORAGE_FAULTS:
+        return None
+    place = Path(error.filename) if isinstance(error.filename, str) else Path()
+    return StorageError(
+        f"cannot write: {error.strerror}",
+        f"{error.filename or 'the disk'}, {_free_space(place)} free",
+        "free some space, or choose another folder with --runs-dir; then do the same again",
+    )
 
 
 def flush_to_disk(path: Path) -> None:

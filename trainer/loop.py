@@ -1,9 +1,8 @@
 """The training loop."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -40,23 +39,15 @@ from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_tokenizer
 from trainer.problems.load import encode_prompt, load_problems
 from trainer.problems.sampler import ProblemSampler, training_steps
+from trainer.progress import ProgressReport
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, sampling_params
 from trainer.rollouts.dynamic_sampling import sample_groups
 from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.overlong import punish_overlong
+from trainer.rollouts.reward_check import check_reward
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RolloutGroup, RunContext, TrainBatch
-
-
-class ProgressReport(Protocol):
-    """Receives the metrics of a run while it trains."""
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done."""
-
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """An evaluation is done."""
 
 
 class Trainer:
@@ -65,7 +56,7 @@ class Trainer:
     Raises:
         ConfigError, MissingError: model, data or settings that cannot work, before the first step.
         DivergedError: from training, when loss, gradient norm or reward stops being a finite number.
-        RewardError: from training, when scoring fails too often.
+        RewardError: scoring fails for the first problem, or, from training, too often.
     """
 
     def __init__(
@@ -79,7 +70,7 @@ class Trainer:
         self.config = config
         self.context = context
         self.tracker = tracker
-        self.progress = progress
+        self.progress = progress or ProgressReport()
         self.parallel = parallel or make_parallel(config)
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
@@ -87,6 +78,7 @@ class Trainer:
         self._stop_requested = False  # on this rank
         _check_divisible(config, self.parallel.world_size)
 
+        self.progress.phase("loading the data")
         self.tokenizer = load_tokenizer(config.model)
         self.problems = load_problems(config.data.train, config.data, self.tokenizer)
         self.evaluation_sets = {
@@ -94,6 +86,16 @@ class Trainer:
             for name, dataset in config.evaluation.sets.items()
         }
         self.sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle, config.data.drop_last)
+        self.rewards = build_rewards(config.reward, config.reward.max_failure_rate)
+        try:
+            check_reward(self.rewards, self.problems[0], config.reward)
+            self._load(config)
+        except BaseException:
+            self.rewards.close()
+            raise
+
+    def _load(self, config: TrainConfig) -> None:
+        self.progress.phase(f"loading {config.model.name_or_path}")
         self.models = load_models(config, self.parallel)
         self.updater = Updater(
             self.models.policy,
@@ -103,16 +105,17 @@ class Trainer:
             self.parallel,
             config.rollout.max_new_tokens,
         )
+        self.progress.phase("starting the rollout engine")
         engine_run = EngineRun(
             tuple(encode_prompt(self.tokenizer, self.problems[0])),
-            context.run_dir / f"vllm-{self.parallel.rank}.log",
-            context.is_one_of_many,
+            self.context.run_dir / f"vllm-{self.parallel.rank}.log",
+            self.context.is_one_of_many,
+            lambda count: self.progress.completed(count),
         )
         self.engine = build_engine(
             config, self.models.causal_lm, self.tokenizer, self.models.whole_weights, engine_run
         )
         self.engine.sync_weights(self.models.causal_lm)
-        self.rewards = build_rewards(config.reward, config.reward.max_failure_rate)
 
     @property
     def total_steps(self) -> int:
@@ -146,8 +149,7 @@ class Trainer:
         while not self._evaluation_due() and not self._agree_to_stop():
             metrics = self.training_step()
             self.tracker.log(metrics, self.step)
-            if self.progress is not None:
-                self.progress.step(self.step, metrics)
+            self.progress.step(self.step, metrics)
         metrics = self._evaluate() if self._evaluation_due() else {}
         if self.step > 0 and (self._agree_to_stop() or self._checkpoint_due()):
             self.save_checkpoint()
@@ -170,6 +172,7 @@ class Trainer:
             statistics = UpdateStatistics.of(batch)
             split_seed = derive_seed(config.seed, "isolation", self.step, parallel.rank)
             split_generator = torch.Generator().manual_seed(split_seed)
+            self.progress.phase("updating", announce=False)
             with stopwatch("update"):
                 for _ in range(algorithm.update_epochs):
                     for token_mask in isolation_passes(batch, algorithm, split_generator, parallel.gather):
@@ -200,6 +203,7 @@ class Trainer:
                 GroupRequest(i, problems[i], [derive_seed(config.seed, self.step, i, g) for g in seeds])
                 for i in range(first + parallel.rank, first + count, parallel.world_size)
             ]
+            self.progress.phase("sampling", len(requests) * len(seeds), announce=False)
             groups = collect_rollouts(self.engine, self.tokenizer, requests, params, self.rewards, stopwatch)
             return punish_overlong(groups, params.max_new_tokens, config.reward)
 
@@ -304,6 +308,9 @@ class Trainer:
         return metrics
 
     def _evaluate(self) -> dict[str, float]:
+        per_problem = self.config.evaluation.completions_per_problem
+        problems = sum(map(len, self.evaluation_sets.values())) // self.parallel.world_size
+        self.progress.phase(f"evaluating at step {self.step}", problems * per_problem)
         stopwatch = Stopwatch()
         with stopwatch("evaluation"):
             result = evaluate(
@@ -317,8 +324,7 @@ class Trainer:
         rows = completion_rows(result.rollouts, self.config.tracking.completions)
         if rows:
             self.tracker.log_completions(rows, self.step)
-        if self.progress is not None:
-            self.progress.evaluation(self.step, metrics)
+        self.progress.evaluation(self.step, metrics)
         return metrics
 
     def _agree_to_stop(self) -> bool:

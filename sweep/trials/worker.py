@@ -21,6 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from trainer.config.schema import TrainConfig
 from trainer.files import read_json_lines
+from trainer.progress import ProgressReport
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class Period:
     interrupted: bool = False
 
 
-class StopWatcher:
+class StopWatcher(ProgressReport):
     """Called after every training step; asks the trainer to stop once the stop file exists."""
 
     def __init__(self, stop_file: Path) -> None:
@@ -98,9 +99,6 @@ class StopWatcher:
         """A training step is done."""
         if self.trainer is not None and self._stop_file.exists():
             self.trainer.request_stop()
-
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """An evaluation is done."""
 
 
 TrainerFactory = Callable[[Assignment, StopWatcher], TrainerLike]

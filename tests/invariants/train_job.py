@@ -12,6 +12,7 @@ from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.loop import Trainer
 from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
+from trainer.progress import ProgressReport
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext
 
@@ -50,7 +51,7 @@ class Recorder(NullTracker):
         self.steps.setdefault(step, {}).update(kept)
 
 
-class Saboteur:
+class Saboteur(ProgressReport):
     """Stops the run or kills the process after a step."""
 
     def __init__(self, trainer: Trainer, stop_at: int | None, kill_at: int | None) -> None:
@@ -61,9 +62,6 @@ class Saboteur:
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.stop_at:
             self.trainer.request_stop()
-
-    def evaluation(self, step, metrics):
-        pass
 
 
 def run_case(config: TrainConfig, run_dir: Path, stop_at: int | None = None, kill_at: int | None = None) -> Any:

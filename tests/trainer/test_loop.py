@@ -189,6 +189,9 @@ def test_first_step_of_a_run_has_ratio_one_and_kl_zero(tiny_policy, tmp_path):
 
 def test_a_reward_that_always_raises_stops_the_run(tiny_policy, tmp_path):
     overrides = {"reward.functions": {"tests.trainer.failing_rewards:raising": 1.0}}
+    with pytest.raises(RewardError, match="fails on the first problem: RuntimeError: no such luck"):
+        build(small_config(tiny_policy, **overrides), tmp_path / "r")
+    overrides = {"reward.functions": {"tests.trainer.failing_rewards:raising_on_completions": 1.0}}
     trainer = build(small_config(tiny_policy, **overrides), tmp_path / "r")
     with pytest.raises(RewardError, match="no such luck"):
         trainer.training_step()
@@ -238,9 +241,10 @@ def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
-    command = output.strip().splitlines()[-1]
-    assert command.startswith("trainer run ") and command.endswith("--resume")
     reached = steps_on_disk(tmp_path / "interrupted" / "checkpoints")[0]
+    told, command = output.strip().splitlines()[-2:]
+    assert told == f"stopped at step {reached} of 400; saved at step {reached}; to go on:"
+    assert command == f"trainer resume interrupted --runs-dir {tmp_path}"
     assert reached > 0
     again = run_cli(*command.split(), f"max_steps={reached + 1}", timeout=120)
     assert again.returncode == 0, again.stderr

@@ -4,8 +4,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.checkpoint import steps_on_disk
 from trainer.commands.interrupt import graceful_stop
 from trainer.commands.progress import Progress
+from trainer.commands.run_folder import resume_command
+from trainer.config.advice import advise_data
 from trainer.config.schema import TrainConfig
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
 from trainer.loop import Trainer
@@ -41,15 +44,21 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         run_name=name,
         tags={"loptune.run": name, **config.tracking.tags},
     )
-    trainer = _build(config, context, parallel)
-    progress = Progress(trainer.total_steps) if parallel.is_main else None
-    trainer.progress = progress
+    progress = Progress() if parallel.is_main else None
+    try:
+        trainer = _build(config, context, parallel, progress)
+    except BaseException:
+        if progress is not None:
+            progress.close()
+        raise
     status, diverged, mid_step = "FAILED", None, False
     try:
         if resume:
             step = trainer.resume()
             if progress is not None:
-                progress.resumed(name, step)
+                progress.resumed(name, step, trainer.total_steps)
+        if progress is not None:
+            progress.begin(trainer.total_steps, trainer.step)
         with graceful_stop(trainer.request_stop, announce=parallel.is_main):
             trainer.train()
         status = "FINISHED" if trainer.done else "KILLED"
@@ -92,11 +101,11 @@ def report_outcome(outcome: RunOutcome) -> int:
         ]
         code, stream = 1, sys.stderr
     elif not outcome.done:
-        launch = f"torchrun --nproc-per-node {outcome.world_size} -m " if outcome.world_size > 1 else ""
+        saved = max(steps_on_disk(run_dir / "checkpoints"), default=None)
+        kept = "nothing was saved; to begin again:" if saved is None else f"saved at step {saved}; to go on:"
         lines = [
-            f"stopped at step {outcome.step} of {outcome.total_steps}; to go on:",
-            f"{launch}trainer run {run_dir / 'config.yaml'} --name {name}"
-            f" --runs-dir {outcome.context.runs_dir} --resume",
+            f"stopped at step {outcome.step} of {outcome.total_steps}; {kept}",
+            resume_command(name, outcome.context.runs_dir, outcome.world_size),
         ]
         code, stream = INTERRUPTED, sys.stdout
     else:
@@ -114,12 +123,19 @@ def report_outcome(outcome: RunOutcome) -> int:
     return code
 
 
-def _build(config: TrainConfig, context: RunContext, parallel: Parallel) -> Trainer:
-    if parallel.is_main and not config.tracking.offline:
-        prepare_store(tracking_uri(config.tracking, context.runs_dir))
-    tracker = Tracker(config, context) if parallel.is_main else NullTracker()
+def _build(config: TrainConfig, context: RunContext, parallel: Parallel, progress: Progress | None) -> Trainer:
+    """The trainer with its tracker, which is opened last: what cannot start leaves no record."""
+    trainer = Trainer(config, context, NullTracker(), progress, parallel)
+    if not parallel.is_main:
+        return trainer
+    context_length = getattr(trainer.models.causal_lm.config, "max_position_embeddings", None)
+    for advice in advise_data(config, len(trainer.problems), context_length):
+        print(advice, file=sys.stderr, flush=True)
     try:
-        return Trainer(config, context, tracker, parallel=parallel)
+        if not config.tracking.offline:
+            prepare_store(tracking_uri(config.tracking, context.runs_dir))
+        trainer.tracker = Tracker(config, context)
     except BaseException:
-        tracker.close("FAILED")
+        trainer.close("FAILED")
         raise
+    return trainer

@@ -20,6 +20,13 @@ _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _HINT = "wait for it, stop it, or choose another --name"
 
 
+def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
+    """What to type to go on with a run."""
+    launch = f"torchrun --nproc-per-node {world_size} -m " if world_size > 1 else ""
+    where = "" if runs_dir == Path("runs") else f" --runs-dir {runs_dir}"
+    return f"{launch}trainer resume {name}{where}"
+
+
 @dataclass(frozen=True)
 class Holder:
     """The process that writes into a folder."""

@@ -64,6 +64,7 @@ def build_engine(
         max_batch_tokens=config.rollout.max_batch_tokens,
         compute_dtype=compute_dtype(config.model, device),
         whole_weights=whole_weights,
+        on_finished=run.on_finished,
     )
 
 

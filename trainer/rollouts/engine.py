@@ -1,6 +1,6 @@
 """What every rollout engine takes and gives back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -46,6 +46,7 @@ class EngineRun:
     check_ids: tuple[int, ...] = ()  # a prompt on which engine and policy are compared; any tokens if empty
     log_file: Path | None = None  # of the engine's own messages, which go nowhere if None
     is_one_of_many: bool = False  # another run may follow in this process and take over the engine
+    on_finished: Callable[[int], None] = lambda count: None  # told how many completions more are sampled
 
 
 NO_RUN = EngineRun()

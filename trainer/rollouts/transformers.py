@@ -37,6 +37,7 @@ class TransformersEngine:
         compute_dtype: below that in which a float32 model is stored, the dtype of its products.
         whole_weights: makes a context in which the model's parameters are whole on this rank. Where it is a
             collective, so is every ``generate``.
+        on_finished: told how many completions more are done.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class TransformersEngine:
         max_batch_tokens: int | None = None,
         compute_dtype: torch.dtype = torch.float32,
         whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+        on_finished: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.model = model
         self.pad_token_id = pad_token_id
         self.max_batch_tokens = max_batch_tokens
         self.compute_dtype = compute_dtype
         self.whole_weights = whole_weights
+        self.on_finished = on_finished
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Nothing to do: the engine runs the policy itself."""
@@ -126,11 +129,16 @@ class TransformersEngine:
         finished = torch.zeros(len(places), dtype=torch.bool, device=device)
         tokens = torch.full((len(places), params.max_new_tokens), -1, dtype=torch.int64, device=device)
         logprobs = torch.zeros(tokens.shape, device=device)
+        reported = 0
         for position in range(params.max_new_tokens):
             chosen, chosen_logprobs = sample_tokens(batch.logits, uniforms[:, position], params)
             tokens[rows, position], logprobs[rows, position] = chosen, chosen_logprobs
             finished |= (chosen[:, None] == stop_ids).any(dim=-1)
             n_finished = int(finished.sum())
+            done = len(places) - len(rows) + n_finished
+            if done > reported:
+                self.on_finished(done - reported)
+                reported = done
             if n_finished == len(rows) or position + 1 == params.max_new_tokens:
                 break
             if n_finished >= max(1, COMPACT_FRACTION * len(rows)):
@@ -138,6 +146,7 @@ class TransformersEngine:
                 batch.select(keep)
                 rows, chosen, finished, uniforms = rows[keep], chosen[keep], finished[keep], uniforms[keep]
             batch.step(chosen)
+        self.on_finished(len(places) - reported)
         return _samples(tokens.cpu(), logprobs.cpu(), stop_ids.cpu())
 
 

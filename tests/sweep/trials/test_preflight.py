@@ -29,7 +29,7 @@ def test_a_model_folder_without_weights_exits_3(tmp_path: Path, capsys: pytest.C
     (model / "config.json").write_text(json.dumps(CONFIG_ONLY))
     code, err = refused(space_with(tmp_path, **{"model.name_or_path": str(model)}), capsys)
     assert code == 3
-    assert err.startswith(f"error: no safetensors weights in {model}\n")
+    assert err.splitlines()[-3] == f"error: no safetensors weights in {model}"
 
 
 def test_a_searched_model_is_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,3 +54,10 @@ def test_several_workers_need_a_strategy(tmp_path: Path, capsys: pytest.CaptureF
     code, err = refused(space, capsys)
     assert code == 2
     assert "parallel.strategy is none" in err
+
+
+def test_a_reward_that_fails_on_the_first_row_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = space_with(tmp_path, **{"reward.functions": {"tests.trainer.failing_rewards:raising": 1.0}})
+    code, err = refused(space, capsys)
+    assert code == 2
+    assert "the reward fails on the first problem: RuntimeError: no such luck" in err

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.test_cli import TINY_RUN, error_lines, run
+from trainer.cli import main
+from trainer.commands.run_folder import resume_command
+from trainer.errors import INTERRUPTED
+
+
+def files(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "said"),
+    [
+        ("model.name_or_path=./absent", 3, "no such model folder"),
+        ("data.train=absent.jsonl", 3, "no such data file"),
+        ("reward.functions={tests.rewards.own_rewards:nothing: 1}", 2, "has no function nothing"),
+        ("rollout.engine=vllm", 2, "vLLM is not installed"),
+    ],
+)
+def test_a_start_that_fails_leaves_no_folder(tmp_path, capsys, tiny_policy, override, code, said):
+    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, override]
+    assert run(tmp_path, *words) == code
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_failed_start_leaves_the_runs_and_files_of_others(tmp_path, capsys, tiny_policy):
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    (tmp_path / "runs" / "r" / "notes.txt").touch()
+    assert run(tmp_path, "--name", "r", "model.name_or_path=./absent") == 3
+    assert "notes.txt" in files(tmp_path / "runs" / "r")
+    assert run(tmp_path, "--name", "other", "model.name_or_path=./absent") == 3
+    assert files(tmp_path / "runs") == ["r"]
+
+
+@pytest.mark.parametrize("text", ["raise", "sleep"])
+def test_a_reward_that_fails_on_the_first_problem_stops_the_start(tmp_path, capsys, tiny_policy, text):
+    (tmp_path / "data.jsonl").write_text(f'{{"prompt": "people : Ava ;", "answer": "{text}"}}\n')
+    words = [
+        "data.task=custom",
+        "data.prefill=",
+        f"data.train={tmp_path / 'data.jsonl'}",
+        f"evaluation.sets={{dev: {tmp_path / 'data.jsonl'}}}",
+        "reward.functions={tests.rewards.own_rewards:misbehave: 1}",
+        "reward.timeout_s=1",
+    ]
+    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, *words) == 2
+    error, where, _ = error_lines(capsys)[-3:]
+    failure = {"raise": "KeyError: 'no such thing'", "sleep": "no score after 1 s"}[text]
+    assert error == f"error: the reward fails on the first problem: {failure}"
+    assert where == f"where: reward.functions, text '{text}', answer '{text}'"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupt_before_the_first_record_says_that_nothing_was_saved(
+    tmp_path, capsys, monkeypatch, tiny_policy
+):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainer.loop.load_models", interrupted)
+    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == INTERRUPTED
+    assert capsys.readouterr().out.splitlines()[-1] == "stopped before the first record: nothing was saved"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupt_before_the_first_checkpoint_says_so(tmp_path, capsys, monkeypatch, tiny_policy):
+    monkeypatch.setattr(
+        "trainer.loop.Trainer._agree_to_stop", lambda self: setattr(self, "stopping", True) or True
+    )
+    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "evaluation.at_start=false"]
+    assert run(tmp_path, *words) == INTERRUPTED
+    told, command = capsys.readouterr().out.splitlines()[-2:]
+    assert told == "stopped at step 0 of 1; nothing was saved; to begin again:"
+    assert command == f"trainer resume r --runs-dir {tmp_path / 'runs'}"
+
+
+def test_a_run_is_resumed_by_its_name(tmp_path, capsys, tiny_policy):
+    here = ["--runs-dir", str(tmp_path / "runs")]
+    assert main(["resume", "r", *here]) == 2
+    assert "no run r to resume" in error_lines(capsys)[0]
+    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 0
+    assert main(["resume", "r", *here, "algorithm.ar_alpha=0.5"]) == 2
+    assert main(["resume", "r", *here, "max_steps=2"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "resuming r at step 1 of 2" in out and any(line.startswith("step 2/2") for line in out)
+
+
+def test_the_command_that_resumes():
+    assert resume_command("r", Path("runs")) == "trainer resume r"
+    assert resume_command("r", Path("/x"), 4) == "torchrun --nproc-per-node 4 -m trainer resume r --runs-dir /x"

@@ -1,0 +1,147 @@
+"""``trainer run --dry-run``: what a run would do, on one problem, without training or recording anything."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+import torch
+from transformers import PreTrainedModel
+
+from rewards.sandbox import RewardPool, ScoredText
+from trainer.config.advice import advise, advise_data
+from trainer.config.schema import TrainConfig
+from trainer.errors import printable
+from trainer.parallel.device import compute_dtype, local_device
+from trainer.policy.load import check_weights, load_policy, load_tokenizer
+from trainer.policy.memory import checkpoint_bytes, held_bytes
+from trainer.problems.load import encode_prompt, load_problems
+from trainer.problems.sampler import training_steps
+from trainer.rollouts.build import build_rewards
+from trainer.rollouts.collect import derive_seed, sample_completions, sampling_params
+from trainer.rollouts.reward_check import check_reward
+from trainer.rollouts.transformers import TransformersEngine
+from trainer.types import Completion, Problem
+
+SHOWN_TOKENS = 24  # of the prompt
+SHOWN_CHARACTERS = 2000
+NEW_TOKENS = 64  # of the completion on a CPU; a completion of full length may take minutes there
+NEW_TOKENS_QUICK = 512  # on a GPU, or of a small model
+SMALL_PARAMETERS = 10**7
+
+
+def dry_run(config: TrainConfig) -> None:
+    """Print a prompt with its tokens, a sampled and scored completion, memory and steps.
+
+    Raises:
+        ConfigError, MissingError, RewardError: what would keep the run from starting.
+    """
+    check_weights(config.model)
+    tokenizer = load_tokenizer(config.model)
+    problems = load_problems(config.data.train, config.data, tokenizer)
+    sets = {name: load_problems(one, config.data, tokenizer) for name, one in config.evaluation.sets.items()}
+    problem = problems[0]
+    prompt = encode_prompt(tokenizer, problem)
+    _print_prompt(problem, prompt, tokenizer)
+    with build_rewards(config.reward) as rewards:
+        check_reward(rewards, problem, config.reward)
+        device = local_device(config.parallel.device)
+        model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
+        completion = _sample(config, model, tokenizer, problem, prompt)
+        _print_completion(config, problem, completion, rewards)
+    print(_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()}))
+    context = getattr(model.config, "max_position_embeddings", None)
+    for advice in [*advise(config), *advise_data(config, len(problems), context)]:
+        print(f"\n{advice}")
+
+
+def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> None:
+    pieces = [printable(tokenizer.decode([token])).replace("\n", "\\n") for token in prompt[:SHOWN_TOKENS]]
+    more = f" | ... {len(prompt) - SHOWN_TOKENS} more" if len(prompt) > SHOWN_TOKENS else ""
+    print(f"\nprompt ({len(prompt)} tokens):\n{_indented(problem.prompt + problem.prefill)}")
+    print(f"its tokens: {' | '.join(pieces)}{more}", flush=True)
+
+
+def _sample(
+    config: TrainConfig, model: PreTrainedModel, tokenizer: Any, problem: Problem, prompt: Sequence[int]
+) -> Completion:
+    quick = model.device.type == "cuda" or model.num_parameters() < SMALL_PARAMETERS
+    limit = min(config.rollout.max_new_tokens, NEW_TOKENS_QUICK if quick else NEW_TOKENS)
+    rollout = config.rollout.model_copy(update={"max_new_tokens": limit})
+    engine = TransformersEngine(
+        model, pad_token_id=tokenizer.pad_token_id, max_batch_tokens=config.rollout.max_batch_tokens
+    )
+    seeds = [[derive_seed(config.seed, 0, 0, 0)]]
+    ((completion,),) = sample_completions(engine, tokenizer, [prompt], seeds, sampling_params(rollout, tokenizer))
+    return completion
+
+
+def _print_completion(config: TrainConfig, problem: Problem, completion: Completion, rewards: RewardPool) -> None:
+    texts = [problem.prefill + completion.text, f"{problem.prefill}{problem.answer}"]
+    sampled, known = rewards.score(texts, [problem.answer] * 2)
+    cut = ", cut there" if completion.finish_reason == "length" else ""
+    print(f"\ncompletion ({len(completion.token_ids)} tokens{cut}):\n{_indented(completion.text)}")
+    print(f"its reward: {_verdict(sampled)}")
+    print(f"the answer {_short(problem.answer)} alone as completion: {_verdict(known)}")
+    print(f"functions:  {', '.join(f'{weight:g} x {name}' for name, weight in config.reward.functions.items())}\n")
+
+
+def _verdict(scored: ScoredText) -> str:
+    if scored.status != "ok":
+        return f"none ({scored.status}: {scored.message})"
+    score = scored.score
+    parts = ", ".join(f"{name} {value:g}" for name, value in score.breakdown.items())
+    return f"{score.reward:g}, {'correct' if score.correct else 'not correct'}" + (f" ({parts})" if parts else "")
+
+
+def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict[str, int]) -> str:
+    rollout, optim, algorithm = config.rollout, config.optim, config.algorithm
+    completions = rollout.prompts_per_step * rollout.group_size
+    steps = config.max_steps or training_steps(
+        config.epochs, problems, rollout.prompts_per_step, config.data.drop_last
+    )
+    passes = algorithm.update_epochs * (2 if algorithm.lopti_eta > 0 and algorithm.token_filter == "none" else 1)
+    updates = passes * math.ceil(completions / optim.update_batch_size)
+    evaluations = math.ceil(steps / config.evaluation.every_steps) + config.evaluation.at_start
+    answered = sum(sets.values()) * config.evaluation.completions_per_problem
+    lines = {
+        "model": f"{config.model.name_or_path}, {model.num_parameters() / 1e6:,.1f} M parameters, "
+        f"{str(model.dtype).removeprefix('torch.')} on {model.device.type}",
+        "data": f"{problems} problems to train on; "
+        + ", ".join(f"{name} {count}" for name, count in sets.items())
+        + " to evaluate",
+        "steps": f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} completions and "
+        f"{updates} optimizer step{'s' if updates > 1 else ''}",
+        "evaluations": f"{evaluations} of {answered} completions",
+        "memory": _memory(config, model),
+        "disk": f"{_size(checkpoint_bytes(model.num_parameters(), model.dtype.itemsize, config.parallel))} a "
+        f"checkpoint, {config.checkpoint.keep_last + config.checkpoint.keep_best} kept",
+    }
+    return "\n".join(f"{name + ':':<13}{text}" for name, text in lines.items())
+
+
+def _memory(config: TrainConfig, model: PreTrainedModel) -> str:
+    def held(ranks: int) -> str:
+        reference = config.algorithm.kl_coef > 0
+        return _size(held_bytes(model.num_parameters(), model.dtype.itemsize, reference, config.parallel, ranks))
+
+    divided = f" on one rank, {held(4)} on each of 4" if config.parallel.strategy == "deepspeed" else ""
+    if model.device.type == "cuda":
+        free = torch.cuda.mem_get_info(model.device)[1]
+    else:
+        free = psutil.virtual_memory().total
+    return f"{held(1)}{divided} for weights, gradients and optimizer, of {_size(free)}; activations come on top"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _indented(text: str) -> str:
+    shown = printable(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ...")
+    return "\n".join(f"    {line}" for line in shown.split("\n"))
+
+
+def _short(value: object) -> str:
+    text = printable(str(value)).replace("\n", " ")
+    return text if len(text) <= 40 else f"{text[:37]}..."
