@@ -7,6 +7,9 @@
 Both train a 3.2M-parameter Qwen2 (plus embeddings) with KL 0.001 in processes of their own, in turns. Prints
 seconds per step (median of all steps), peak resident memory, and the ratios, also that of each round: other work
 on a machine slows one side or the other. Needs `pip install trl==1.16`.
+
+Measured: on a CPU with AVX2 1.45x TRL's with 32-token prompts (4.3 s against 6.3 s) and 2.3x with 297-token
+prompts; on an Intel Xeon with AVX-512 1.2x with 32-token prompts (6.8 s against 8.2 s of CPU time, one thread).
 """
 
 import argparse
