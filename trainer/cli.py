@@ -290,6 +290,12 @@ def _add_evaluate(commands: Commands) -> None:
     evaluate.add_argument(
         "--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy"
     )
+    evaluate.add_argument(
+        "--last",
+        type=count,
+        metavar="N",
+        help="the last N checkpoints of a run, and the row of their means",
+    )
     evaluate.add_argument("--limit", type=count, help="only the first N problems of every set")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.add_argument("--out", type=Path, help="file that gets the JSON besides runs/NAME/evaluation.json")
@@ -302,15 +308,21 @@ def _add_evaluate(commands: Commands) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from trainer.commands.evaluate import evaluation_config, find_model, record_name, run_evaluation
+    from trainer.commands.evaluate import (
+        evaluation_config,
+        find_model,
+        last_checkpoints,
+        record_name,
+        run_evaluation,
+    )
 
-    found = find_model(arguments.model)
+    models = last_checkpoints(arguments.model, arguments.last) if arguments.last else [find_model(arguments.model)]
     flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
-    config = evaluation_config(found, arguments.spec, arguments.overrides, flags, arguments.limit)
+    config = evaluation_config(models[-1], arguments.spec, arguments.overrides, flags, arguments.limit)
     name = check_name(arguments.name or record_name(arguments.model))
     if (arguments.runs_dir / name).exists():
         raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
-    return run_evaluation(config, found.step, name, arguments.runs_dir, arguments.out, arguments.json)
+    return run_evaluation(config, models, name, arguments.runs_dir, arguments.out, arguments.json)
 
 
 def _add_serve(commands: Commands) -> None:

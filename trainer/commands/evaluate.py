@@ -1,5 +1,6 @@
 """``trainer evaluate``: how good a model is on sets of problems, with intervals."""
 
+import itertools
 import json
 import os
 import re
@@ -10,11 +11,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from trainer.checkpoint import damaged_files, intact_checkpoints
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import YamlDocument, parse_value, validate
 from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics
+from trainer.evaluation.evaluate import (
+    EvaluationResult,
+    completion_rows,
+    evaluate,
+    evaluation_metrics,
+    pass_at,
+)
+from trainer.evaluation.results_row import Cell, print_results_row, results_row
 from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
 from trainer.parallel.device import compute_dtype
 from trainer.policy.load import TINY, check_weights, load_policy, load_tokenizer
@@ -25,6 +35,7 @@ EXPERIMENT = "evaluate"
 RESULT_FILE = "evaluation.json"
 _SET = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
 _STEP = re.compile(r"step-(\d+)")
+_PER_SET = ("temperature", "completions_per_problem", "pass_at_k")
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,32 @@ def find_model(model: str) -> EvaluatedModel:
         )
     config = folder.parent.parent / "config.yaml"
     return EvaluatedModel(str(folder), config if config.is_file() else None, int(found[1]))
+
+
+def last_checkpoints(run: str, count: int) -> list[EvaluatedModel]:
+    """The last ``count`` checkpoints of a run, oldest first.
+
+    Raises:
+        MissingError: not a run folder, or one without so many checkpoints one after the other.
+    """
+    folder = Path(run).expanduser()
+    root = folder / "checkpoints"
+    if not (folder / "config.yaml").is_file() or not root.is_dir():
+        raise MissingError("only a run has last checkpoints", run, "give the folder of a run, or leave out --last")
+    config = load_config(str(folder / "config.yaml"))
+    paths = list(itertools.islice(intact_checkpoints(root), count))[::-1]
+    steps = [int(path.name.removeprefix("step-")) for path in paths]
+    gaps = [after - before for before, after in itertools.pairwise(steps)]
+    # The best checkpoint may be kept though those after it are gone.
+    if len(steps) < count or any(gap > config.checkpoint.every_steps for gap in gaps):
+        raise MissingError(
+            f"the last {count} checkpoints are not all there: steps {', '.join(map(str, steps)) or 'none'} are",
+            str(root),
+            f"train with checkpoint.keep_last={count}, or take fewer",
+        )
+    return [
+        EvaluatedModel(str(path), folder / "config.yaml", step) for path, step in zip(paths, steps, strict=True)
+    ]
 
 
 def evaluation_config(
@@ -100,12 +137,16 @@ def evaluation_config(
     }
     if flags and "evaluation.completions_per_problem" in flags:
         changes["evaluation.pass_at_k"] = None  # that of the run may be more than there are now
+    if flags and "evaluation.sets" not in flags and any(f"evaluation.{key}" in flags for key in _PER_SET):
+        # What is asked for here holds for all sets.
+        changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in _PER_SET}
     changes |= flags or {}
     if flags and "evaluation.sets" in flags:
         changes["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
     config = apply_overrides(base, changes, source="command line")
-    evaluation = config.evaluation
-    if evaluation.temperature == 0 and evaluation.completions_per_problem > 1:
+    for evaluation in map(config.evaluation.of_set, config.evaluation.sets):
+        if evaluation.temperature > 0 or evaluation.completions_per_problem == 1:
+            continue
         raise ConfigError(
             f"{evaluation.completions_per_problem} greedy completions of a problem are all the same",
             "-k, evaluation.completions_per_problem",
@@ -151,11 +192,17 @@ def _limited(config: TrainConfig, limit: int) -> TrainConfig:
 
 
 def run_evaluation(
-    config: TrainConfig, step: int, name: str, runs_dir: Path, out: Path | None, as_json: bool
+    config: TrainConfig,
+    models: Sequence[EvaluatedModel],
+    name: str,
+    runs_dir: Path,
+    out: Path | None,
+    as_json: bool,
 ) -> int:
     """Evaluate, print, and record into ``runs_dir/name`` and MLflow. Returns the exit code.
 
-    Started by torchrun, every rank answers its share of the problems.
+    Of several models, which are checkpoints of one run, the row of their means is added. Started by torchrun,
+    every rank answers its share of the problems.
 
     Raises:
         RewardError: after the results were recorded, where scoring failed too often for them to mean anything.
@@ -174,18 +221,20 @@ def run_evaluation(
         status = "FAILED"
         started = time.monotonic()
         try:
-            result = _evaluate_sets(config, tokenizer, sets, rewards, parallel)
+            results = _evaluate_models(config, models, tokenizer, sets, rewards, parallel)
             if parallel.is_main:
-                rows = evaluation_rows(result, _k(config))
-                found = _summary(config, rows, step, time.monotonic() - started)
+                rows = [evaluation_rows(result, pass_at(config.evaluation)) for result in results]
+                cells = results_row([result.rollouts for result in results], config.evaluation)
+                found = _summary(config, models, rows, cells, time.monotonic() - started)
                 own = runs_dir / name / RESULT_FILE
-                _record(tracker, result, found, step, [own, *([out] if out else [])])
+                _record(tracker, models, results, found, [own, *([out] if out else [])])
                 if as_json:
                     print(json.dumps(found, indent=2))
                 else:
-                    print_rows(rows, config.evaluation.completions_per_problem)
+                    _print(models, rows, cells)
                     print(f"results: {out or own}")
-            _check_scoring(config, result)
+            for result in results:
+                _check_scoring(config, result)
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
@@ -222,52 +271,106 @@ def _load_sets(config: TrainConfig, tokenizer: Any) -> dict[str, list[Problem]]:
     }
 
 
-def _evaluate_sets(
-    config: TrainConfig, tokenizer: Any, sets: Mapping[str, list[Problem]], rewards: Any, parallel: Any
-) -> EvaluationResult:
+def _evaluate_models(
+    config: TrainConfig,
+    models: Sequence[EvaluatedModel],
+    tokenizer: Any,
+    sets: Mapping[str, list[Problem]],
+    rewards: Any,
+    parallel: Any,
+) -> list[EvaluationResult]:
     from trainer.rollouts.build import build_engine
 
-    model = load_policy(
-        config.model, parallel.device, compute_dtype(config.model, parallel.device)
-    ).requires_grad_(False)
-    engine = build_engine(config, model, tokenizer)
-    rollouts: dict[str, list[Rollout]] = {}
+    def load(model: EvaluatedModel) -> PreTrainedModel:
+        settings = config.model.model_copy(update={"name_or_path": model.name_or_path})
+        return load_policy(settings, parallel.device, compute_dtype(settings, parallel.device)).requires_grad_(
+            False
+        )
+
+    policy = load(models[0])
+    engine = build_engine(config, policy, tokenizer)
+    results = []
     try:
-        engine.sync_weights(model)
-        for name, problems in sets.items():
-            count = len(problems) * config.evaluation.completions_per_problem
-            if parallel.is_main:
-                print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
-            rollouts |= evaluate(engine, tokenizer, rewards, {name: problems}, config, parallel).rollouts
+        for model in models:
+            if model is not models[0]:
+                policy.load_state_dict(load(model).state_dict())
+            engine.sync_weights(policy)
+            if parallel.is_main and len(models) > 1:
+                print(f"step {model.step}", file=sys.stderr)
+            results.append(_evaluate_sets(config, engine, tokenizer, sets, rewards, parallel))
     finally:
         engine.close()
-    return EvaluationResult(rollouts, evaluation_metrics(rollouts, config.evaluation.pass_at_k))
+    return results
 
 
-def _k(config: TrainConfig) -> int:
-    return config.evaluation.pass_at_k or config.evaluation.completions_per_problem
+def _evaluate_sets(
+    config: TrainConfig,
+    engine: Any,
+    tokenizer: Any,
+    sets: Mapping[str, list[Problem]],
+    rewards: Any,
+    parallel: Any,
+) -> EvaluationResult:
+    rollouts: dict[str, list[Rollout]] = {}
+    for name, problems in sets.items():
+        count = len(problems) * config.evaluation.of_set(name).completions_per_problem
+        if parallel.is_main:
+            print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
+        rollouts |= evaluate(engine, tokenizer, rewards, {name: problems}, config, parallel).rollouts
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts, pass_at(config.evaluation)))
 
 
-def _summary(config: TrainConfig, rows: Sequence[EvaluationRow], step: int, seconds: float) -> dict[str, Any]:
+def _print(
+    models: Sequence[EvaluatedModel], rows: Sequence[Sequence[EvaluationRow]], cells: Sequence[Cell]
+) -> None:
+    if len(models) == 1:
+        print_rows(rows[0])
+        return
+    for model, of_model in zip(models, rows, strict=True):
+        print(f"step {model.step}:")
+        print_rows(of_model)
+    print_results_row(cells, [model.step for model in models])
+
+
+def _summary(
+    config: TrainConfig,
+    models: Sequence[EvaluatedModel],
+    rows: Sequence[Sequence[EvaluationRow]],
+    cells: Sequence[Cell],
+    seconds: float,
+) -> dict[str, Any]:
     evaluation = config.evaluation
+    first = evaluation.of_set(next(iter(evaluation.sets)))
+    listed = [[asdict(row) for row in of_model] for of_model in rows]
     return {
         "model": config.model.name_or_path,
-        "step": step,
-        "temperature": evaluation.temperature,
-        "completions_per_problem": evaluation.completions_per_problem,
-        "k": _k(config),
+        "step": models[-1].step,
+        "temperature": first.temperature,
+        "completions_per_problem": first.completions_per_problem,
+        "k": rows[-1][0].k,
         "seed": config.seed,
         "seconds": seconds,
-        "rows": [asdict(row) for row in rows],
+        "rows": listed[-1],
+        "checkpoints": [
+            {"step": model.step, "rows": of_model} for model, of_model in zip(models, listed, strict=True)
+        ],
+        "row": [asdict(cell) for cell in cells],
     }
 
 
-def _record(tracker: Any, result: EvaluationResult, found: dict[str, Any], step: int, files: list[Path]) -> None:
-    first = found["rows"][0]
-    bounds = {"eval/accuracy_low": first["low"], "eval/accuracy_high": first["high"]}
-    tracker.log(result.metrics | bounds, step)
-    for name, rollouts in result.rollouts.items():
-        tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), step)
+def _record(
+    tracker: Any,
+    models: Sequence[EvaluatedModel],
+    results: Sequence[EvaluationResult],
+    found: dict[str, Any],
+    files: list[Path],
+) -> None:
+    for model, result, rows in zip(models, results, found["checkpoints"], strict=True):
+        first = rows["rows"][0]
+        bounds = {"eval/accuracy_low": first["low"], "eval/accuracy_high": first["high"]}
+        tracker.log(result.metrics | bounds, model.step)
+        for name, rollouts in result.rollouts.items():
+            tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), model.step)
     for file in files:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

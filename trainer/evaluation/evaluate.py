@@ -1,7 +1,7 @@
 """Measuring a policy on sets of problems."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool
-from trainer.config.schema import TrainConfig
+from trainer.config.schema import EvaluationConfig, TrainConfig
 from trainer.evaluation.estimators import pass_at_k
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
@@ -37,42 +37,45 @@ def evaluate(
     config: TrainConfig,
     parallel: Parallel,
 ) -> EvaluationResult:
-    """Answer every problem of every set ``completions_per_problem`` times.
+    """Answer every problem of every set as often and at the temperature that the set asks for.
 
     The seeds depend on the problem alone, so that two evaluations differ by the policy and nothing else.
     """
-    evaluation = config.evaluation
-    params = SamplingParams(
-        temperature=evaluation.temperature,
-        top_p=evaluation.top_p,
-        max_new_tokens=evaluation.max_new_tokens or config.rollout.max_new_tokens,
-        stop_token_ids=stop_tokens(config.rollout, tokenizer),
-    )
     rollouts: dict[str, list[Rollout]] = {}
     for name, problems in sets.items():
+        evaluation = config.evaluation.of_set(name)
+        params = SamplingParams(
+            temperature=evaluation.temperature,
+            top_p=evaluation.top_p,
+            max_new_tokens=evaluation.max_new_tokens or config.rollout.max_new_tokens,
+            stop_token_ids=stop_tokens(config.rollout, tokenizer),
+        )
+        seeds = range(evaluation.completions_per_problem)
         requests = [
-            GroupRequest(i, problem, _seeds(config, name, i))
+            GroupRequest(i, problem, [derive_seed(config.seed, "evaluation", name, i, k) for k in seeds])
             for i, problem in list(enumerate(problems))[parallel.rank :: parallel.world_size]
         ]
         own = collect_rollouts(engine, tokenizer, requests, params, rewards, Stopwatch())
         groups = sorted(parallel.gather(own), key=lambda group: group.group_id)
         rollouts[name] = [rollout for group in groups for rollout in group.rollouts]
-    return EvaluationResult(rollouts, evaluation_metrics(rollouts, evaluation.pass_at_k))
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts, pass_at(config.evaluation)))
 
 
-def _seeds(config: TrainConfig, set_name: str, problem: int) -> list[int]:
-    count = config.evaluation.completions_per_problem
-    return [derive_seed(config.seed, "evaluation", set_name, problem, k) for k in range(count)]
+def pass_at(evaluation: EvaluationConfig) -> dict[str, int]:
+    """K of pass@k of every set."""
+    by_set = {name: evaluation.of_set(name) for name in evaluation.sets}
+    return {name: own.pass_at_k or own.completions_per_problem for name, own in by_set.items()}
 
 
-def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: int | None = None) -> dict[str, float]:
+def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int] | None = None) -> dict[str, float]:
     """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
 
-    With several completions per problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added.
+    With several completions per problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added, of
+    further sets as ``eval/pass_at_k/SET``.
 
     Args:
         rollouts: of every set; the completions of a problem follow each other and share a ``group_id``.
-        k: of pass@k; all completions of a problem where None.
+        k: of pass@k by set; all completions of a problem for sets that are not in it.
     """
     failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}
@@ -82,12 +85,12 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: int | None = None)
             metrics["eval/reward"] = _mean([r.reward for r in answers])
             metrics["eval/completion_length"] = _mean([len(r.completion.token_ids) for r in answers])
             metrics["eval/truncated"] = _mean([r.completion.finish_reason == "length" for r in answers])
-            correct, completions = correct_by_problem(answers)
-            if completions.min() > 1:
-                estimates = pass_at_k(correct, completions, k or int(completions.min()))
-                metrics["eval/pass_at_k"] = float(estimates.mean())
         else:
             metrics[f"eval/accuracy/{name}"] = _mean([r.correct for r in answers])
+        correct, completions = correct_by_problem(answers)
+        if completions.min() > 1:
+            estimates = pass_at_k(correct, completions, (k or {}).get(name, int(completions.min())))
+            metrics["eval/pass_at_k" if index == 0 else f"eval/pass_at_k/{name}"] = float(estimates.mean())
         by_difficulty: dict[str, list[bool]] = defaultdict(list)
         for r in answers:
             by_difficulty[r.problem.difficulty].append(r.correct)

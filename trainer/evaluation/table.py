@@ -1,7 +1,7 @@
 """What an evaluation found, set by set and difficulty by difficulty, as rows of a table."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,10 +38,16 @@ class EvaluationRow:
     unparsed: float  # scored, but without a readable answer
 
 
-def evaluation_rows(result: EvaluationResult, k: int) -> list[EvaluationRow]:
-    """A row for every set, followed by one for each of its difficulties and sources where there are several."""
+def evaluation_rows(result: EvaluationResult, pass_at: Mapping[str, int]) -> list[EvaluationRow]:
+    """A row for every set, followed by one for each of its difficulties and sources where there are several.
+
+    Args:
+        result: what was answered.
+        pass_at: k of pass@k of every set.
+    """
     rows = []
     for name, rollouts in result.rollouts.items():
+        k = pass_at[name]
         rows.append(_row(name, "all", "", rollouts, k))
         for by in ("difficulty", "source"):
             values = sorted({getattr(r.problem, by) for r in rollouts}, key=_in_order)
@@ -82,24 +88,34 @@ def _row(
     )
 
 
-def print_rows(rows: Sequence[EvaluationRow], completions_per_problem: int) -> None:
-    """Print the table."""
-    several = completions_per_problem > 1
+def print_rows(rows: Sequence[EvaluationRow]) -> None:
+    """Print the table. Sets with different numbers of completions have them in a column."""
+    counts = {row.completions // row.problems for row in rows}
+    ks = {row.k for row in rows if row.completions > row.problems}
     table = Table(box=None, pad_edge=False)
     table.add_column("set", no_wrap=True)
     table.add_column("part", no_wrap=True)
-    headings = ["problems", f"avg@{completions_per_problem}" if several else "accuracy", "95 % interval"]
-    headings += [f"pass@{rows[0].k}"] if several else []
+    headings = ["problems", *(["completions each"] if len(counts) > 1 else [])]
+    headings += [f"avg@{min(counts)}" if len(counts) == 1 and ks else "accuracy", "95 % interval"]
+    headings += [f"pass@{min(ks)}" if len(ks) == 1 else "pass@k"] if ks else []
     headings += ["length", "truncated", "unparsed", "timeouts", "errors"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         part = "all" if row.by == "all" else printable(f"{row.by} {row.value or 'none'}")
-        cells = [str(row.problems), f"{row.accuracy:.3f}", f"{row.low:.3f} .. {row.high:.3f}"]
-        cells += [f"{row.pass_at_k:.3f}"] if several else []
+        count = row.completions // row.problems
+        cells = [str(row.problems), *([str(count)] if len(counts) > 1 else [])]
+        cells += [f"{row.accuracy:.3f}", f"{row.low:.3f} .. {row.high:.3f}"]
+        at_k = f"{row.pass_at_k:.3f}" + (f" @{row.k}" if len(ks) > 1 else "")
+        cells += [at_k if count > 1 else "-"] if ks else []
         cells += [f"{row.completion_length:.1f}"]
         cells += [f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)]
         table.add_row(row.set if row.by == "all" else "", part, *cells)
+    print_table(table)
+
+
+def print_table(table: Table) -> None:
+    """Print it as wide as the terminal, or wide enough where there is none."""
     console = Console()
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH

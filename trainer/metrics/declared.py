@@ -102,6 +102,7 @@ METRIC_FAMILIES: dict[str, Metric] = {
             "eval accuracy of one difficulty, or of a further set as SET or SET.DIFFICULTY",
             "share",
         ),
+        Metric("eval/pass_at_k/", "eval/pass_at_k of a further set with several completions per problem", "share"),
         Metric("tokens/token_share/", "share of completion tokens with exp(old_logprob) in the band", "share"),
         Metric("tokens/advantage_share/", "sum of |A| in the band / sum of |A|", "share"),
         Metric(

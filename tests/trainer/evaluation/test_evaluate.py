@@ -3,7 +3,7 @@ import pytest
 from rewards import Score
 from rewards.sandbox import ScoredText
 from trainer.config.schema import EvaluationConfig, TrainConfig
-from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics
+from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics, pass_at
 from trainer.evaluation.table import evaluation_rows, print_rows
 from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel
@@ -34,7 +34,7 @@ SETS = {"dev": FIRST, "other": SECOND}
 
 
 def test_metrics_of_several_sets_by_hand():
-    metrics = evaluation_metrics(SETS, k=1)
+    metrics = evaluation_metrics(SETS, {"dev": 1, "other": 1})
     assert metrics == pytest.approx(
         {
             "eval/accuracy": 3 / 6,
@@ -46,6 +46,7 @@ def test_metrics_of_several_sets_by_hand():
             "eval/accuracy/2": 1 / 2,
             "eval/accuracy/10": 2 / 4,
             "eval/accuracy/other": 0.0,
+            "eval/pass_at_k/other": 0.0,
         }
     )
     for name in metrics:
@@ -61,7 +62,7 @@ def test_one_completion_per_problem_has_no_pass_at_k():
 def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():
     from trainer.evaluation.evaluate import EvaluationResult
 
-    rows = evaluation_rows(EvaluationResult(SETS, {}), k=2)
+    rows = evaluation_rows(EvaluationResult(SETS, {}), {"dev": 2, "other": 2})
     assert [(r.set, r.by, r.value, r.problems, r.completions) for r in rows] == [
         ("dev", "all", "", 3, 6),
         ("dev", "difficulty", "2", 1, 2),
@@ -80,15 +81,43 @@ def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apa
 def test_the_printed_table_names_what_was_measured(capsys):
     from trainer.evaluation.evaluate import EvaluationResult
 
-    rows = evaluation_rows(EvaluationResult(SETS, {}), k=2)
-    print_rows(rows, completions_per_problem=2)
+    rows = evaluation_rows(EvaluationResult(SETS, {}), {"dev": 2, "other": 2})
+    print_rows(rows)
     shown = capsys.readouterr().out
     for text in ("avg@2", "pass@2", "95 % interval", "difficulty 10", "timeouts", "errors", "16.7%"):
         assert text in shown
-    print_rows(rows, completions_per_problem=1)
+    single = {"dev": [FIRST[0], FIRST[2]]}
+    print_rows(evaluation_rows(EvaluationResult(single, {}), {"dev": 1}))
     shown = capsys.readouterr().out
     assert "accuracy" in shown
     assert "pass@" not in shown
+    mixed = single | {"amc": FIRST}
+    print_rows(
+        [row for row in evaluation_rows(EvaluationResult(mixed, {}), {"dev": 1, "amc": 2}) if row.by == "all"]
+    )
+    head, greedy, sampled = (line.split() for line in capsys.readouterr().out.strip().splitlines())
+    assert head[2:6] == ["problems", "completions", "each", "accuracy"]
+    assert (greedy[:5], greedy[8]) == (["dev", "all", "2", "1", "0.500"], "-")
+    assert (sampled[:5], sampled[8]) == (["amc", "all", "3", "2", "0.500"], "0.667")
+
+
+def test_a_set_may_be_sampled_otherwise_than_the_others():
+    evaluation = EvaluationConfig(
+        sets={
+            "math": "m.parquet",
+            "aime": {"source": "a.parquet", "temperature": 1.0, "completions_per_problem": 16, "pass_at_k": 8},
+            "amc": {"source": "b.parquet", "temperature": 1.0, "completions_per_problem": 4},
+        }
+    )
+    settings = {name: evaluation.of_set(name) for name in evaluation.sets}
+    assert [(own.temperature, own.completions_per_problem) for own in settings.values()] == [
+        (0, 1),
+        (1, 16),
+        (1, 4),
+    ]
+    assert pass_at(evaluation) == {"math": 1, "aime": 8, "amc": 4}
+    with pytest.raises(ValueError, match="pass@8 needs at least 8 completions"):
+        EvaluationConfig(sets={"aime": {"source": "a.parquet", "completions_per_problem": 4, "pass_at_k": 8}})
 
 
 def test_problems_are_told_apart_by_their_group():
