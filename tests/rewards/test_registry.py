@@ -10,6 +10,7 @@ RIGHT = {
     "knights_knaves": ("<think></think><answer>Ava is a knave</answer>", "(1) Ava is a knave"),
     "math": (r"\boxed{3}", "3"),
     "format": ("<think></think><answer></answer>", ""),
+    "last_number": ("2 + 1 = 3", "3"),
 }
 
 
@@ -48,7 +49,7 @@ def test_minimum_is_the_weighted_sum_of_positive_weights():
     [
         (f"{OWN}:for_trl", r"written for TRL; here it is def for_trl\(texts, answers\)"),
         ("knights_knave", "did you mean knights_knaves?"),
-        ("bleu", "format, knights_knaves, math"),
+        ("bleu", "format, knights_knaves, last_number, math"),
         ("no.such.module:f", "cannot import no.such.module"),
         (f"{OWN}:nothing", "has no function nothing"),
         (f"{OWN}:not_a_function", "has no function not_a_function"),
