@@ -40,6 +40,13 @@ def quartile_of(logprobs: Tensor) -> Tensor:
     return quartiles
 
 
+def _quartile_over_ranks(logprobs: Tensor, parallel: Parallel) -> Tensor:
+    """Index into `QUARTILES` of each of this rank's tokens among those of all ranks, [N]."""
+    everyone: list[Tensor] = parallel.gather([logprobs.cpu()])
+    before = sum(len(of_rank) for of_rank in everyone[: parallel.rank])
+    return quartile_of(torch.cat(everyone))[before : before + len(logprobs)].to(logprobs.device)
+
+
 def sums_by_group(values: Sequence[Tensor], groups: Tensor, count: int) -> Tensor:
     """Sums of each [N] tensor over the tokens of each of ``count`` groups, [len(values), count] float64."""
     members = torch.nn.functional.one_hot(groups, count).double()  # [N, count]
@@ -53,7 +60,7 @@ def band_metrics(
 
     ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``, with ``norm``
     that of the gradient of the token's log-probability with respect to the logits: what the tokens send into the
-    last layer at the first update, before loss weights. Quartiles are those of each rank's own tokens.
+    last layer at the first update, before loss weights. Quartiles are those of the tokens of all ranks.
 
     Args:
         batch: scored, with reweighted advantages.
@@ -70,7 +77,7 @@ def band_metrics(
         values.append(kl_penalty(logprobs, batch.ref_logprobs[place], algorithm))
     values += [statistics.times_updated[place], statistics.times_clipped[place]]
     by_band = sums_by_group(values, band_of(logprobs), len(BANDS))
-    by_quartile = sums_by_group([mass * norms], quartile_of(logprobs), len(QUARTILES))
+    by_quartile = sums_by_group([mass * norms], _quartile_over_ranks(logprobs, parallel), len(QUARTILES))
     flat = torch.cat([by_band.flatten(), by_quartile.flatten()])
     totals = torch.tensor(parallel.gather([flat.tolist()]), dtype=torch.float64).sum(dim=0)
     bands, quartiles = totals.split([by_band.numel(), by_quartile.numel()])

@@ -87,6 +87,22 @@ def test_means_are_of_the_bands_own_tokens_and_absent_without_any():
     assert "tokens/entropy/0.50-0.75" not in metrics and "tokens/kl/0.50-0.75" not in metrics
 
 
+def test_quartiles_are_those_of_the_tokens_of_all_ranks():
+    class WithImprobableTokens(Parallel):
+        """The other rank's tokens are all less probable, and as many."""
+
+        world_size = 2
+
+        def gather(self, items):
+            (item,) = items
+            return [item, torch.full_like(item, -9.0) if isinstance(item, torch.Tensor) else [0.0] * len(item)]
+
+    metrics = metrics_of(hand_batch(), parallel=WithImprobableTokens())
+    # The own tokens are the upper half of all: q3 has |A| * norm of 2 + 1 + .5 + .5, q4 of .25 + .25.
+    shares = [metrics[f"tokens/gradient_share/q{q}"] for q in (1, 2, 3, 4)]
+    assert shares == pytest.approx([0, 0, 4 / 4.5, 0.5 / 4.5])
+
+
 def test_no_advantage_leaves_out_the_shares_of_it():
     metrics = metrics_of(replace(hand_batch(), advantages=torch.zeros(1, 9)))
     assert metrics["tokens/token_share/0.00-0.25"] == 0.25
