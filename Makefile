@@ -2,6 +2,8 @@
 # make test        installs and runs all tests but those that need vLLM
 # make test-fast   the tests that take seconds, for daily work
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
+# make test-gpu    the tests that need a GPU, in whatever environment PYTHON is; a line and nothing else without one
+# make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
 # make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +13,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-fast test-vllm lint install browser clean
+.PHONY: demo test test-fast test-vllm test-gpu lint install install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -58,6 +60,34 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 # One thread: vLLM's CPU kernels collapse when several threads share a busy core.
 test-vllm: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/rollouts
+
+# Needs neither Ray nor MLflow, so that any environment with torch, transformers and accelerate will do.
+test-gpu:
+	@python=$(PYTHON); test -x $(BIN)/python && python=$(BIN)/python; $$python -m tests.gpu
+
+install-gpu:
+	@if command -v uv >/dev/null 2>&1; then \
+		test -x $(BIN)/python || uv venv --quiet --seed --python $(PYTHON) $(VENV); \
+		uv pip install --python $(BIN)/python -c constraints-gpu.txt -e '.[vllm,dev]'; \
+	else \
+		test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+		$(BIN)/python -m pip install --disable-pip-version-check -c constraints-gpu.txt -e '.[vllm,dev]'; \
+	fi
+	@touch $(STAMP)
+
+# For a machine with GPUs, on any machine: downloads nothing but metadata.
+GPU_PLATFORM := --python-version 3.11 --python-platform x86_64-manylinux_2_28
+resolve-gpu: install
+	$(BIN)/uv pip install --dry-run --reinstall --python $(BIN)/python $(GPU_PLATFORM) -c constraints-gpu.txt '.[vllm,dev]' \
+		2>&1 | tail -n +2 | sed -n '1p;/+ \(torch\|vllm\|transformers\|deepspeed\|fastapi\|apache-tvm-ffi\)==/p'
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) --extra vllm --extra dev \
+		-c constraints-gpu.txt pyproject.toml >/dev/null
+
+lock-gpu: install
+	head -2 constraints-gpu.txt > .constraints-gpu.new
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) --extra vllm --extra dev pyproject.toml \
+		>> .constraints-gpu.new
+	mv .constraints-gpu.new constraints-gpu.txt
 
 lint: install
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ FEWEST_REQUESTS, MOST_REQUESTS = 16, 512
 CPU_KV_CACHE_MB = 256
 CPU_STEP_TOKENS = 4096
 CPU_BLOCK_SIZE = 32  # the smallest on a CPU; only whole blocks of a prefix are shared
-INSTALL = "in the clone of loptune: pip install -e '.[vllm]'"
+INSTALL = "in the clone of loptune: make install-gpu"
 
 
 def vllm_installed() -> bool:

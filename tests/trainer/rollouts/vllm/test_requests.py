@@ -42,7 +42,7 @@ def test_asking_for_vllm_without_having_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(vllm, "vllm_installed", lambda: False)
     with pytest.raises(ConfigError, match="not installed") as caught:
         vllm.VllmEngine(random_model(), setup.EngineSetup("unused", 64))
-    assert "pip install -e '.[vllm]'" in caught.value.hint
+    assert "make install-gpu" in caught.value.hint
 
 
 def finished(reason: str | None) -> SimpleNamespace:
