@@ -20,6 +20,7 @@ from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.checkpoint import load_training_state, save_training_state, write_checkpoint
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.cpu import onednn
+from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel, end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy
@@ -67,7 +68,7 @@ class Updates:
         self, config: TrainConfig, parallel: Parallel, rewards: tuple[float, float] = (3.0, -1.0)
     ) -> None:
         self.config, self.parallel, self.rewards = config, parallel, rewards
-        compute = getattr(torch, config.model.dtype)
+        compute = compute_dtype(config.model, parallel.device)
         stored = parallel.stored_dtype(compute)
 
         def scored(causal_lm: Any) -> LogprobModel:
