@@ -330,7 +330,7 @@ def _add_serve(commands: Commands) -> None:
     serve.add_argument("spec", help="preset name or YAML file of the runs to be served")
     serve.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2")
     serve.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; whoever reaches it can replace the weights"
+        "--host", default="127.0.0.1", help="address to listen on; who may use it is said by LOPTUNE_SERVER_TOKEN"
     )
     serve.add_argument("--port", type=port, default=8000, help="default: 8000")
     serve.add_argument(

@@ -89,10 +89,13 @@ def prepare_environment(address: str | None) -> None:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if address is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
-        # Ray would otherwise make up a token and write it into the user's home folder.
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if address is None and "ray" not in sys.modules:
+        # Where Ray is told that it makes no cluster it listens on the loopback address alone.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        if "RAY_AUTH_MODE" not in os.environ:
+            # Ray would otherwise make up a token and write it into the user's home folder.
+            os.environ["RAY_AUTH_MODE"] = "token"
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def check_address(address: str | None) -> None:

@@ -300,14 +300,15 @@ class WorkerGroup:
 def rank_environments(places: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, str]]:
     """Rendezvous and device variables of each rank, from what ``RankWorker.describe`` returned.
 
-    Ranks on one node see all GPUs of the trial on that node, so that LOCAL_RANK picks one and peer-to-peer
-    transfers work.
+    Ranks that are all on one node meet on its loopback address. Ranks on one node see all GPUs of the trial on
+    that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.
     """
     environments: list[dict[str, str]] = []
+    alone = len({place["node"] for place in places}) == 1
     for rank, place in enumerate(places):
         neighbours = [other for other, there in enumerate(places) if there["node"] == place["node"]]
         environment = {
-            "MASTER_ADDR": str(places[0]["address"]),
+            "MASTER_ADDR": "127.0.0.1" if alone else str(places[0]["address"]),
             "MASTER_PORT": str(places[0]["port"]),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(places)),

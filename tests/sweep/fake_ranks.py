@@ -16,12 +16,13 @@ from tests.sweep.fake_trainer import FakeTrainer, LocalTracker
 
 class FakeRank(FakeTrainer):
     def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
-        from torch import distributed
+        import torch
+
+        from trainer.parallel.ranks import join_ranks
 
         self.rank = int(os.environ["RANK"])
         self.value = 1.0 + assignment.config.algorithm.ar_alpha
-        if not distributed.is_initialized():
-            distributed.init_process_group("gloo")
+        join_ranks(60.0, torch.device("cpu"))
         super().__init__(assignment, progress)
         if self.faults.get("rank", self.rank) != self.rank:
             self.faults = {}

@@ -13,6 +13,7 @@ from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name, local_device
 from trainer.policy.load import model_source
 from trainer.rollouts.vllm.client import BACKENDS
+from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, Guard, server_token
 from trainer.rollouts.vllm.setup import (
     CPU_BLOCK_SIZE,
     CPU_KV_CACHE_MB,
@@ -29,6 +30,7 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
 
     Raises:
         ConfigError: vLLM is not installed, or a request can exceed the model's context.
+        StorageError: the server's token cannot be kept.
         MissingError: no such model, or no GPU where one is insisted on.
     """
     if not vllm_installed():
@@ -36,8 +38,9 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     device = local_device(config.parallel.device)
     share = gpu_memory_utilization if device.type == "cuda" else None
     command = server_command(config, host, port, share)
-    # Without it vLLM has no routes that take weights.
-    os.execve(command[0], command, {**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
+    # Without the mode vLLM has no routes that take weights; with it, anybody may use them but for our guard.
+    mode = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}
+    os.execve(command[0], command, {**os.environ, **mode})
 
 
 def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float | None) -> list[str]:
@@ -59,6 +62,7 @@ def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utiliza
     context = context_length(config, SimpleNamespace(config=shape))
     # `vllm serve` is the same server, but needs the package's name to be vllm, which that for CPUs is not.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", source]
+    command += ["--middleware", f"{Guard.__module__}.{Guard.__name__}"]
     command += ["--host", host, "--port", str(port), "--dtype", dtype_name(dtype)]
     command += ["--max-model-len", str(context), "--tensor-parallel-size", str(settings.tensor_parallel)]
     command += ["--load-format", "dummy", "--skip-tokenizer-init", "--generation-config", "vllm"]

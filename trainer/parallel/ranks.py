@@ -21,6 +21,7 @@ from trainer.parallel.device import local_device
 from trainer.policy.state import load_optimizer_tensors, load_weights, optimizer_tensors
 
 FILE_TIMEOUT_S = 3 * 3600
+LOOPBACK = "127.0.0.1"
 _ABSENT = object()
 
 
@@ -177,17 +178,51 @@ class DistributedParallel(Parallel):
 
 
 def join_ranks(timeout_s: float, device: torch.device) -> None:
-    """Connect this process with the others, once in its life; a process without any becomes a world of one."""
+    """Connect this process with the others, once in its life; a process without any becomes a world of one.
+
+    Where MASTER_ADDR is the loopback address, nothing of it can be reached from other machines.
+    """
     if torch.distributed.is_initialized():
         return
     if "RANK" not in os.environ:
-        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
         os.environ["MASTER_PORT"] = str(_free_port())
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "nccl"
-    torch.distributed.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    timeout = timedelta(seconds=timeout_s)
+    launcher_has_a_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if os.environ["MASTER_ADDR"] != LOOPBACK or launcher_has_a_store:
+        torch.distributed.init_process_group(backend, timeout=timeout)
+        return
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.distributed.init_process_group(
+        backend,
+        timeout=timeout,
+        store=_loopback_store(rank, world_size, timeout),
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def _loopback_store(rank: int, world_size: int, timeout: timedelta) -> Any:
+    """The store in which ranks find each other; the one that torch opens by itself listens on all interfaces."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    port = int(os.environ["MASTER_PORT"])
+    listener = socket.create_server((LOOPBACK, port)).detach() if rank == 0 else None
+    return TCPStore(
+        LOOPBACK,
+        port,
+        world_size,
+        is_master=rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listener,
+    )
 
 
 @cache
@@ -245,6 +280,6 @@ def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
     return port

@@ -44,6 +44,11 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
     assert {e["OMP_NUM_THREADS"] for e in environments} == {"3"}
 
 
+def test_ranks_of_one_node_meet_on_its_loopback_address() -> None:
+    environments = rank_environments([place("1", [], 1111), place("1", [])], threads=1)
+    assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments} == {("127.0.0.1", "1111")}
+
+
 def test_without_gpus_a_trial_sees_none() -> None:
     assert rank_environments([place("1", [])], threads=1)[0]["CUDA_VISIBLE_DEVICES"] == ""
 

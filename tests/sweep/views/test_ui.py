@@ -6,10 +6,12 @@ import signal
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sweep.record.parent_run import open_parent_run
 from tests.run_cli import run_cli, start_cli
+from tests.sockets import listening, open_to_others
 from tests.sweep.harness import wait_until
 from tests.sweep.test_cli import SCORES, write_sweep
 from trainer.tracking.mlflow_store import prepare_store
@@ -59,6 +61,9 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path) -> None:
             strange = {"Origin": "http://evil.example", "Content-Type": "application/json"}
             create = "/api/2.0/mlflow/experiments/create"
             assert ask(port, create, strange, "POST", '{"name": "planted"}')[0] == 403
+            sockets = listening(psutil.Process(process.pid))
+            assert port in {number for _, _, number in sockets}
+            assert open_to_others(sockets) == set()
             with socket.socket() as outside:
                 own = socket.gethostbyname(socket.gethostname())
                 if not own.startswith("127."):

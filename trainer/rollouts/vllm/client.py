@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trainer.errors import ConfigError, EngineError, MissingError
 from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, authorization
 
 TIMEOUTS_S = (10.0, 600.0)  # to connect, and for an answer
 SAMPLING_TIMEOUT_S = 3600.0  # for an answer: a batch of long completions may queue that long
@@ -29,6 +30,7 @@ class VllmServer:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self._headers = authorization()
 
     def wait(self, timeout_s: float) -> None:
         """Until the server is up.
@@ -191,7 +193,9 @@ class VllmServer:
 
     def _call(self, method: str, route: str, allowed: Sequence[int] = (), **options: Any) -> requests.Response:
         try:
-            response = requests.request(method, f"{self.url}/{route}", **{"timeout": TIMEOUTS_S, **options})
+            response = requests.request(
+                method, f"{self.url}/{route}", headers=self._headers, **{"timeout": TIMEOUTS_S, **options}
+            )
         except requests.RequestException as error:
             raise self._gone(route, error) from error
         if response.ok or response.status_code in allowed:
@@ -200,7 +204,7 @@ class VllmServer:
 
     async def _ask(self, session: aiohttp.ClientSession, route: str, body: Any) -> Any:
         try:
-            async with session.post(f"{self.url}/{route}", json=body) as response:
+            async with session.post(f"{self.url}/{route}", json=body, headers=self._headers) as response:
                 if response.ok:
                     return await response.json(content_type=None)
                 text = await response.text()
@@ -217,6 +221,12 @@ class VllmServer:
 
     def _refused(self, route: str, status: int, text: str) -> EngineError:
         reason = (text.strip().splitlines() or [""])[0][:300]
+        if status == 401:
+            return EngineError(
+                f"the vLLM server at {self.url} has another token than this run",
+                TOKEN_VARIABLE,
+                f"set {TOKEN_VARIABLE} to one value for both, or share the folder of LOPTUNE_CACHE",
+            )
         return EngineError(
             f"the vLLM server at {self.url} refused /{route}: {status} {reason}",
             "rollout.vllm.server_base_urls",

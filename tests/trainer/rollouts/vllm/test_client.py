@@ -18,6 +18,7 @@ from trainer.errors import ConfigError, EngineError, MissingError
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.vllm import server as vllm_server
 from trainer.rollouts.vllm.client import VllmServer
+from trainer.rollouts.vllm.guard import authorization
 from trainer.rollouts.vllm.server import VllmServerEngine
 
 
@@ -73,6 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         route = self.path.partition("?")[0]
         text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = json.loads(text) if text else None
+        assert route == "/health" or self.headers["Authorization"] == authorization()["Authorization"]
         self.server.asked.append((self.path, body))
         statuses = self.server.status.get(route)
         status = statuses.pop(0) if statuses else 200
@@ -280,3 +282,10 @@ def test_a_server_that_is_gone(server, engine):
     server.server_close()
     with pytest.raises(EngineError, match="is gone"):
         engine.generate([[1, 2]], [[1]], PARAMS)
+
+
+def test_another_token_than_the_servers_is_named(server, engine):
+    server.status["/pause"] = [401]
+    with pytest.raises(EngineError, match="has another token") as caught:
+        engine.sync_weights(random_model())
+    assert "LOPTUNE_SERVER_TOKEN" in caught.value.where

@@ -22,6 +22,7 @@ from safetensors.torch import save
 from tests.invariants.ranks import run_ranks
 from tests.paths import ROOT
 from tests.run_cli import run_cli
+from tests.sockets import listening, open_to_others
 from tests.trainer.rollouts.vllm.models import (
     AGREEMENT,
     STOP,
@@ -35,6 +36,7 @@ from trainer.errors import EngineError
 from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.vllm import server as vllm_server
+from trainer.rollouts.vllm.guard import authorization
 from trainer.rollouts.vllm.server import VllmServerEngine
 
 pytest.importorskip("vllm")
@@ -121,6 +123,18 @@ def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(served):
         print(f"step {step + 1}: largest difference {difference:.2e} nats")
         assert difference < AGREEMENT
         assert largest_difference(before, asked, samples, 0.7) > 0.05, "the step must move the weights visibly"
+
+
+def test_it_listens_on_loopback_alone_and_asks_for_its_token(served):
+    _, server = served
+    sockets = listening(psutil.Process(server.process.pid))
+    assert server.url.rpartition(":")[2] in {str(port) for _, _, port in sockets}
+    assert open_to_others(sockets) == set()
+    for route in ("pause", "resume", "update_weights", "collective_rpc", "v1/models", "inference/v1/generate"):
+        assert requests.post(f"{server.url}/{route}", json={}, timeout=10).status_code == 401
+        page = {**authorization(), "Origin": "http://evil.example", "Content-Type": "text/plain"}
+        assert requests.post(f"{server.url}/{route}", data="{}", headers=page, timeout=10).status_code == 403
+    assert requests.get(f"{server.url}/v1/models", headers=authorization(), timeout=10).ok
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "deepspeed"])
@@ -245,7 +259,7 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
 
 def sampled_tokens(server: Server) -> float:
     """All tokens the server has sampled."""
-    lines = requests.get(f"{server.url}/metrics", timeout=10).text.splitlines()
+    lines = requests.get(f"{server.url}/metrics", timeout=10, headers=authorization()).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
 
 

@@ -1,0 +1,49 @@
+"""Nothing of a sweep on this machine can be reached from another one, nor without its token."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.paths import ROOT
+from tests.sockets import listening, open_to_others
+from tests.sweep.harness import SEVERAL_RANKS, history, running, wait_until, write_space
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+STRANGER = """
+import sys
+from ray._raylet import GcsClient
+print("came in:", GcsClient(address=sys.argv[1]).get_all_node_info(timeout=10))
+"""
+
+
+def test_a_sweep_listens_on_loopback_alone_and_asks_for_its_token(tmp_path: Path) -> None:
+    overrides = {**SEVERAL_RANKS["overrides"], "max_steps": 10_000}
+    space = write_space(
+        tmp_path / "space.yaml",
+        trainer={**SEVERAL_RANKS, "overrides": overrides},
+        resources={"workers_per_trial": 2},
+        limits={"max_concurrent": 1},
+    )
+    with running("run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2) as driver:
+        wait_until(lambda: len(history(tmp_path / "fake", "c000-s0", "step")) > 2)
+        sockets = listening(psutil.Process(driver.pid))
+        assert {"gcs_server", "raylet"} <= {name for name, _, _ in sockets}
+        assert open_to_others(sockets) == set()
+
+        (gcs,) = {port for name, _, port in sockets if name == "gcs_server"}
+        environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+        stranger = subprocess.run(
+            [sys.executable, "-c", STRANGER, f"127.0.0.1:{gcs}"],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert "came in" not in stranger.stdout
+        assert "AuthenticationError" in stranger.stderr
