@@ -1,6 +1,5 @@
 """Checkpoints on disk: written whole or not at all, verified before they are read."""
 
-import errno
 import hashlib
 import itertools
 import json
@@ -17,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from trainer.errors import StorageError
-from trainer.files import flush_to_disk
+from trainer.files import flush_to_disk, storage_error
 from trainer.parallel.ranks import Parallel
 from trainer.policy.state import random_states, restore_random_states
 
@@ -52,7 +51,8 @@ def write_checkpoint(
     try:
         if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
+            root.mkdir(exist_ok=True)  # not its parents: a run's folder that has vanished is not made anew
+            partial.mkdir()
         parallel.gather([], after_files=True)
         write_files(partial)
         own = [path for path in _files(partial) if _writer(path) == parallel.rank]
@@ -66,7 +66,9 @@ def write_checkpoint(
     except Exception as error:
         if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
-        raise _storage_error(root, error) from error
+        if not _is_of_the_system(error):
+            raise
+        raise storage_error("write a checkpoint", root, error) from error
     return final
 
 
@@ -278,14 +280,6 @@ def _sha256(paths: Sequence[Path]) -> list[str]:
         return list(pool.map(of_file, paths))
 
 
-def _storage_error(root: Path, error: Exception) -> Exception:
+def _is_of_the_system(error: Exception) -> bool:
     # safetensors reports a full disk as its own error type, with the system's words in the text.
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if not full and "No space left" not in str(error) and not isinstance(error, OSError):
-        return error
-    free = shutil.disk_usage(root if root.exists() else root.parent).free
-    return StorageError(
-        f"cannot write a checkpoint: {error}",
-        f"{root} ({free / 2**20:.0f} MiB free)",
-        "free some space, then resume",
-    )
+    return isinstance(error, OSError) or "No space left" in str(error)

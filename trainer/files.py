@@ -6,16 +6,40 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import StorageError
+from trainer.errors import StorageError, first_line
 
 Record = dict[str, Any]
 
 _STORAGE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 _logger = logging.getLogger(__name__)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+
+
+def storage_error(action: str, path: Path, error: Exception) -> StorageError:
+    """An error of the file system: what could not be done, where and with how much space, and what to do.
+
+    Args:
+        action: such as "write a checkpoint".
+        path: file or folder it was about; need not exist.
+        error: what the system, or a library that hides the system's error in its own, raised.
+    """
+    text, number = first_line(error), getattr(error, "errno", None)
+    reason = getattr(error, "strerror", None) or text
+    if number in _GONE:
+        hint = "put the folder back, then resume"
+    elif number in _FULL or "No space left" in text:
+        hint = "free some space, then resume"
+    else:
+        hint = "repair that, then resume"
+    return StorageError(f"cannot {action}: {reason}", f"{path}, {free_space(path)} free", hint)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -48,7 +72,7 @@ def storage_fault(error: OSError) -> StorageError | None:
     place = Path(error.filename) if isinstance(error.filename, str) else Path()
     return StorageError(
         f"cannot write: {error.strerror}",
-        f"{error.filename or 'the disk'}, {_free_space(place)} free",
+        f"{error.filename or 'the disk'}, {free_space(place)} free",
         "free some space, or choose another folder with --runs-dir; then do the same again",
     )
 
@@ -87,40 +111,54 @@ class JsonLines:
                     _logger.warning("%s: cut the last line, torn: %d bytes never finished", path, torn)
                     file.truncate(len(content) - torn)
                     os.fsync(file.fileno())
+                found = os.fstat(file.fileno())
         except OSError as error:
-            raise StorageError(f"cannot open {path}: {error.strerror}", str(path), "check the folder") from error
+            raise storage_error(f"open {path}", path, error) from error
+        self._identity = (found.st_dev, found.st_ino)
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Write the records as lines, all of them or none.
 
         Raises:
-            StorageError: the file has disappeared, the disk is full or the write failed.
+            StorageError: the file has disappeared or is another one, the disk is full or the write failed.
             ValueError: a number that is not finite, which JSON does not have.
         """
         lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
         # Half of a surrogate pair, which UTF-8 does not have, becomes the escape that JSON has for it.
         data = "".join(lines).encode("utf-8", "backslashreplace")
-        try:
-            # Without O_CREAT, so that a folder moved away is noticed instead of being made anew.
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        except OSError as error:
-            raise StorageError(
-                f"the file is gone: {self.path}", str(self.path), "put the folder back, then resume"
-            ) from error
-        try:
+        with self._opened() as descriptor:
             size = os.fstat(descriptor).st_size
             try:
                 _write_all(descriptor, data)
                 os.fsync(descriptor)
-            except OSError as error:
+            except OSError:
                 os.ftruncate(descriptor, size)
-                raise StorageError(
-                    f"cannot write {self.path}: {error.strerror}",
-                    f"{self.path}, {_free_space(self.path)} free",
-                    "free some space, then resume",
-                ) from error
-        finally:
-            os.close(descriptor)
+                raise
+
+    def cut(self, offset: int) -> None:
+        """Drop what is after a byte.
+
+        Raises:
+            StorageError: as of ``append``.
+        """
+        with self._opened() as descriptor:
+            os.ftruncate(descriptor, offset)
+            os.fsync(descriptor)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        try:
+            # Without O_CREAT, so that a folder moved away is noticed instead of being made anew.
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            try:
+                found = os.fstat(descriptor)
+                if (found.st_dev, found.st_ino) != self._identity:
+                    raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
+                yield descriptor
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise storage_error(f"write {self.path}", self.path, error) from error
 
 
 def read_json_lines(path: Path, offset: int = 0) -> Iterator[tuple[Record, int]]:
@@ -152,8 +190,21 @@ def _write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _free_space(path: Path) -> str:
+def free_bytes(path: Path) -> int:
+    """Free space of the disk that a path, which need not exist, is on.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    place = path.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def free_space(path: Path) -> str:
+    """`free_bytes` for a message."""
     try:
-        return f"{shutil.disk_usage(path.parent).free / 2**20:.0f} MiB"
+        return f"{free_bytes(path) / 2**20:.0f} MiB"
     except OSError:
         return "unknown space"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import StorageError
-from trainer.files import JsonLines, read_json_lines, write_atomically
+from trainer.files import JsonLines, free_bytes, read_json_lines, storage_error, write_atomically
 
 
 def write_steps(path: Path, *steps: int) -> list[int]:
@@ -108,6 +108,41 @@ def test_a_lost_file_is_not_made_anew(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"metrics\.jsonl"):
         lines.append({"step": 1})
     assert not path.exists()
+
+
+def test_another_file_in_its_place_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = JsonLines(path)
+    path.rename(tmp_path / "moved")
+    path.write_text("")
+    with pytest.raises(StorageError, match="another file has taken its place"):
+        lines.append({"step": 1})
+    assert path.read_text() == ""
+
+
+def test_what_may_not_be_written_is_not_called_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = JsonLines(tmp_path / "metrics.jsonl")
+
+    def refused(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)  # root, as in a container, may write everywhere
+    with pytest.raises(StorageError, match="Permission denied") as caught:
+        lines.append({"step": 1})
+    assert "put the folder back" not in caught.value.hint
+
+
+def test_the_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
+    gone = tmp_path / "gone" / "deep"
+    assert free_bytes(gone) == pytest.approx(free_bytes(tmp_path), rel=0.1)
+    error = storage_error("write it", gone, FileNotFoundError(2, "No such file or directory"))
+    assert (error.what, error.hint) == (
+        "cannot write it: No such file or directory",
+        "put the folder back, then resume",
+    )
+    assert error.where.startswith(f"{gone}, ") and error.where.endswith(" MiB free")
+    hidden = storage_error("save", gone, RuntimeError("SafetensorError: No space left on device (os error 28)"))
+    assert hidden.hint == "free some space, then resume"
 
 
 def test_a_number_that_json_lacks_is_refused_before_anything_is_written(tmp_path: Path) -> None:

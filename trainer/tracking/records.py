@@ -10,35 +10,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.files import read_json_lines, write_atomically
+from trainer.files import Record, read_json_lines
 from trainer.metrics.declared import declaration
 
 
-def rewind_lines(path: Path, step: int, shipped: int) -> tuple[int, list[dict[str, Any]]]:
-    """Drop the lines of later steps than ``step``.
+def lines_after(path: Path, step: int) -> tuple[int, list[tuple[Record, int]]]:
+    """Where the lines of later steps than ``step`` begin, and those lines, each with the offset that follows it.
+
+    Steps are logged in order, so that nothing of an earlier one follows.
 
     Args:
         path: a file of JSON lines with a ``step``.
         step: the last step to keep.
-        shipped: offset up to which the lines have been sent.
-
-    Returns:
-        The offset up to which the remaining file has been sent, and the dropped records that had been sent.
     """
-    if not path.exists():
-        return 0, []
-    kept_shipped, dropped, start, kept = 0, [], 0, b""
-    content = path.read_bytes()
-    for record, end in read_json_lines(path):
-        if record["step"] <= step:
-            kept += content[start:end]
-            if end <= shipped:
-                kept_shipped = len(kept)
-        elif end <= shipped:
-            dropped.append(record)
-        start = end
-    write_atomically(path, kept)
-    return kept_shipped, dropped
+    cut = 0
+    later: list[tuple[Record, int]] = []
+    for record, end in read_json_lines(path) if path.exists() else ():
+        if later or record["step"] > step:
+            later.append((record, end))
+        else:
+            cut = end
+    return cut, later
 
 
 def metrics_record(metrics: Mapping[str, float], step: int) -> dict[str, Any]:

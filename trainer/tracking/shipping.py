@@ -1,12 +1,13 @@
 """Sending a run's local record to MLflow, and remembering how far that has come.
 
-``metrics.jsonl`` is the queue. ``tracking.json`` beside it holds the offset up to which lines were sent. A
-process that dies between sending and remembering sends one batch twice; MLflow keeps one copy of equal
-(metric, step, time, value), so nothing is counted double.
+``metrics.jsonl`` is the queue. ``tracking.json`` beside it holds the offset up to which lines were sent, and the
+one up to which a request may have been: written before it, for a process can die, or an answer be lost, after
+MLflow has taken the lines. Such lines are sent again just as they were: MLflow keeps one copy of equal (metric,
+step, time, value). If their steps are computed again before that, the old lines count; they are kept aside.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,9 +15,9 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError
-from trainer.files import read_json_lines, write_atomically
+from trainer.files import Record, read_json_lines, write_atomically
 from trainer.tracking.mlflow_store import mlflow_name
-from trainer.tracking.records import metric_values
+from trainer.tracking.records import lines_after, metric_values
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -43,6 +44,8 @@ class TrackingState:
     uri: str | None = None  # the store that run_id and the offsets belong to
     run_id: str | None = None
     metrics_sent: int = 0  # bytes of metrics.jsonl
+    metrics_intended: int = 0  # bytes of metrics.jsonl up to which a request may have arrived
+    unconfirmed: list[Record] = field(default_factory=list)  # lines of such a request, from before a rewind
     completions_sent: int = 0  # bytes of completions.jsonl
     sent_through: dict[str, int] = field(default_factory=dict)  # metric -> last step sent before a rewind
     artifacts: list[tuple[str, str]] = field(default_factory=list)  # (file, artifact folder) still to send
@@ -66,9 +69,46 @@ class TrackingState:
                 f"cannot read the tracking state: {error}", str(path), "remove it to send the run anew"
             ) from None
 
+    def reset(self) -> None:
+        """Note that nothing has been sent: to another store, or to a run that was deleted."""
+        self.metrics_sent = self.metrics_intended = self.completions_sent = 0
+        self.unconfirmed, self.sent_through = [], {}
+
+    def rewind(self, path: Path, step: int) -> int:
+        """Account for lines of later steps than ``step`` that are about to be taken out of metrics.jsonl.
+
+        Returns:
+            The offset at which they begin.
+        """
+        reached = max(self.metrics_sent, self.metrics_intended)
+        for record, end in read_json_lines(path, self.metrics_sent) if reached > self.metrics_sent else ():
+            if end <= reached:
+                names = self.unsent_names(record)
+                self.unconfirmed.append({name: record[name] for name in ("step", "time", *names)})
+        cut, later = lines_after(path, step)
+        for record, end in later:
+            if end <= reached:
+                self.sent_through |= {name: int(record["step"]) for name in self.unsent_names(record)}
+        self.metrics_sent = self.metrics_intended = min(reached, cut)
+        self.completions_sent = 0
+        return cut
+
+    def unsent_names(self, record: Record) -> list[str]:
+        """The metrics of a line that were not sent for its step before a rewind."""
+        return [name for name in metric_values(record) if record["step"] > self.sent_through.get(name, -1)]
+
     def save(self, run_dir: Path) -> None:
         """Replace the stored state."""
         write_atomically(run_dir / STATE_FILE, json.dumps(asdict(self)))
+
+
+@dataclass
+class Connection:
+    """A store and how the run is opened there; the client once it is."""
+
+    uri: str
+    open: Callable[[TrackingState], tuple["MlflowClient", str]]  # gives client and run id
+    client: "MlflowClient | None" = None
 
 
 class Shipper:
@@ -78,10 +118,8 @@ class Shipper:
     it again is always safe.
     """
 
-    def __init__(self, client: "MlflowClient", run_dir: Path, state: TrackingState, lock: Lock) -> None:
-        assert state.run_id is not None
-        self._client = client
-        self._run_id = state.run_id
+    def __init__(self, connection: "Connection", run_dir: Path, state: TrackingState, lock: Lock) -> None:
+        self.connection = connection
         self._run_dir = run_dir
         self._state = state
         self._lock = lock  # guards the state; never held while MLflow is called
@@ -91,41 +129,75 @@ class Shipper:
         """A shipper in this one's place; a call of this one that still hangs can change nothing any more."""
         with self._lock:
             self._abandoned = True
-        return Shipper(self._client, self._run_dir, self._state, self._lock)
+        return Shipper(self.connection, self._run_dir, self._state, self._lock)
 
     def send_all(self, stop: Event | None = None) -> None:
         """Send everything that is on disk now; after ``stop`` is set, no further request is begun."""
-        for send in (self._send_metrics, self._send_completions, self._send_artifact):
+        self.connect()
+        for send in (self._send_unconfirmed, self._send_metrics, self._send_completions, self._send_artifact):
             while not (stop and stop.is_set()) and send():
                 pass
 
+    def connect(self) -> None:
+        """Open the run in MLflow, where that has not been done yet.
+
+        Raises:
+            StorageError: MLflow does not answer, or refuses.
+        """
+        if self.connection.client is None:
+            client, run_id = self.connection.open(self._state)
+            uri = self.connection.uri
+            with self._remember():
+                if (self._state.uri, self._state.run_id) != (uri, run_id):
+                    self._state.reset()
+                self._state.uri, self._state.run_id = uri, run_id
+            self.connection.client = client
+
+    @property
+    def _client(self) -> "MlflowClient":
+        assert self.connection.client is not None, "connect() comes first"
+        return self.connection.client
+
+    @property
+    def _run_id(self) -> str:
+        assert self._state.run_id is not None, "connect() comes first"
+        return self._state.run_id
+
+    def _send_unconfirmed(self) -> bool:
+        """Send the lines again that a request carried whose fate was not known at a rewind."""
+        if self._state.unconfirmed:
+            self._log(
+                [_metric(record, name) for record in self._state.unconfirmed for name in metric_values(record)]
+            )
+            with self._remember():
+                self._state.unconfirmed = []
+        return False
+
     def _send_metrics(self) -> bool:
         """Send one batch of lines; False when none is left."""
-        from mlflow.entities import Metric
-
         batch: list[Any] = []
         offset = self._state.metrics_sent
         path = self._run_dir / METRICS_FILE
         if not path.exists() or path.stat().st_size <= offset:
             return False
         for record, end in read_json_lines(path, offset):
-            step, milliseconds = record["step"], round(record["time"] * 1000)
-            line = [
-                Metric(mlflow_name(name), value, milliseconds, step)
-                for name, value in metric_values(record).items()
-                if step > self._state.sent_through.get(name, -1)
-            ]
+            line = [_metric(record, name) for name in self._state.unsent_names(record)]
             if batch and len(batch) + len(line) > MAX_METRICS_PER_BATCH:
                 break
             batch += line
             offset = end
-        for start in range(0, len(batch), MAX_METRICS_PER_BATCH):
-            self._client.log_batch(self._run_id, metrics=batch[start : start + MAX_METRICS_PER_BATCH])
         if offset == self._state.metrics_sent:
             return False
         with self._remember():
+            self._state.metrics_intended = offset
+        self._log(batch)
+        with self._remember():
             self._state.metrics_sent = offset
         return True
+
+    def _log(self, metrics: Sequence[Any]) -> None:
+        for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
 
     def finish(self, status: str) -> None:
         """Set the run's final status."""
@@ -173,3 +245,9 @@ class Shipper:
                 raise RuntimeError("another shipper has taken over")
             yield
             self._state.save(self._run_dir)
+
+
+def _metric(record: Record, name: str) -> Any:
+    from mlflow.entities import Metric
+
+    return Metric(mlflow_name(name), record[name], round(record["time"] * 1000), record["step"])

@@ -9,13 +9,14 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.config.schema import TrainConfig, dump_config, load_config
-from trainer.errors import MissingError
-from trainer.files import JsonLines, write_atomically
+from trainer.errors import MissingError, StorageError
+from trainer.files import JsonLines, storage_error, write_atomically
 from trainer.tracking.mlflow_store import (
     RUN_TAG,
     connect,
@@ -29,9 +30,19 @@ from trainer.tracking.mlflow_store import (
     retry,
     tracking_uri,
 )
-from trainer.tracking.records import metrics_record, rewind_lines
-from trainer.tracking.shipping import COMPLETIONS_FILE, CORRECTNESS_FILE, METRICS_FILE, Shipper, TrackingState
+from trainer.tracking.records import lines_after, metrics_record
+from trainer.tracking.shipping import (
+    COMPLETIONS_FILE,
+    CORRECTNESS_FILE,
+    METRICS_FILE,
+    Connection,
+    Shipper,
+    TrackingState,
+)
 from trainer.types import RunContext
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 CONFIG_FILE = "config.yaml"
 SHIP_INTERVAL_S = 1.0
@@ -53,25 +64,38 @@ class Tracker:
         config: the resolved configuration of the run.
         context: where the run lives; ``tags["loptune.run"]`` is its stable id, derived from the run's
             folder where absent.
+        must_connect: whether MLflow has to answer at the start; otherwise the run is opened once it does.
         close_limit_s: how long ``close`` may wait for MLflow [s].
 
     Raises:
-        StorageError: MLflow cannot be reached, or a SQLite store was not prepared (``prepare_store``).
+        StorageError: MLflow cannot be reached, or a SQLite store was not prepared (``prepare_store``); the run's
+            folder cannot be written.
     """
 
-    def __init__(self, config: TrainConfig, context: RunContext, *, close_limit_s: float = CLOSE_LIMIT_S) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        context: RunContext,
+        *,
+        must_connect: bool = True,
+        close_limit_s: float = CLOSE_LIMIT_S,
+    ) -> None:
         self.run_dir = context.run_dir
         self._close_limit_s = close_limit_s
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.run_dir / CONFIG_FILE, dump_config(config))
-        self._state = _load_state(config, context)
         self._state_lock = threading.Lock()
         self._shipper: Shipper | None = None
-        if config.tracking.offline:
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.run_dir / CONFIG_FILE, dump_config(config))
+            self._state = _load_state(config, context)
             self._state.save(self.run_dir)
-        else:
-            uri = tracking_uri(config.tracking, context.runs_dir)
-            self._shipper = _open_shipper(config, self.run_dir, self._state, uri, self._state_lock)
+        except OSError as error:
+            raise storage_error("begin the run's record", self.run_dir, error) from error
+        if not config.tracking.offline:
+            connection = _connection(config, self.run_dir, tracking_uri(config.tracking, context.runs_dir))
+            self._shipper = Shipper(connection, self.run_dir, self._state, self._state_lock)
+            if must_connect:
+                self._shipper.connect()
         self._metrics = JsonLines(self.run_dir / METRICS_FILE)
         self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
         self._correctness = JsonLines(self.run_dir / CORRECTNESS_FILE)
@@ -95,8 +119,9 @@ class Tracker:
 
         Raises:
             KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
+            StorageError: the record cannot be written; says from which step on it is missing.
         """
-        self._metrics.append(metrics_record(metrics, step))
+        self._append(self._metrics, step, metrics_record(metrics, step))
         self._last_step = max(self._last_step, step)
         self._start_shipping()
 
@@ -106,41 +131,37 @@ class Tracker:
 
     def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         """Append sampled completions (JSON values, the same columns in every row) to the run's table."""
-        self._completions.append(*({"step": step, **row} for row in rows))
+        self._append(self._completions, step, *({"step": step, **row} for row in rows))
         self._start_shipping()
 
     def log_correctness(self, record: Mapping[str, Any], step: int) -> None:
         """Append which problems were answered correctly (`trainer.evaluation.correctness`)."""
-        self._correctness.append({"step": step, **record})
+        self._append(self._correctness, step, {"step": step, **record})
         self.log_artifact(self._correctness.path)
 
     def log_artifact(self, path: Path, artifact_path: str = "") -> None:
         """Copy a file or folder to the MLflow run; it must stay in place until it has been sent."""
         entry = (str(path.resolve()), artifact_path)
-        with self._state_lock:
+        with self._changed_state() as state:
             # The first of the queue may be half sent already.
-            if entry not in [tuple(waiting) for waiting in self._state.artifacts[1:]]:
-                self._state.artifacts.append(entry)
-            self._state.save(self.run_dir)
+            if entry not in [tuple(waiting) for waiting in state.artifacts[1:]]:
+                state.artifacts.append(entry)
         self._start_shipping()
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after ``step`` (-1: everything), before those steps are computed again.
 
-        Values that MLflow already has are not sent a second time.
+        Values that MLflow has, or may have, are not sent a second time.
+
+        Raises:
+            StorageError: the run's folder cannot be written.
         """
         self._stop_shipping()
-        state = self._state
-        state.metrics_sent, dropped = rewind_lines(self.run_dir / METRICS_FILE, step, state.metrics_sent)
-        for record in dropped:
-            for name in record.keys() - {"step", "time", "nonfinite"}:
-                if record[name] is not None:
-                    state.sent_through[name] = max(state.sent_through.get(name, -1), record["step"])
-        rewind_lines(self.run_dir / COMPLETIONS_FILE, step, 0)
-        rewind_lines(self.run_dir / CORRECTNESS_FILE, step, 0)
-        state.completions_sent = 0
-        with self._state_lock:
-            state.save(self.run_dir)
+        with self._changed_state() as state:  # before the lines go: a process can end between the two
+            cut = state.rewind(self._metrics.path, step)
+        self._metrics.cut(cut)
+        for lines in (self._completions, self._correctness):
+            lines.cut(lines_after(lines.path, step)[0])
         self._last_step = max(step, 0)
 
     def close(self, status: str = "FINISHED") -> bool:
@@ -155,9 +176,12 @@ class Tracker:
         if self._closed:
             return True
         self._closed = True
-        with self._state_lock:
-            self._state.status = status
-            self._state.save(self.run_dir)
+        try:
+            with self._changed_state() as state:
+                state.status = status
+        except StorageError as error:
+            _logger.warning("%s (%s)", error.what, error.where)
+            return False
         if self._shipper is None:
             return True
         self._stop_shipping()
@@ -175,6 +199,21 @@ class Tracker:
                 self.run_dir,
             )
         return done.is_set()
+
+    def _append(self, lines: JsonLines, step: int, *records: Mapping[str, Any]) -> None:
+        try:
+            lines.append(*records)
+        except StorageError as error:
+            raise StorageError(f"{error.what}; step {step} is missing", error.where, error.hint) from error
+
+    @contextmanager
+    def _changed_state(self) -> Iterator[TrackingState]:
+        try:
+            with self._state_lock:
+                yield self._state
+                self._state.save(self.run_dir)
+        except OSError as error:
+            raise storage_error("write the run's record", self.run_dir, error) from error
 
     def _start_shipping(self) -> None:
         if self._shipper is not None and self._thread is None:
@@ -275,7 +314,8 @@ def upload(run_dir: Path, uri: str | None = None) -> str:
     config = load_config(str(run_dir / CONFIG_FILE))
     target = uri or tracking_uri(config.tracking, Path(state.runs_dir))
     prepare_store(target)
-    shipper = _open_shipper(config, run_dir, state, target, threading.Lock())
+    shipper = Shipper(_connection(config, run_dir, target), run_dir, state, threading.Lock())
+    shipper.connect()
     retry(shipper.send_all, target, patience(target))
     # A run that never closed was killed.
     retry(lambda: shipper.finish(state.status or "KILLED"), target, patience(target))
@@ -295,20 +335,19 @@ def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
     return state
 
 
-def _open_shipper(
-    config: TrainConfig, run_dir: Path, state: TrackingState, uri: str, lock: threading.Lock
-) -> Shipper:
-    client = connect(uri)
-    experiment_id = find_experiment(client, uri, state.experiment)
-    run_id = open_run(client, uri, experiment_id, state.run_name, state.tags, state.key)
-    if (state.uri, state.run_id) != (uri, run_id):  # another store, or the run was deleted: send it all
-        state.metrics_sent, state.completions_sent, state.sent_through = 0, 0, {}
-    state.uri, state.run_id = uri, run_id
-    state.save(run_dir)
+def _connection(config: TrainConfig, run_dir: Path, uri: str) -> Connection:
+    """How the run of a folder is opened in a store: found again or created, and described."""
 
-    def describe() -> None:
-        log_missing_params(client, run_id, flatten(config.model_dump(mode="json")))
-        client.log_artifact(run_id, str(run_dir / CONFIG_FILE))
+    def open_in_store(state: TrackingState) -> tuple["MlflowClient", str]:
+        client = connect(uri)
+        experiment_id = find_experiment(client, uri, state.experiment)
+        run_id = open_run(client, uri, experiment_id, state.run_name, state.tags, state.key)
 
-    retry(describe, uri, patience(uri))
-    return Shipper(client, run_dir, state, lock)
+        def describe() -> None:
+            log_missing_params(client, run_id, flatten(config.model_dump(mode="json")))
+            client.log_artifact(run_id, str(run_dir / CONFIG_FILE))
+
+        retry(describe, uri, patience(uri))
+        return client, run_id
+
+    return Connection(uri, open_in_store)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.files import read_json_lines
-from trainer.tracking.records import metric_values, metrics_record, rewind_lines
+from trainer.tracking.records import lines_after, metric_values, metrics_record
 
 
 def write_steps(path: Path, *steps: int) -> list[int]:
@@ -38,21 +37,12 @@ def test_nonfinite_values_become_null_with_a_note() -> None:
     assert metric_values(record) == {"optim/lr": 0.1}
 
 
-def test_rewind_drops_later_steps_and_keeps_the_offset_of_what_was_sent(tmp_path: Path) -> None:
+def test_where_later_lines_begin(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    offsets = write_steps(path, 1, 2, 3, 4, 5)
-    sent, dropped = rewind_lines(path, 2, offsets[3])
-    assert sent == offsets[1] == path.stat().st_size
-    assert [record["step"] for record in dropped] == [3, 4]  # 5 had not been sent
-    assert [record["step"] for record, _ in read_json_lines(path)] == [1, 2]
-
-
-def test_rewind_before_anything_kept_was_sent(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    offsets = write_steps(path, 1, 2, 3)
-    assert rewind_lines(path, 2, offsets[0]) == (offsets[0], [])
-    assert path.stat().st_size == offsets[1]
-
-
-def test_rewind_of_a_missing_file(tmp_path: Path) -> None:
-    assert rewind_lines(tmp_path / "none.jsonl", 2, 0) == (0, [])
+    assert lines_after(path, 2) == (0, [])
+    offsets = write_steps(path, 1, 2, 2, 3, 4)
+    cut, later = lines_after(path, 2)
+    assert cut == offsets[2]
+    assert [(record["step"], end) for record, end in later] == [(3, offsets[3]), (4, offsets[4])]
+    assert lines_after(path, -1)[0] == 0
+    assert lines_after(path, 4) == (offsets[4], [])

@@ -1,10 +1,15 @@
 import json
 import math
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.trainer.tracking.store import config_for, context_for, history, sqlite_store
+from trainer.files import JsonLines, read_json_lines
 from trainer.tracking.tracker import Tracker, upload
 
 
@@ -58,3 +63,61 @@ def test_a_batch_sent_twice_counts_once(tmp_path: Path, uri: str) -> None:
     state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "metrics_sent": 0}))
     assert upload(tracker.run_dir) == tracker.run_id
     assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0)]
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("checkpoint", [0, 2, 4])
+def test_each_step_counts_once_however_the_last_request_of_a_killed_process_fared(
+    tmp_path: Path, uri: str, arrived: bool, checkpoint: int
+) -> None:
+    """Killed between a request and the note that it was answered, then resumed, which computes steps again."""
+    script = f"""
+        import os, pathlib, sys
+        from tests.trainer.tracking.store import config_for, context_for
+        from trainer.tracking.tracker import Tracker
+        tracker = Tracker(config_for({uri!r}), context_for(pathlib.Path({str(tmp_path)!r})))
+        for step in (1, 2):
+            tracker.log({{"policy/loss": step}}, step)
+        tracker._shipper.send_all()
+        client = tracker._shipper._client
+        send = client.log_batch
+        def die(*args, **kwargs):
+            if {arrived}:
+                send(*args, **kwargs)
+            os.kill(os.getpid(), 9)
+        client.log_batch = die
+        for step in (3, 4):
+            tracker.log({{"policy/loss": step}}, step)
+        tracker._shipper.send_all()
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
+    assert killed.returncode == -9
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.rewind(checkpoint)
+    for step in range(checkpoint + 1, 7):
+        tracker.log({"policy/loss": step}, step)
+    assert tracker.close() and tracker.run_id
+    assert history(uri, tracker.run_id, "policy/loss") == [(step, float(step)) for step in range(1, 7)]
+    assert [line["step"] for line, _ in read_json_lines(tracker.run_dir / "metrics.jsonl")] == [*range(1, 7)]
+
+
+def test_a_rewind_cut_short_by_a_kill_is_done_again(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    for step in (1, 2, 3):
+        tracker.log({"policy/loss": step}, step)
+    assert tracker.close("KILLED")
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    monkeypatch.setattr(JsonLines, "cut", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        tracker.rewind(1)
+    monkeypatch.undo()
+    assert upload(tracker.run_dir) == tracker.run_id  # sends nothing twice either
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.rewind(1)
+    tracker.log({"policy/loss": 2}, 2)
+    tracker.log({"policy/loss": 3}, 3)
+    tracker.log({"policy/loss": 4}, 4)
+    assert tracker.close() and tracker.run_id
+    assert history(uri, tracker.run_id, "policy/loss") == [(step, float(step)) for step in range(1, 5)]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.paths import ROOT
 from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store, unsent
-from trainer.errors import MissingError
+from trainer.errors import MissingError, StorageError
 from trainer.tracking import tracker as tracking
 from trainer.tracking.tracker import NullTracker, Tracker, upload
 
@@ -230,7 +230,8 @@ def test_rewind_while_a_call_hangs(tmp_path: Path, uri: str, monkeypatch: pytest
     old.join(0.5)
     tracker.log({"policy/loss": 22.0}, 2)
     assert tracker.close() and tracker.run_id
-    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0), (2, 22.0)]
+    # The call may yet arrive, so that what it carried is what counts.
+    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
 def test_null_tracker_takes_everything_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,3 +242,42 @@ def test_null_tracker_takes_everything_and_writes_nothing(tmp_path: Path, monkey
     tracker.rewind(0)
     assert tracker.close() is True
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "SHIP_INTERVAL_S", 0.05)
+    tracker = Tracker(config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False)
+    assert tracker.run_id is None
+    for step in (1, 2, 3):
+        tracker.log({"policy/loss": step}, step)
+    uri = sqlite_store(tmp_path)
+    tracker.log({"policy/loss": 4}, 4)
+    assert tracker.close() and tracker.run_id
+    assert history(uri, tracker.run_id, "policy/loss") == [(step, float(step)) for step in (1, 2, 3, 4)]
+    (run,) = runs_of(uri)
+    assert run.data.params["algorithm.ar_alpha"] == "0.0"
+
+
+def test_a_run_that_never_reached_mlflow_is_told_and_uploaded_later(tmp_path: Path) -> None:
+    tracker = Tracker(
+        config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False, close_limit_s=0.1
+    )
+    tracker.log({"policy/loss": 1}, 1)
+    assert tracker.close("KILLED") is False
+    uri = sqlite_store(tmp_path)
+    assert history(uri, upload(tracker.run_dir), "policy/loss") == [(1, 1.0)]
+    assert [run.info.status for run in runs_of(uri)] == ["KILLED"]
+
+
+def test_a_run_folder_that_vanishes_is_not_made_anew(tmp_path: Path, uri: str) -> None:
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
+    tracker.log({"policy/loss": 1}, 1)
+    tracker.run_dir.rename(tmp_path / "moved")
+    with pytest.raises(StorageError, match="step 2 is missing") as caught:
+        tracker.log({"policy/loss": 2}, 2)
+    assert str(tracker.run_dir) in caught.value.where
+    assert tracker.close("FAILED") is False
+    assert not tracker.run_dir.exists()
+    assert [line["step"] for line in lines_of(tmp_path / "moved")] == [1]
