@@ -2,7 +2,6 @@
 # make test        installs and runs all tests but those that need vLLM
 # make test-fast   the tests that take seconds, for daily work
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
-# make test-gpu    the tests that need a GPU, in whatever environment PYTHON is; a line and nothing else without one
 # make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
 # make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
@@ -13,7 +12,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-fast test-vllm test-gpu lint install install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo test test-fast test-vllm lint install install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -60,10 +59,6 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 # One thread: vLLM's CPU kernels collapse when several threads share a busy core.
 test-vllm: $(VLLM_STAMP)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/rollouts
-
-# Needs neither Ray nor MLflow, so that any environment with torch, transformers and accelerate will do.
-test-gpu:
-	@python=$(PYTHON); test -x $(BIN)/python && python=$(BIN)/python; $$python -m tests.gpu
 
 install-gpu:
 	@if command -v uv >/dev/null 2>&1; then \
