@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_options,
         _add_metrics,
         _add_diagnose,
+        _add_timing,
         _add_evaluate,
         _add_serve,
         _add_analyze_language,
@@ -255,6 +256,28 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     page = write_diagnosis(found, title, arguments.output)
     print("\n".join(summary(found)))
     print(f"page:        {page}")
+    return 0
+
+
+def _add_timing(commands: Commands) -> None:
+    timing = commands.add_parser("timing", help="seconds per step without and with Lopti: table 6 of the paper")
+    timing.add_argument("spec", help="preset name or YAML file, see `trainer presets`")
+    timing.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.max_new_tokens=512")
+    timing.add_argument("--steps", type=count, default=3, help="steps of each that count (default: 3)")
+    timing.add_argument("--output", type=Path, default=Path("timing"), help="folder of the logs (default: timing)")
+    timing.add_argument("--json", action="store_true", help="print JSON")
+    timing.set_defaults(command=_timing)
+
+
+def _timing(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.spec, arguments.overrides)
+    from trainer.commands.timing import measure, table_lines
+    from trainer.parallel.ranks import leave_ranks
+
+    found = measure(config, arguments.output, arguments.steps)
+    leave_ranks()
+    if rank() == 0:
+        print(json.dumps(found, indent=2) if arguments.json else "\n".join(table_lines(found)))
     return 0
 
 

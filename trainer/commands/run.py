@@ -8,6 +8,7 @@ from trainer.checkpoint import steps_on_disk
 from trainer.commands.interrupt import graceful_stop
 from trainer.commands.progress import Progress
 from trainer.commands.run_folder import resume_command
+from trainer.commands.timing import WITH, WITHOUT, recorded_seconds, table_lines
 from trainer.config.advice import advise_data
 from trainer.config.schema import TrainConfig
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
@@ -31,6 +32,7 @@ class RunOutcome:
     diverged: DivergedError | None
     rank: int
     world_size: int
+    uses_lopti: bool
 
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
@@ -81,6 +83,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         diverged,
         parallel.rank,
         parallel.world_size,
+        config.algorithm.lopti_eta > 0 and config.algorithm.token_filter == "none",
     )
 
 
@@ -111,6 +114,8 @@ def report_outcome(outcome: RunOutcome) -> int:
     else:
         model = run_dir / "checkpoints" / f"step-{outcome.step}"
         lines = [f"model:    {model}", f"metrics:  {run_dir / 'metrics.jsonl'}"]
+        seconds = recorded_seconds(run_dir / "metrics.jsonl")
+        lines += table_lines({WITH if outcome.uses_lopti else WITHOUT: seconds}) if seconds else []
         code, stream = 0, sys.stdout
     if outcome.rank == 0:
         print("\n".join(lines), file=stream, flush=True)
