@@ -24,7 +24,7 @@ from typing import Any, cast
 from rewards.score import BatchRewardFunction, Score
 
 _BATCH_PARAMETERS = ["texts", "answers"]
-_OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces")
+OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces")
 
 
 def load_function(name: str) -> Callable[..., Any]:
@@ -122,7 +122,7 @@ def _as_score(result: Any, name: str, label: str) -> Score:
 def _hidden_file(module_name: str) -> Path | None:
     """The user's file or folder that cannot be imported because a package of ours has its name."""
     package = module_name.partition(".")[0]
-    ours = importlib.util.find_spec(package) if package in _OWN_PACKAGES else None
+    ours = importlib.util.find_spec(package) if package in OWN_PACKAGES else None
     if ours is None or ours.origin is None:
         return None
     candidates = (Path(f"{package}.py").resolve(), Path(package).resolve())

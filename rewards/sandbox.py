@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -278,11 +279,13 @@ class RewardPool:
     def _start(self) -> "_Worker":
         (replies, reply_fd), (lifeline_fd, lifeline) = os.pipe(), os.pipe()
         settings = {**self._settings, "reply_fd": reply_fd, "lifeline_fd": lifeline_fd}
-        # The worker finds the same modules as this process (-P: a folder `rewards` where the user stands must not
-        # hide this package), and the user's own ones there. One thread is what the CPU limit counts on.
-        here = os.getcwd()
+        # The worker finds the same modules as this process, and the user's own ones last: a file `rewards.py`
+        # where the user stands must not hide this package (-P leaves that folder out). One thread is what the CPU
+        # limit counts on.
+        ours, here = str(Path(__file__).resolve().parents[1]), os.getcwd()
+        paths = [entry for entry in sys.path if entry not in ("", here, ours)]
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([*(entry or here for entry in sys.path), here]),
+            "PYTHONPATH": os.pathsep.join([*paths, ours, here]),
             "OMP_NUM_THREADS": "1",
             "MALLOC_ARENA_MAX": "1",
         }

@@ -23,9 +23,11 @@ from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.shrink import load_shrunk
 from sweep.space.spec import DecideSpec, SweepSpec
-from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
+from sweep.trials.address import check_address
+from sweep.trials.cluster import Node, check_fit, cluster_nodes, local_node, prepare_environment
 from sweep.views import plan as plans
 from trainer.commands.arguments import PAGES, count, parse_arguments, port, positive, version_text
+from trainer.commands.own_packages import check_folder
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
 from trainer.files import storage_fault
 
@@ -228,6 +230,7 @@ def _options(arguments: argparse.Namespace) -> "Options":
 def _prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
     """What comes before Ray is imported, which takes seconds and reads the environment."""
     check_address(arguments.address)
+    check_folder(Path.cwd())
     prepare_environment(arguments.address)
     if arguments.address is None:
         check_fit(spec.resources, [local_node(arguments.cpus)])

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweep.space.spec import ResourcesSpec
-from trainer.errors import ConfigError, MissingError
+from sweep.trials.address import check_cluster
+from trainer.errors import MissingError
 from trainer.parallel.gpus import visible_gpus
 from trainer.scratch import scratch_folder
 
@@ -98,21 +99,6 @@ def prepare_environment(address: str | None) -> None:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def check_address(address: str | None) -> None:
-    """Refuse an address a sweep cannot be driven through.
-
-    Raises:
-        ConfigError: a Ray client's; Tune would then run the sweep out of sight on the head node.
-    """
-    if address is not None and address.startswith("ray://"):
-        raise ConfigError(
-            "a sweep is not driven through a Ray client",
-            f"--address {address}",
-            "type it on a node of the cluster with --address auto, or send it there with `ray job submit` "
-            "(docs/cluster.md)",
-        )
-
-
 def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
     """Start Ray on this machine, or connect to a cluster, and return its nodes.
 
@@ -123,6 +109,7 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
     """
     prepare_environment(address)
     import ray
+    from ray._private import services
 
     log.parent.mkdir(parents=True, exist_ok=True)
     _send_logs_to(log)
@@ -140,6 +127,9 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
             )
         return [node]
     try:
+        host, _, port = str(services.canonicalize_bootstrap_address(address)).rpartition(":")
+        if port.isdecimal():
+            check_cluster(host, int(port))  # the cluster that `auto` means may be gone
         ray.init(
             address=address,
             log_to_driver=False,

@@ -12,10 +12,10 @@ import pytest
 
 from sweep.record.folder import leftovers, sweep_folder
 from sweep.space.spec import ResourcesSpec
-from sweep.trials.cluster import Node, check_address, check_fit, slots
+from sweep.trials.cluster import Node, check_fit, slots
 from tests.paths import ROOT
 from tests.sweep.harness import finish, history, kill, results, running, wait_until, write_space
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import MissingError
 
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
@@ -46,13 +46,6 @@ def test_a_trial_that_only_fits_on_several_nodes_is_told_how() -> None:
     )
     assert refused.value.hint.endswith("resources.placement=PACK")
     check_fit(ResourcesSpec(**FOUR_GPUS, placement="PACK"), [Node(16, 2), Node(8, 2)])
-
-
-def test_a_ray_client_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not driven through a Ray client"):
-        check_address("ray://head:10001")
-    check_address("auto")
-    check_address(None)
 
 
 @dataclass

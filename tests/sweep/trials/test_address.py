@@ -1,0 +1,69 @@
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sweep.cli import main
+from sweep.trials import address as module
+from sweep.trials.address import check_address
+from tests.sweep.harness import write_space
+from trainer.errors import ConfigError, MissingError
+
+SETTINGS = bytes(3) + b"\x04" + bytes(5)  # the frame that a gRPC server opens with
+
+
+@contextmanager
+def server(answer: bytes | None) -> Iterator[str]:
+    """Answers every connection with some bytes, hangs up (empty bytes), or stays silent (None)."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        open_connections = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                if answer is not None:
+                    connection.sendall(answer)
+                    connection.close()
+                open_connections.append(connection)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_ray_client_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not driven through a Ray client"):
+        check_address("ray://head:10001")
+    check_address("auto")
+    check_address(None)
+
+
+@pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:port", "head:99999"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="not an address of a cluster"):
+        check_address(address)
+
+
+def test_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster() -> None:
+    with server(SETTINGS) as address:
+        check_address(address)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
+def test_another_server_is_not(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_LIMIT_S", 0.5)
+    with server(answer) as address, pytest.raises(MissingError, match="what answers there is not Ray"):
+        check_address(address)
+
+
+def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    space = write_space(tmp_path / "space.yaml")
+    assert main(["run", str(space), "--runs-dir", str(tmp_path / "runs"), "--address", f"127.0.0.1:{port}"]) == 3
+    assert f"no Ray cluster at 127.0.0.1:{port}: nobody answers" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
