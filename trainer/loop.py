@@ -77,6 +77,7 @@ class Trainer:
         self.stopping = False  # what all ranks agreed on at the last step boundary
         self._stop_requested = False  # on this rank
         _check_divisible(config, self.parallel.world_size)
+        context.run_dir.mkdir(parents=True, exist_ok=True)  # here and never again: one that vanishes is an error
 
         self.progress.phase("loading the data")
         self.tokenizer = load_tokenizer(config.model)

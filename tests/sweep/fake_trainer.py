@@ -21,7 +21,7 @@ from typing import Any
 from sweep.trials.worker import Assignment, StopWatcher
 from trainer.errors import DivergedError
 from trainer.files import JsonLines
-from trainer.tracking.records import metrics_record, rewind_lines
+from trainer.tracking.records import lines_after, metrics_record
 
 
 class FakeTrainer:
@@ -123,7 +123,7 @@ class LocalTracker:
         self.lines.append(metrics_record(metrics, step))
 
     def rewind(self, step: int) -> None:
-        rewind_lines(self.path, step, 0)
+        self.lines.cut(lines_after(self.path, step)[0])
 
     def close(self, status: str) -> None:
         pass
