@@ -37,8 +37,9 @@ from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_tokenizer
+from trainer.problems.epochs import training_steps
 from trainer.problems.load import encode_prompt, load_problems
-from trainer.problems.sampler import ProblemSampler, training_steps
+from trainer.problems.sampler import ProblemSampler
 from trainer.progress import ProgressReport
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, sampling_params

@@ -19,7 +19,7 @@ from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, slots
 from trainer.config.schema import value_of
 from trainer.errors import UserError
-from trainer.problems.sampler import training_steps
+from trainer.problems.epochs import training_steps
 
 TINY_PARAMETERS = 120_000
 MOMENTS_BYTES = 8  # of a parameter: Adam's two, float32

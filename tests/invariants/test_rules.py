@@ -118,7 +118,8 @@ def test_two_ranks_are_one(on_two_ranks, name, tmp_path):
     for key in ("loss", "grad_norm", "advantage_squares"):
         assert results[name][key] == pytest.approx(alone[key], rel=1e-5, abs=1e-9)
     one, two = (load_file(path / f"{name}.safetensors") for path in (tmp_path, folder))
-    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 5e-6
+    # Adam moves by about 1e-3; where a gradient is near 0, its step is the sign of rounding.
+    assert max(float((one[key] - two[key]).abs().max()) for key in one) < 2e-5
 
 
 def test_settings_that_make_no_sense_are_refused():

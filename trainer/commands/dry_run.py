@@ -15,8 +15,8 @@ from trainer.errors import printable
 from trainer.parallel.device import compute_dtype, local_device
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
 from trainer.policy.memory import checkpoint_bytes, held_bytes
+from trainer.problems.epochs import training_steps
 from trainer.problems.load import encode_prompt, load_problems
-from trainer.problems.sampler import training_steps
 from trainer.rollouts.build import build_rewards
 from trainer.rollouts.collect import derive_seed, sample_completions, sampling_params
 from trainer.rollouts.reward_check import check_reward

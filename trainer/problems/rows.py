@@ -44,7 +44,9 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         if not path.is_file():
             raise MissingError("there is no such data file", str(path), "check the path of the dataset's source")
         rows = _read_file(path)
-    elif path.is_file() or path.suffix in _OTHER_FILE_TYPES or dataset.source.startswith((".", "/", "~")):
+    elif not path.is_dir() and (
+        path.is_file() or path.suffix in _OTHER_FILE_TYPES or dataset.source.startswith((".", "/", "~"))
+    ):
         raise ConfigError(
             f"data files are {', '.join(_FILE_TYPES)}, not {path.suffix or 'without a type'}",
             str(path),

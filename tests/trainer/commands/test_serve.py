@@ -54,4 +54,4 @@ def test_without_vllm_it_says_what_to_install(config, monkeypatch):
     monkeypatch.setattr(module, "vllm_installed", lambda: False)
     with pytest.raises(ConfigError, match="not installed") as caught:
         module.serve(config, "127.0.0.1", 8000, 0.9)
-    assert "pip install -e '.[vllm]'" in caught.value.hint
+    assert "make install-gpu" in caught.value.hint

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from trainer.errors import ConfigError
-from trainer.problems.sampler import ProblemSampler, training_steps
+from trainer.problems.epochs import training_steps
+from trainer.problems.sampler import ProblemSampler
 from trainer.types import Problem
 
 
