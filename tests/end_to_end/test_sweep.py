@@ -66,7 +66,7 @@ def test_the_score_is_the_mean_of_the_evaluations(finished: tuple[Path, str]) ->
 def test_trials_train_what_they_were_given(finished: tuple[Path, str]) -> None:
     runs, _ = finished
     second = yaml.safe_load((runs / "tiny" / "trials" / "c001-s0" / "config.yaml").read_text())
-    assert second["algorithm"]["name"] == "reinforce_plus_plus"
+    assert second["algorithm"]["advantage"] == "reinforce_plus_plus"
     assert second["algorithm"]["lopti_eta"] == 0.5
     assert second["rollout"]["prompts_per_step"] == 2
 
