@@ -11,12 +11,8 @@ from typing import Any, TypeAlias
 from trainer.commands.arguments import PAGES, count, parse_arguments, port, version_text
 from trainer.commands.run_folder import check_name
 from trainer.commands.start import Start, rank, saved_run, start_run
-from trainer.config.schema import (
-    dump_config,
-    find_spec,
-    load_config,
-    preset_names,
-)
+from trainer.config.extends import find_spec, preset_names, variant_names
+from trainer.config.schema import dump_config, load_config
 from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError, printable
 from trainer.files import storage_fault
 
@@ -79,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run(commands: Commands) -> None:
     run = commands.add_parser("run", help="train; records into runs/NAME and MLflow")
-    run.add_argument("spec", help="preset name or YAML file, see `trainer presets`")
+    run.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
     run.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3")
     run.add_argument("--name", help="name of the run (default: the spec's name and the time)")
     run.add_argument("--dry-run", action="store_true", help="show a prompt, a scored completion, memory and steps")
@@ -151,7 +147,7 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _add_presets(commands: Commands) -> None:
     presets = commands.add_parser("presets", help="list the presets, or print one resolved")
-    presets.add_argument("name", nargs="?", help="preset to print")
+    presets.add_argument("name", nargs="?", help="preset[:variant] to print")
     presets.add_argument("--json", action="store_true", help="print JSON")
     presets.set_defaults(command=_presets)
 
@@ -163,11 +159,15 @@ def _presets(arguments: argparse.Namespace) -> int:
             json.dumps(config.model_dump(mode="json"), indent=2) if arguments.json else dump_config(config), end=""
         )
         return 0
-    rows = [{"name": name, "description": _first_comment(find_spec(name))} for name in preset_names()]
+    rows: list[dict[str, Any]] = [
+        {"name": name, "description": _first_comment(find_spec(name).path), "variants": variant_names(name)}
+        for name in preset_names()
+    ]
     if arguments.json:
         print(json.dumps(rows, indent=2))
     else:
-        _print_table(rows)
+        _print_table([{**row, "variants": " ".join(row["variants"])} for row in rows])
+        print("One of a preset's variants: trainer run NAME:VARIANT")
     return 0
 
 
@@ -261,7 +261,7 @@ def _diagnose(arguments: argparse.Namespace) -> int:
 
 def _add_timing(commands: Commands) -> None:
     timing = commands.add_parser("timing", help="seconds per step without and with Lopti: table 6 of the paper")
-    timing.add_argument("spec", help="preset name or YAML file, see `trainer presets`")
+    timing.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
     timing.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.max_new_tokens=512")
     timing.add_argument("--steps", type=count, default=3, help="steps of each that count (default: 3)")
     timing.add_argument("--output", type=Path, default=Path("timing"), help="folder of the logs (default: timing)")

@@ -21,7 +21,6 @@ from trainer.config.schema import (
     apply_overrides,
     check_key,
     dotted_keys,
-    find_spec,
     load_config,
     parse_override,
 )
@@ -141,9 +140,8 @@ def _resolve_trainer(spec: SweepSpec, folder: Path, document: YamlDocument) -> T
         base = trainer.config
     else:
         assert trainer.preset is not None
-        preset = trainer.preset
         # A file is named relative to the search space, like `extends:` in a trainer file.
-        base = load_config(str(find_spec(preset, folder)) if preset.endswith((".yaml", ".yml")) else preset)
+        base = load_config(trainer.preset, relative_to=folder)
     for key in trainer.overrides:
         check_key(key, document.place(("trainer", "overrides", key)))
     try:

@@ -26,7 +26,7 @@ REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only rep
 class TrainerSpec(Section):
     """What every trial starts from."""
 
-    preset: str | None = Field(None, description="preset name or YAML file (relative to the search space)")
+    preset: str | None = Field(None, description="preset[:variant] or YAML file (relative to the search space)")
     overrides: ValueMapping = Field(default_factory=dict, description="dotted trainer keys -> values")
     config: TrainConfig | None = Field(
         None, description="resolved configuration, as space.lock.yaml keeps it; replaces the preset"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from trainer.commands.run_folder import check_name, hold, resume_command
 from trainer.config.advice import advise
-from trainer.config.schema import TrainConfig, dotted_keys, find_spec, load_config, save_config, value_of
+from trainer.config.extends import find_spec
+from trainer.config.schema import TrainConfig, dotted_keys, load_config, save_config, value_of
 from trainer.config.variants import rule_name, variant_name
 from trainer.errors import INTERRUPTED, ConfigError
 
@@ -32,7 +33,7 @@ _START_FILES = (CONFIG_FILE, "lock", "metrics.jsonl", "completions.jsonl", "corr
 class Start:
     """What was asked for on the command line."""
 
-    spec: str  # preset name or YAML file
+    spec: str  # preset name or YAML file, with or without :VARIANT
     overrides: Sequence[str]
     runs_dir: Path
     name: str | None = None  # the spec's name and the time if None; of a resumption the folder of the spec
@@ -91,13 +92,14 @@ def rank() -> int:
 
 
 def _name(start: Start) -> str:
-    path = find_spec(start.spec)
+    file = find_spec(start.spec)
+    path = file.path
     in_run_folder = path.name == CONFIG_FILE and path.parent.parent.resolve() == start.runs_dir.resolve()
     if start.start_over and not start.resume:
         raise ConfigError("--start-over goes with --resume", "--start-over", "add --resume")
     if start.name is None and start.resume and not in_run_folder:
         raise ConfigError("--resume needs the run's name", "--resume", "add --name NAME, or: trainer resume NAME")
-    default = path.parent.name if start.resume else f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    default = path.parent.name if start.resume else f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return check_name(start.name or default)
 
 

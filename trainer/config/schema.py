@@ -7,7 +7,6 @@ repeats it.
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,15 +16,16 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from rewards import minimum
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.credentials import UrlWithoutCredentials
+from trainer.config.extends import resolve
 from trainer.config.foreign import refuse_foreign
 from trainer.config.section import Count, NonNegative, Positive, Probability, Section
 from trainer.config.yaml_document import (
+    KeyPath,
     YamlDocument,
     leaf_keys,
     nearest,
     parse_value,
     read_scalars,
-    read_yaml,
     submodel,
     validate,
 )
@@ -361,38 +361,21 @@ class TrainConfig(Section):
         return self
 
 
-def preset_names() -> list[str]:
-    """Names of the built-in presets, for ``trainer presets`` and ``extends:``."""
-    folder = resources.files("trainer.config") / "presets"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-
-
-def find_spec(spec: str, relative_to: Path = Path()) -> Path:
-    """The file behind a preset name or a path.
-
-    Raises:
-        ConfigError: neither a preset nor an existing file; names the nearest preset.
-    """
-    path = Path(spec) if Path(spec).is_absolute() else relative_to / spec
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        return path
-    if spec in preset_names():
-        return Path(str(resources.files("trainer.config") / "presets" / f"{spec}.yaml"))
-    raise ConfigError(f"no preset or file named {spec}", spec, nearest(spec, preset_names()))
-
-
-def load_config(spec: str, overrides: Sequence[str] | Mapping[str, Any] = ()) -> TrainConfig:
-    """Resolve a preset name or file, its ``extends:`` chain and the overrides.
+def load_config(
+    spec: str, overrides: Sequence[str] | Mapping[str, Any] = (), relative_to: Path = Path()
+) -> TrainConfig:
+    """Resolve a preset name or file, its ``extends:`` chain, its variant and the overrides.
 
     Args:
-        spec: preset name or path of a YAML file.
+        spec: preset name or path of a YAML file; with ``:VARIANT`` one of its variants.
         overrides: ``key=value`` strings (values in YAML) or a mapping of dotted keys to values.
+        relative_to: the folder that a relative path starts from.
 
     Raises:
         ConfigError: with file, line, key and the nearest valid key; or a file of another program.
         MissingError: a named file does not exist.
     """
-    document = _resolve_extends(find_spec(spec), seen=())
+    document = resolve(spec, _is_section, relative_to)
     refuse_foreign(document, "run")
     config = validate(TrainConfig, document)
     changes = overrides if isinstance(overrides, Mapping) else dict(map(parse_override, overrides))
@@ -484,31 +467,10 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
     place[last] = value
 
 
-def _resolve_extends(path: Path, seen: tuple[Path, ...]) -> YamlDocument:
-    document = read_yaml(path)
-    base = document.data.pop("extends", None)
-    if base is None:
-        return document
-    if not isinstance(base, str):
-        raise ConfigError("extends must name one preset or file", document.where(("extends",)), "write one name")
-    parent = find_spec(base, relative_to=path.parent) if base.endswith((".yaml", ".yml")) else find_spec(base)
-    if parent.resolve() in (*seen, path.resolve()):
-        raise ConfigError("extends leads back to itself", document.where(("extends",)), "remove the circle")
-    below = _resolve_extends(parent, (*seen, path.resolve()))
-    return YamlDocument(_merge(below.data, document.data), {**below.lines, **document.lines}, document.source)
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        # Sections merge key by key; a free mapping (datasets, reward functions, tags) is replaced whole.
-        is_section = submodel(TrainConfig, (*path, key)) is not None and (*path, key) != (
-            "evaluation",
-            "sets",
-        )
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and is_section:
-            merged[key] = _merge(old, value, (*path, key))
-        else:
-            merged[key] = value
-    return merged
+def _is_section(path: KeyPath) -> bool:
+    # A free mapping (datasets, reward functions, tags, variants) is replaced whole.
+    return (
+        path[0] in TrainConfig.model_fields
+        and path != ("evaluation", "sets")
+        and submodel(TrainConfig, path) is not None
+    )

@@ -20,7 +20,7 @@ from trainer.config.schema import apply_overrides, load_config
     ],
 )
 def test_ranks_on_gpus_stay_for_trials_that_one_engine_can_serve(changes: dict[str, Any], shares: bool) -> None:
-    before = load_config("kk_3b_grpo")
+    before = load_config("kk_3b")
     assert _shares_engine(before, apply_overrides(before, changes)) is shares
 
 

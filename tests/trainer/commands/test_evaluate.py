@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
 
 def test_a_runs_configuration_is_changed_to_one_whole_model(run):
     found = find_model(str(run))
-    config = evaluation_config(found, "kk_7b_rpp_ar", [])
+    config = evaluation_config(found, "kk_7b:rpp_ar", [])
     assert config.model.name_or_path == found.name_or_path
     assert (config.parallel.strategy, config.parallel.offload) == ("none", "none")
     flags = {COMPLETIONS: 5, "evaluation.temperature": 0.5}

@@ -10,7 +10,8 @@ from rewards.math_answers import score as math_score
 from tests.paths import ROOT
 from trainer.cli import _parser
 from trainer.commands.arguments import parse_arguments
-from trainer.config.schema import find_spec, load_config, preset_names
+from trainer.config.extends import find_spec, preset_names, variant_names
+from trainer.config.schema import load_config
 
 PAGE = ROOT / "docs" / "paper.md"
 
@@ -75,13 +76,13 @@ MODELS = {
 ALPHA = {("kk", "grpo"): 0.3, ("kk", "rpp"): 0.1, ("math", "grpo"): 0.1, ("math", "rpp"): 0.1}
 ETA = 0.5
 ESTIMATORS = {"grpo": "grpo", "rpp": "reinforce_plus_plus"}
-METHODS = {"": (False, False), "_ar": (True, False), "_lopti": (False, True), "_ar_lopti": (True, True)}
+METHODS = {"": (False, False), "ar": (True, False), "lopti": (False, True), "ar_lopti": (True, True)}
 PAPER = [
     (model, estimator, method)
     for model in MODELS
     for estimator in ESTIMATORS
     for method in METHODS
-    if (model, method) != ("math_7b", "_ar_lopti")  # the paper joins the two on Knights and Knaves only
+    if (model, method) != ("math_7b", "ar_lopti")  # the paper joins the two on Knights and Knaves only
 ]
 
 
@@ -92,8 +93,9 @@ def value(config, key):
 
 
 @pytest.mark.parametrize(("model", "estimator", "method"), PAPER)
-def test_every_experiment_has_a_preset_with_the_papers_values(model, estimator, method):
-    config = load_config(f"{model}_{estimator}{method}")
+def test_every_experiment_is_a_preset_or_its_variant_with_the_papers_values(model, estimator, method):
+    variant = "_".join(part for part in (estimator.replace("grpo", ""), method) if part)
+    config = load_config(f"{model}:{variant}" if variant else model)
     start, settings = MODELS[model]
     reweighted, isolated = METHODS[method]
     expected = (
@@ -121,26 +123,25 @@ def test_every_experiment_has_a_preset_with_the_papers_values(model, estimator, 
     ],
 )
 def test_the_reward_is_that_of_table_4(text, reward):
-    assert list(load_config("kk_3b_grpo").reward.functions) == ["knights_knaves"]
+    assert list(load_config("kk_3b").reward.functions) == ["knights_knaves"]
     assert score(text, "(1) Ava is a knight").reward == reward
 
 
 def test_the_reward_of_mathematics_has_no_format_part():
-    assert list(load_config("math_7b_grpo").reward.functions) == ["math"]
+    assert list(load_config("math_7b").reward.functions) == ["math"]
     assert [math_score(text, "5").reward for text in (r"\boxed{5}", "it is 5", "it is 6")] == [1, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("base", "plain"),
-    [("kk_qwen2.5_3b", "kk_3b_grpo"), ("kk_qwen2.5_7b", "kk_7b_grpo"), ("math_qwen2.5_7b", "math_7b_grpo")],
-)
-def test_a_models_own_preset_is_plain_grpo(base, plain):
-    assert load_config(base) == load_config(plain)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_variants_are_the_papers_experiments_and_no_others(model):
+    experiments = {(estimator, method) for name, estimator, method in PAPER if name == model} - {("grpo", "")}
+    names = {"_".join(part for part in (e.replace("grpo", ""), m) if part) for e, m in experiments}
+    assert set(variant_names(model)) == names
 
 
 def test_two_optimizer_steps_per_rollout_batch_split_over_four_gpus():
     for name in MODELS:
-        config = load_config(f"{name}_grpo")
+        config = load_config(name)
         rollouts = config.rollout.prompts_per_step * config.rollout.group_size
         assert rollouts == 2 * config.optim.update_batch_size
         assert config.rollout.prompts_per_step % 4 == config.optim.update_batch_size % 4 == 0
@@ -150,7 +151,7 @@ def test_two_optimizer_steps_per_rollout_batch_split_over_four_gpus():
 
 
 def test_training_takes_900_puzzles_of_each_size_and_evaluation_the_test_split():
-    config = load_config("kk_3b_grpo")
+    config = load_config("kk_3b")
     (train,) = config.data.train
     (test,) = config.evaluation.sets.values()
     assert (train.source, train.name) == (test.source, "train") == ("K-and-K/knights-and-knaves", "train")
@@ -160,10 +161,10 @@ def test_training_takes_900_puzzles_of_each_size_and_evaluation_the_test_split()
 
 # Parameters [G], layers, width, KV heads, head size, GPU [GB], ranks.
 SHAPES = {
-    "kk_qwen2.5_3b": (3.09, 36, 2048, 2, 128, 80, 4),
-    "kk_qwen2.5_7b": (7.62, 28, 3584, 4, 128, 80, 4),
-    "math_qwen2.5_7b": (7.62, 28, 3584, 4, 128, 80, 4),
-    "kk_qwen2.5_0.5b": (0.494, 24, 896, 2, 64, 24, 1),
+    "kk_3b": (3.09, 36, 2048, 2, 128, 80, 4),
+    "kk_7b": (7.62, 28, 3584, 4, 128, 80, 4),
+    "math_7b": (7.62, 28, 3584, 4, 128, 80, 4),
+    "kk_0.5b": (0.494, 24, 896, 2, 64, 24, 1),
 }
 
 
@@ -178,7 +179,7 @@ def test_what_training_holds_and_vllm_takes_fit_the_gpu_together(name):
     else:
         held = parameters * (2 + 2) / copies + parameters * (12 + 4) / ranks
     assert held == pytest.approx(
-        {"kk_qwen2.5_3b": 24.8, "kk_qwen2.5_0.5b": 8.9}.get(name, 38.1), abs=0.1
+        {"kk_3b": 24.8, "kk_0.5b": 8.9}.get(name, 38.1), abs=0.1
     )  # as the preset's comment says
     checkpointed = layers * config.optim.tokens_per_microbatch * width * 2 / 1e9
     assert held + checkpointed < 0.75 * gpu  # the rest is for one layer's activations and logits
@@ -191,14 +192,14 @@ def test_what_training_holds_and_vllm_takes_fit_the_gpu_together(name):
 
 @pytest.mark.parametrize("name", preset_names())
 def test_the_first_line_describes_the_preset(name):
-    first = find_spec(name).read_text(encoding="utf-8").splitlines()[0]
+    first = find_spec(name).path.read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith("# ")
     assert first.endswith(".")
     assert len(first) < 115
 
 
 def test_the_scaled_down_preset_needs_no_download_but_the_model():
-    config = load_config("kk_qwen2.5_0.5b")
+    config = load_config("kk_0.5b")
     assert {d.source for d in [*config.data.train, *config.evaluation.sets.values()]} == {"generated"}
     assert config.parallel.strategy == "none"
 

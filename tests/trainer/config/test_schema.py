@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainer.config.extends import preset_names
 from trainer.config.schema import (
     TrainConfig,
     apply_overrides,
@@ -12,7 +13,6 @@ from trainer.config.schema import (
     dump_config,
     load_config,
     parse_override,
-    preset_names,
     save_config,
 )
 from trainer.errors import ConfigError, MissingError
@@ -55,21 +55,6 @@ def test_a_list_at_the_top_and_a_missing_file_are_refused(tmp_path):
         load_config(str(tmp_path / "absent.yaml"))
     with pytest.raises(ConfigError, match="no preset or file named tiny_k"):
         load_config("tiny_k")
-
-
-def test_extends_merges_sections_and_replaces_free_mappings(tmp_path):
-    write(tmp_path, "optim: {lr: 0.1, eps: 0.5}\nreward: {functions: {math: 1.0}}\nseed: 3\n", "base.yaml")
-    path = write(tmp_path, "extends: base.yaml\noptim: {lr: 0.2}\nreward: {functions: {format: 2.0}}\n")
-    config = load_config(path)
-    assert (config.optim.lr, config.optim.eps, config.seed) == (0.2, 0.5, 3)
-    assert config.reward.functions == {"format": 2.0}
-
-
-def test_extends_in_a_circle_is_refused(tmp_path):
-    write(tmp_path, "extends: b.yaml\n", "a.yaml")
-    write(tmp_path, "extends: a.yaml\n", "b.yaml")
-    with pytest.raises(ConfigError, match="back to itself"):
-        load_config(str(tmp_path / "a.yaml"))
 
 
 def test_overrides_are_yaml_values(tmp_path):

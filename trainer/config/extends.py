@@ -1,0 +1,137 @@
+"""What a run file starts from: presets, ``extends:`` and named variants.
+
+A file may start from a preset or another file (``extends: kk_3b``) and may name variants of itself, each a partial
+configuration; ``kk_3b:ar_lopti`` is the preset ``kk_3b`` with its variant ``ar_lopti``, on the command line, in
+``extends:`` and in a search space.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trainer.config.yaml_document import KeyPath, YamlDocument, nearest, read_yaml
+from trainer.errors import ConfigError
+
+IsSection = Callable[[KeyPath], bool]
+_YAML = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """The file that ``NAME[:VARIANT]`` names."""
+
+    path: Path
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """The preset's or file's name with the variant, fit for a folder: ``kk_3b-ar_lopti``."""
+        return f"{self.path.stem}-{self.variant}" if self.variant else self.path.stem
+
+
+def preset_names() -> list[str]:
+    """Names of the built-in presets."""
+    folder = resources.files("trainer.config") / "presets"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def variant_names(preset: str) -> list[str]:
+    """Names of a preset's variants: its own, or else those of the preset that it extends."""
+    return list(_resolve(find_spec(preset), lambda path: False, ()).data.get("variants") or {})
+
+
+def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
+    """The file behind ``NAME[:VARIANT]``, NAME being a preset or a path.
+
+    Raises:
+        ConfigError: neither a preset nor an existing file; names the nearest preset.
+    """
+    name, _, variant = spec.rpartition(":") if _has_variant(spec, relative_to) else (spec, "", "")
+    path = Path(name) if Path(name).is_absolute() else relative_to / name
+    if path.suffix in _YAML or path.is_file():
+        return RunFile(path, variant)
+    if name in preset_names():
+        return RunFile(Path(str(resources.files("trainer.config") / "presets" / f"{name}.yaml")), variant)
+    raise ConfigError(f"no preset or file named {name}", spec, nearest(spec, [*preset_names(), *_variants()]))
+
+
+def resolve(spec: str, is_section: IsSection, relative_to: Path = Path()) -> YamlDocument:
+    """Read ``NAME[:VARIANT]``: what the file extends, over it the file itself, over that the variant.
+
+    Args:
+        spec: preset name or path, with or without a variant.
+        is_section: whether a key path leads to a section, which is merged key by key; anything else is replaced.
+        relative_to: the folder that a relative path starts from.
+
+    Raises:
+        ConfigError: an unknown preset or variant, or a circle.
+        MissingError: a named file does not exist.
+    """
+    document = _resolve(find_spec(spec, relative_to), is_section, ())
+    document.data.pop("variants", None)
+    return document
+
+
+def _variants() -> list[str]:
+    return [f"{preset}:{variant}" for preset in preset_names() for variant in variant_names(preset)]
+
+
+def _has_variant(spec: str, relative_to: Path) -> bool:
+    _, colon, variant = spec.rpartition(":")
+    return bool(colon) and "/" not in variant and not (relative_to / spec).is_file()
+
+
+def _resolve(file: RunFile, is_section: IsSection, seen: tuple[Path, ...]) -> YamlDocument:
+    document = read_yaml(file.path)
+    base = document.data.pop("extends", None)
+    if base is not None:
+        parent = _parent(base, document, file.path, seen)
+        below = _resolve(parent, is_section, (*seen, file.path.resolve()))
+        merged = _merge(below.data, document.data, is_section)
+        document = YamlDocument(merged, {**below.lines, **document.lines}, document.source)
+    return _with_variant(document, file, is_section) if file.variant else document
+
+
+def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...]) -> RunFile:
+    where = document.where(("extends",))
+    if not isinstance(base, str):
+        raise ConfigError("extends must name one preset or file", where, "write one name")
+    parent = find_spec(base, relative_to=path.parent)
+    if parent.path.resolve() in (*seen, path.resolve()):
+        raise ConfigError("extends leads back to itself", where, "remove the circle")
+    return parent
+
+
+def _with_variant(document: YamlDocument, file: RunFile, is_section: IsSection) -> YamlDocument:
+    variants = document.data.get("variants") or {}
+    if not isinstance(variants, Mapping):
+        raise ConfigError(
+            "variants must map names to settings", document.where(("variants",)), "write name: {...}"
+        )
+    if file.variant not in variants:
+        hint = nearest(file.variant, map(str, variants)) if variants else f"{file.path.stem} has no variants"
+        raise ConfigError(f"no variant {file.variant}", document.where(("variants",)), hint)
+    at = ("variants", file.variant)
+    changes = variants[file.variant] or {}
+    if not isinstance(changes, Mapping):
+        raise ConfigError(
+            "a variant must be a mapping of sections", document.where(at), "write section: {key: value}"
+        )
+    lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == at and len(path) > 2}
+    merged = _merge(document.data, changes, is_section)
+    return YamlDocument(merged, {**document.lines, **lines}, document.source)
+
+
+def _merge(
+    below: Mapping[str, Any], above: Mapping[str, Any], is_section: IsSection, path: KeyPath = ()
+) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old, place = merged.get(key), (*path, key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and is_section(place):
+            merged[key] = _merge(old, value, is_section, place)
+        else:
+            merged[key] = value
+    return merged
