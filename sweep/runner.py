@@ -18,14 +18,8 @@ import ray
 from ray import tune
 
 from sweep.record.control import StopControl, orderly_signals
-from sweep.record.folder import (
-    MARKER,
-    SweepFolder,
-    command,
-    end_leftovers,
-    hold,
-    raise_held,
-)
+from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held
+from sweep.record.guard import MARKER, guarded
 from sweep.record.parent_run import ParentRun, open_parent_run
 from sweep.record.summary import best_configuration, gpu_hours_spent, planned_trials, trial_outcomes, trial_rows
 from sweep.search.searcher import ConfigurationSearcher
@@ -144,7 +138,7 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     control = StopControl(folder, spec.limits, spec.resources.gpus_per_trial, gpu_hours_spent(spec, folder))
     parent: ParentRun | None = None
     try:
-        with _ray(options, folder) as nodes:
+        with guarded(folder.root), _ray(options, folder) as nodes:
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_reach(spec, folder)

@@ -1,7 +1,6 @@
 """A sweep's folder: where its parts lie, who holds it, and how it is asked to stop."""
 
 import contextlib
-import os
 import shlex
 import sys
 import time
@@ -11,13 +10,13 @@ from pathlib import Path
 
 import psutil
 
+from sweep.record.guard import marked
 from sweep.space.file import load_space
 from sweep.space.spec import SweepSpec
 from trainer.commands import run_folder
 from trainer.errors import MissingError, StorageError
 
-MARKER = "LOPTUNE_SWEEP"  # environment variable that every process of a running sweep carries
-LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver notice its death within 6 to 10 seconds
+LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver end within seconds, those on a cluster within 6 to 10
 
 
 @dataclass(frozen=True)
@@ -146,13 +145,8 @@ def request_stop(folder: SweepFolder) -> None:
 
 
 def leftovers(folder: SweepFolder) -> list[psutil.Process]:
-    """Processes on this machine that carry the sweep's marker, this one excepted."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(MARKER) == str(folder.root):
-                found.append(process)
-    return found
+    """Processes on this machine that belong to the sweep, this one excepted."""
+    return marked(folder.root)
 
 
 def end_leftovers(folder: SweepFolder, wait_s: float = LEFTOVER_WAIT_S) -> int:

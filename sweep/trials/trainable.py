@@ -27,6 +27,7 @@ from sweep.space.spec import (
     ResourcesSpec,
 )
 from sweep.trials.worker import (
+    START_TIMEOUT_S,
     Assignment,
     Period,
     TrainerFactory,
@@ -69,7 +70,7 @@ class TrialPlan:
     stop_file: Path
     working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None
-    stall_timeout_s: float = 1800.0  # without a training step or an answer a rank counts as hung
+    stall_timeout_s: float = 1800.0  # without a training step a rank counts as hung
     factory: TrainerFactory = build_trainer
 
     def run_dir(self, trial: str) -> Path:
@@ -229,9 +230,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._assignment.run_dir.mkdir(parents=True, exist_ok=True)
             (self._assignment.run_dir / FAILURE_FILE).unlink(missing_ok=True)
             save_config(self._assignment.config, self._assignment.run_dir / "config.yaml")
-            built = self._group.call(
-                "build", self.plan.factory, self._assignment, timeout=self.plan.stall_timeout_s
-            )
+            # Loading takes its time, on a busy machine more; the limit of a stall is one of training steps.
+            timeout = max(START_TIMEOUT_S, self.plan.stall_timeout_s)
+            built = self._group.call("build", self.plan.factory, self._assignment, timeout=timeout)
             self._last_step = built[0]
             self._built = True
         return self._group

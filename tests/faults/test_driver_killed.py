@@ -1,7 +1,9 @@
 """The driver is killed with SIGKILL at several moments; `sweep resume` brings the sweep to its end."""
 
+import os
 import random
 import sqlite3
+import subprocess
 import time
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import mlflow
 import pytest
 
 from sweep.record.folder import end_leftovers, leftovers, sweep_folder
+from sweep.record.guard import MARKER
 from tests.sweep.harness import (
     history,
     kill,
@@ -110,6 +113,22 @@ def test_mlflow_has_every_trial_once_and_none_is_running(resumed: tuple[Path, li
     for run in children:
         steps = [point.step for point in client.get_metric_history(run.info.run_id, "rollout/reward")]
         assert steps == list(range(1, 13))
+
+
+def test_a_process_that_cannot_notice_it_ends_with_the_driver(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path, "fake")
+    environment = {**os.environ, MARKER: str(folder.root)}  # as what a rank starts has it
+    with (
+        running("run", write_space(tmp_path / "space.yaml"), "--runs-dir", tmp_path, "--offline") as process,
+        subprocess.Popen(["sleep", "100"], env=environment) as deaf,
+    ):
+        try:
+            wait_until(lambda: len(leftovers(folder)) > 4, what="Ray to start workers")
+            kill(process)
+            wait_until(lambda: deaf.poll() is not None, timeout=10, what="the process to be ended")
+        finally:
+            deaf.kill()
+    wait_until_gone(folder, within=10)
 
 
 def test_nothing_is_left_over(resumed: tuple[Path, list[int], str]) -> None:

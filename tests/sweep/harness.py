@@ -1,6 +1,5 @@
 """Starting sweeps of fake trials as processes of their own, and reading what they left behind."""
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 
 from sweep.record.folder import SweepFolder, leftovers
@@ -77,26 +75,13 @@ def wait_until(condition: Callable[[], bool], timeout: float = 120, what: str = 
         time.sleep(0.05)
 
 
-def wait_until_gone(folder: SweepFolder, workers_within: float = 20) -> None:
+def wait_until_gone(folder: SweepFolder, within: float = 20) -> None:
     """Wait until no process of a sweep is left.
-
-    Trials and their ranks must be gone within ``workers_within`` seconds. Ray's own agents may wait a minute for
-    a control server that died before their node's did; they hold nothing of a trial.
 
     Raises:
         TimeoutError: some are still there.
     """
-
-    def workers() -> list[psutil.Process]:
-        found = []
-        for process in leftovers(folder):
-            with contextlib.suppress(psutil.Error):
-                if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::"):
-                    found.append(process)
-        return found
-
-    wait_until(lambda: not workers(), workers_within, "the workers to end")
-    wait_until(lambda: not leftovers(folder), 90, "Ray's agents to end")
+    wait_until(lambda: not leftovers(folder), within, "the sweep's processes to end")
 
 
 def kill(process: subprocess.Popen[str]) -> None:

@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from sweep.record.folder import (
-    MARKER,
     all_sweeps,
     command,
     end_leftovers,
@@ -20,6 +19,7 @@ from sweep.record.folder import (
     request_stop,
     sweep_folder,
 )
+from sweep.record.guard import MARKER
 from trainer.errors import ConfigError, MissingError, NameHeldError, StorageError
 
 HOLD = """
