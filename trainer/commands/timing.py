@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 from trainer.config.schema import TrainConfig
 from trainer.files import read_json_lines
@@ -17,17 +18,19 @@ StepSeconds = dict[str, float]
 
 
 def step_seconds(steps: Sequence[Mapping[str, float]]) -> StepSeconds:
-    """Seconds of a step: sampling, training (the optimizer steps), others and total.
+    """Seconds of a step: sampling, training (the optimizer steps), others, each the steps' median; their sum.
+
+    A step that waited for other programs does not count in a median.
 
     Args:
         steps: ``time/*`` of one or more steps. The first of several is left out: it waits for kernels, caches and
             memory that the others find.
     """
     counted = steps[1:] or steps
-    sampling, training, total = (
-        sum(step[name] for step in counted) / len(counted) for name in ("time/rollout", "time/update", "time/step")
-    )
-    return {"sampling": sampling, "training": training, "others": total - sampling - training, "total": total}
+    sampling = median(step["time/rollout"] for step in counted)
+    training = median(step["time/update"] for step in counted)
+    others = median(step["time/step"] - step["time/rollout"] - step["time/update"] for step in counted)
+    return {"sampling": sampling, "training": training, "others": others, "total": sampling + training + others}
 
 
 def recorded_seconds(metrics_file: Path) -> StepSeconds | None:

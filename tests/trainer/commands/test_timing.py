@@ -19,6 +19,11 @@ def test_rows_by_hand():
     assert step_seconds([step(1, 2, 4)])["others"] == 1
 
 
+def test_a_step_that_was_held_up_does_not_count():
+    steps = [step(9, 9, 20), step(2, 5, 8), step(40, 90, 200), step(3, 4, 9)]
+    assert step_seconds(steps) == {"sampling": 3, "training": 5, "others": 2, "total": 10}
+
+
 def test_the_rows_of_a_record(tmp_path):
     record = tmp_path / "metrics.jsonl"
     assert recorded_seconds(record) is None

@@ -216,8 +216,10 @@ def test_the_commands_of_the_papers_page_exist():
         arguments = parse_arguments(_parser(), shlex.split(command)[1:])
         if hasattr(arguments, "spec") and arguments.spec:
             load_config(arguments.spec, arguments.overrides)
-    presets = re.findall(r"`((?:kk|math)_[a-z0-9_.]+)`", text)
-    assert {load_config(name).algorithm.advantage for name in presets} == {"grpo"}
+    rows = re.findall(r"`((?:kk|math)_[a-z0-9_.:]+)`", text)
+    assert {load_config(row).algorithm.advantage for row in rows if ":rpp" not in row} == {"grpo"}
+    every = {f"{model}:{variant}" for model in MODELS for variant in variant_names(model)} | set(MODELS)
+    assert set(rows) == every - {"math_7b:rpp", "math_7b:rpp_ar", "math_7b:rpp_lopti"}  # not in the paper
     spaces = re.findall(r"search_spaces/\w+\.yaml", text)
     assert len(spaces) >= 6
     assert all((PAGE.parents[1] / space).is_file() for space in spaces)
