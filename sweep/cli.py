@@ -237,7 +237,7 @@ def _prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from sweep.record.summary import best_configuration, planned_trials, trial_rows
+    from sweep.record.summary import best_configuration, caveats, planned_trials, trial_rows
 
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec, by = read_spec(folder), holder(folder)
@@ -260,6 +260,8 @@ def _status(arguments: argparse.Namespace) -> int:
     print(f"\n{folder.name}: {ended} of {planned_trials(spec)} trials ended, {state}")
     if best is not None:
         print(best.text(spec.objective))
+        for line in caveats(spec, folder):
+            print(f"       {line}")
     if by is None and ended < planned_trials(spec):
         print(f"to go on: {command('resume', folder)}")
     return 0

@@ -21,7 +21,14 @@ from sweep.record.control import StopControl, orderly_signals
 from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held
 from sweep.record.guard import MARKER, guarded
 from sweep.record.parent_run import ParentRun, open_parent_run
-from sweep.record.summary import best_configuration, gpu_hours_spent, planned_trials, trial_outcomes, trial_rows
+from sweep.record.summary import (
+    best_configuration,
+    caveats,
+    gpu_hours_spent,
+    planned_trials,
+    trial_outcomes,
+    trial_rows,
+)
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.file import dump_space
 from sweep.space.points import trial_config
@@ -234,6 +241,7 @@ def _parent_params(spec: SweepSpec) -> dict[str, str]:
     return {
         "objective": f"{spec.objective.mode} {spec.objective.metric}",
         "objective.window": str(spec.objective.window),
+        "objective.worthwhile": f"{spec.objective.worthwhile:g}",
         "sampler": spec.search.sampler,
         "configurations": str(planned_trials(spec) // len(spec.seeds)),
         "seeds": ", ".join(map(str, spec.seeds)),
@@ -285,8 +293,8 @@ def _finish(
     best = best_configuration(spec, folder)
     if best is not None:
         print(best.text(spec.objective))
-        if best.seeds == 1:
-            print("       one seed is no evidence: seeds may differ by more; the report says what to run next")
+        for line in caveats(spec, folder):
+            print(f"       {line}")
     if report is not None:
         print(f"report: {report}")
     if parent is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweep.record.folder import SweepFolder
+from sweep.record.folder import SweepFolder, command
 from sweep.record.parent_run import TrialOutcome
 from sweep.record.table import TrialRow, number, parameter_text
 from sweep.search.history import Configuration, Result, TrialKey, best, outcome, replay
@@ -35,6 +35,16 @@ class Best:
             f"{objective.metric} {number(self.score)} (mean of {self.seeds} seed{'s' * (self.seeds > 1)}, "
             f"last {objective.window} evaluations)"
         )
+
+
+def caveats(spec: SweepSpec, folder: SweepFolder) -> list[str]:
+    """Why the best of a sweep is not known to be better, in a line each."""
+    if len(spec.seeds) == 1:
+        return ["one seed is no evidence: seeds may differ by more; the report says what to run next"]
+    if spec.adaptive:
+        fresh = command("decide", folder)
+        return [f"a candidate: the search followed these seeds, and only fresh ones give evidence: {fresh}"]
+    return []
 
 
 def configurations(folder: SweepFolder) -> list[Configuration]:

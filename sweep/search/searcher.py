@@ -5,11 +5,9 @@ sampler is seeded by the proposal's number, so a driver that is killed at any mo
 on as if nothing had happened: what has no result yet is issued again.
 """
 
-import itertools
 import json
 import logging
 import math
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,17 +26,13 @@ from sweep.search.history import (
     replay,
 )
 from sweep.search.mirror import StudyMirror
-from sweep.search.study import ask, make_sampler
-from sweep.space.checks import MAX_GRID
+from sweep.search.proposals import propose
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
 from trainer.errors import StorageError
 from trainer.files import JsonLines, Record, read_json_lines
 
 logger = logging.getLogger(__name__)
-
-SAMPLER_ATTEMPTS = 5  # proposals of a known configuration before others are tried
-RANDOM_ATTEMPTS = 20
 
 
 class ConfigurationSearcher(Searcher):  # type: ignore[misc]
@@ -168,7 +162,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         elif limit is not None and number - len(baselines) >= limit:
             return False
         else:
-            point, noted = self._search(number)
+            point, noted = propose(self.spec, self.space, self.configurations)
         if point is None:
             logger.info("every configuration of the space has been tried")
             return False
@@ -185,29 +179,6 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.configurations.append(configuration_of(record))
         self._mirror_changes()
         return True
-
-    def _search(self, number: int) -> tuple[Parameters | None, dict[str, int]]:
-        """A point that was not tried yet: the same training with the same seeds would say nothing new."""
-        known = {configuration.fingerprint for configuration in self.configurations}
-
-        def is_new(point: Parameters) -> bool:
-            return fingerprint(self.space.resolve(point, self.spec.base)) not in known
-
-        settings = self.spec.search
-        if settings.sampler != "grid":
-            for attempt in range(SAMPLER_ATTEMPTS + RANDOM_ATTEMPTS):
-                if attempt == SAMPLER_ATTEMPTS:
-                    settings = settings.model_copy(update={"sampler": "random"})
-                sampler = make_sampler(settings, self.space, number, attempt)
-                point, noted = ask(self.spec, self.space, self.configurations, sampler)
-                if is_new(point):
-                    return point, noted
-        if not self.space.is_finite:
-            return None, {}
-        points = list(itertools.islice(self.space.grid(lambda parameter: parameter.options or []), MAX_GRID))
-        # In random order, so that a sweep cut short has not only seen one corner of the space.
-        random.Random(settings.seed).shuffle(points)
-        return next(filter(is_new, points), None), {}
 
     def _append(self, **values: Any) -> Record:
         record: Record = json.loads(json.dumps({**values, "time": time.time()}))  # as the next driver reads it

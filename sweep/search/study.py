@@ -13,10 +13,12 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sweep.search.history import Configuration, outcome
+from sweep.search.history import Configuration, outcome, seed_effects, so_far
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space
 from sweep.space.spec import SearchSpec, SweepSpec
+
+EI_CANDIDATES = 24  # Optuna's default
 
 # Optuna announces every study and trial on the console, where the sweep has a table of its own.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -67,9 +69,15 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
         warnings.simplefilter("ignore", ExperimentalWarning)
         if search.sampler == "tpe":
             # Parameters with conditions are modelled in groups that occur together; running trials count
-            # as bad ones, so that parallel proposals spread.
+            # as bad ones, so that parallel proposals spread. Of fewer candidates the best is less often the
+            # one that was best before: on a grid the sampler repeats itself otherwise.
             return optuna.samplers.TPESampler(
-                n_startup_trials=startup or 10, multivariate=True, group=True, constant_liar=True, seed=seed
+                n_startup_trials=startup or 10,
+                n_ei_candidates=max(1, EI_CANDIDATES >> attempt),
+                multivariate=True,
+                group=True,
+                constant_liar=True,
+                seed=seed,
             )
         if search.sampler == "gp":
             return optuna.samplers.GPSampler(
@@ -85,8 +93,9 @@ def ask(
 ) -> tuple[Parameters, dict[str, int]]:
     """The sampler's next point, and the numbers it noted about it."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
+    effects = seed_effects(configurations, spec.seeds)
     for configuration in configurations:
-        study.add_trial(frozen_trial(spec, space, configuration, for_sampler=True))
+        study.add_trial(frozen_trial(spec, space, configuration, effects))
     trial = study.ask()
     parameters = sample(space, trial)
     noted = study.get_trials(deepcopy=False)[-1].system_attrs
@@ -94,17 +103,18 @@ def ask(
 
 
 def frozen_trial(
-    spec: SweepSpec, space: Space, configuration: Configuration, *, for_sampler: bool = False
+    spec: SweepSpec, space: Space, configuration: Configuration, effects: Mapping[int, float] | None = None
 ) -> FrozenTrial:
-    """A configuration as a trial of the study.
+    """A configuration as a trial of the study: for people, or with the effects of the seeds for a sampler.
 
     A baseline may have values outside of the ranges, which no sampler expects. The study that people look
     at shows its score and the values that Optuna can hold; a sampler sees an empty failed trial, so that
-    numbers agree.
+    numbers agree. A sampler also sees the mean of the seeds that have ended, before all have.
     """
-    found = outcome(configuration, spec.seeds)
-    inside = space.contains(configuration.parameters)
-    if for_sampler and not inside:
+    found, for_sampler = outcome(configuration, spec.seeds), effects is not None
+    if effects is not None and found.state == "RUNNING":
+        found = so_far(configuration, effects)
+    if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
     params, distributions = {}, {}
     for key, value in configuration.parameters.items():

@@ -6,6 +6,7 @@ from sweep.record.folder import read_spec, sweep_folder
 from sweep.record.summary import (
     FAILURE_FILE,
     best_configuration,
+    caveats,
     gpu_hours_spent,
     last_step,
     planned_trials,
@@ -52,6 +53,21 @@ def test_the_best_has_all_its_seeds(tmp_path: Path) -> None:
     assert best is not None
     assert (best.configuration, best.score, best.seeds) == (2, pytest.approx(0.65), 2)
     assert "mean of 2 seeds" in best.text(read_spec(folder).objective)
+
+
+def test_a_search_of_its_own_seeds_names_a_candidate(tmp_path: Path) -> None:
+    for name, sampler, seeds in [("tpe", "tpe", [0, 1]), ("random", "random", [0, 1]), ("one", "tpe", [0])]:
+        write_sweep(tmp_path, name, SCORES, seeds=seeds, search={"sampler": sampler, "configurations": 2})
+
+    def said(name: str) -> list[str]:
+        folder = sweep_folder(tmp_path, name)
+        return caveats(read_spec(folder), folder)
+
+    assert said("tpe")[0].startswith(
+        "a candidate: the search followed these seeds, and only fresh ones give evidence"
+    )
+    assert f"sweep decide tpe --runs-dir {tmp_path}" in said("tpe")[0]
+    assert said("random") == [] and said("one")[0].startswith("one seed is no evidence")
 
 
 def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path: Path) -> None:

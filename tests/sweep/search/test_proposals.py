@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.search import proposals
+from sweep.search.history import Configuration
+from sweep.search.proposals import SAMPLER_ATTEMPTS, propose
+from sweep.space.points import Parameters, Space, fingerprint
+from sweep.space.spec import SweepSpec
+from tests.sweep.search.instant_sweeps import GRID, NUMERIC
+from tests.sweep.spaces import make_spec
+
+
+def spec_in(folder: Path, parameters: dict[str, object], sampler: str = "tpe") -> tuple[SweepSpec, Space]:
+    search = {"sampler": sampler, "configurations": 20, "seed": 1, "startup": 2}
+    spec = make_spec(folder, parameters=parameters, baselines=[], search=search, seeds=[0])
+    return spec, Space(spec.parameters)
+
+
+def tried(spec: SweepSpec, space: Space, points: list[Parameters]) -> list[Configuration]:
+    found = []
+    for number, point in enumerate(points):
+        resolved = space.resolve(point, spec.base)
+        found.append(Configuration(number, "search", point, resolved, fingerprint(resolved), {}, 0.0))
+    return found
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "grid", "random"])
+def test_the_last_point_of_a_finite_space_is_found_and_then_nothing(sampler: str, tmp_path: Path) -> None:
+    spec, space = spec_in(tmp_path, GRID, sampler)
+    points = list(space.grid(lambda parameter: parameter.options or []))
+    assert len(points) == 5 * 3  # five alphas; Lopti off or with one of two thresholds
+    for left in (0, 7, 14):
+        known = tried(spec, space, [point for place, point in enumerate(points) if place != left])
+        assert propose(spec, space, known)[0] == points[left]
+    assert propose(spec, space, tried(spec, space, points)) == (None, {})
+
+
+def test_a_sampler_that_repeats_itself_is_asked_again_and_then_drawn_at_random(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, space = spec_in(tmp_path, NUMERIC)
+    first, _ = propose(spec, space, [])
+    assert first is not None
+    asked: list[str] = []
+    make_sampler, ask = proposals.make_sampler, proposals.ask
+
+    def noting(search: object, *rest: object) -> object:
+        asked.append(search.sampler)  # type: ignore[attr-defined]
+        return make_sampler(search, *rest)  # type: ignore[arg-type]
+
+    def repeating(*arguments: object) -> object:
+        return ask(*arguments) if asked[-1] == "random" else (first, {})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(proposals, "make_sampler", noting)
+    monkeypatch.setattr(proposals, "ask", repeating)
+    found, _ = propose(spec, space, tried(spec, space, [first]))
+    assert found is not None and found != first
+    assert asked == ["tpe"] * SAMPLER_ATTEMPTS + ["random"]
