@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer.commands.arguments import PAGES, count, parse_arguments, port, version_text
+from trainer.commands.arguments import PAGES, count, parse_arguments, port, positive, version_text
 from trainer.commands.run_folder import check_name
 from trainer.commands.start import Start, rank, saved_run, start_run
 from trainer.config.extends import find_spec, preset_names, variant_names
@@ -149,15 +149,20 @@ def _add_presets(commands: Commands) -> None:
     presets = commands.add_parser("presets", help="list the presets, or print one resolved")
     presets.add_argument("name", nargs="?", help="preset[:variant] to print")
     presets.add_argument("--json", action="store_true", help="print JSON")
+    presets.add_argument("--ranks", type=count, help="of the memory shown (default: 4 with DeepSpeed, else 1)")
+    presets.add_argument("--gpu-gb", type=positive, help="memory of one GPU (default: this machine's, else 80)")
     presets.set_defaults(command=_presets)
 
 
 def _presets(arguments: argparse.Namespace) -> int:
     if arguments.name:
         config = load_config(arguments.name)
-        print(
-            json.dumps(config.model_dump(mode="json"), indent=2) if arguments.json else dump_config(config), end=""
-        )
+        if arguments.json:
+            print(json.dumps(config.model_dump(mode="json"), indent=2))
+        else:
+            from trainer.commands.memory import memory_comment
+
+            print(dump_config(config) + memory_comment(config, arguments.ranks, arguments.gpu_gb), end="")
         return 0
     rows: list[dict[str, Any]] = [
         {"name": name, "description": _first_comment(find_spec(name).path), "variants": variant_names(name)}

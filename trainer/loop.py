@@ -37,6 +37,7 @@ from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_tokenizer
+from trainer.policy.memory import Device, check_fits
 from trainer.problems.epochs import training_steps
 from trainer.problems.load import encode_prompt, load_problems
 from trainer.problems.sampler import ProblemSampler
@@ -55,7 +56,7 @@ class Trainer:
     """One training run: Algorithm 1 of arXiv:2505.12929 with GRPO or REINFORCE++ advantages.
 
     Raises:
-        ConfigError, MissingError: model, data or settings that cannot work, before the first step.
+        ConfigError, MissingError: model, data, memory or settings that cannot work, before the first step.
         DivergedError: from training, when loss, gradient norm or reward stops being a finite number.
         RewardError: scoring fails for the first problem, or, from training, too often.
     """
@@ -78,6 +79,9 @@ class Trainer:
         self.stopping = False  # what all ranks agreed on at the last step boundary
         self._stop_requested = False  # on this rank
         _check_divisible(config, self.parallel.world_size)
+        if self.parallel.device.type == "cuda":
+            gpu = torch.cuda.get_device_properties(self.parallel.device).total_memory
+            check_fits(config, self.parallel.world_size, Device(True, gpu))
         context.run_dir.mkdir(parents=True, exist_ok=True)  # here and never again: one that vanishes is an error
 
         self.progress.phase("loading the data")

@@ -125,6 +125,10 @@ class ResourcesSpec(Section):
     gpus_per_trial: NonNegative = Field(0, description="GPUs; one worker drives one; below 1 is a share")
     workers_per_trial: Count = Field(1, description="rank processes")
     cpus_per_worker: Count = Field(1, description="CPU cores of a rank")
+    gpu_memory_gb: Positive | None = Field(
+        None,
+        description="memory of one GPU, for plan and check [GB]; that of this machine's GPUs, else 80 if null",
+    )
     placement: Literal["PACK", "STRICT_PACK"] = Field(
         "STRICT_PACK", description="STRICT_PACK: all workers on one node; PACK: if possible"
     )

@@ -4,12 +4,22 @@ from collections.abc import Iterator
 
 from sweep.space.spec import SweepSpec
 from trainer.config.schema import ModelConfig
+from trainer.parallel.gpus import gpu_bytes
+from trainer.policy.memory import GPU_BYTES, Device, Footprint, check_fits, footprint
+
+
+def trial_memory(spec: SweepSpec) -> Footprint | None:
+    """Simulated memory of a trial with GPUs as its base configuration says; None where it is not known."""
+    resources = spec.resources
+    if not resources.gpus_per_trial or spec.base.parallel.device == "cpu":
+        return None
+    return footprint(spec.base, resources.workers_per_trial, _gpu(spec))
 
 
 def check_training(spec: SweepSpec) -> None:
     """Read the model folder, the tokenizer and every dataset as a trial will, and score one row of them.
 
-    The embedded policy is warm-started where it is used.
+    The memory of a trial with GPUs is simulated. The embedded policy is warm-started where it is used.
 
     Raises:
         MissingError, ConfigError, RewardError: what a trial would stumble over.
@@ -20,6 +30,8 @@ def check_training(spec: SweepSpec) -> None:
     from trainer.rollouts.build import build_rewards
     from trainer.rollouts.reward_check import check_reward
 
+    if trial_memory(spec) is not None:
+        check_fits(spec.base, spec.resources.workers_per_trial, _gpu(spec))
     for model in _models(spec):
         check_weights(model)
     tokenizer = load_tokenizer(spec.base.model)
@@ -29,6 +41,12 @@ def check_training(spec: SweepSpec) -> None:
             check_reward(rewards, problems[0], spec.base.reward)
     for dataset in spec.base.evaluation.sets.values():
         load_problems(dataset, spec.base.data, tokenizer)
+
+
+def _gpu(spec: SweepSpec) -> Device:
+    gigabytes = spec.resources.gpu_memory_gb
+    total = round(gigabytes * 1e9) if gigabytes else gpu_bytes() or GPU_BYTES
+    return Device(True, round(total * min(1.0, spec.resources.gpus_per_worker)))
 
 
 def _models(spec: SweepSpec) -> Iterator[ModelConfig]:

@@ -1,9 +1,7 @@
 """What a sweep would do, before anything starts."""
 
 import itertools
-import json
 import math
-import re
 import shutil
 import statistics
 from collections.abc import Iterator
@@ -17,14 +15,13 @@ from sweep.record.table import duration, parameter_text, print_table
 from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, slots
+from sweep.trials.preflight import trial_memory
 from trainer.config.schema import value_of
 from trainer.errors import UserError
+from trainer.policy.memory import Footprint, planned_checkpoint_bytes, size_text
 from trainer.problems.epochs import training_steps
 
-TINY_PARAMETERS = 120_000
-MOMENTS_BYTES = 8  # of a parameter: Adam's two, float32
 DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
-MASTER_BYTES = 4  # of a parameter: the float32 weights that ZeRO keeps beside those of the model
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,7 @@ class Plan:
     one_checkpoint_bytes: int | None
     checkpoint_bytes: int | None  # of the whole sweep
     free_bytes: int
+    memory: Footprint | None  # of each rank of a trial with GPUs
     step_seconds: float | None
     step_source: str
     seconds: float | None  # of the whole sweep, evaluations not counted
@@ -51,7 +49,7 @@ class Plan:
 
 
 def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_step_seconds: float | None) -> Plan:
-    """Work out a plan; starts nothing and imports neither Ray nor torch.
+    """Work out a plan; starts nothing and imports no Ray, and torch only to simulate the memory of GPUs.
 
     Args:
         spec: the search space.
@@ -69,7 +67,7 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         trial_seconds = steps * seconds_per_step
         seconds = math.ceil(trials / parallel) * trial_seconds
         gpu_hours = trials * trial_seconds * resources.gpus_per_trial / 3600
-    size = _checkpoint_bytes(spec)
+    size = planned_checkpoint_bytes(spec.base, resources.gpus_per_trial > 0)
     kept = spec.base.checkpoint.keep_last + spec.base.checkpoint.keep_best
     # A new checkpoint is whole before the oldest is removed.
     total = None if size is None else size * (kept * trials + parallel)
@@ -87,6 +85,7 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         one_checkpoint_bytes=size,
         checkpoint_bytes=total,
         free_bytes=shutil.disk_usage(_existing(folder.runs_dir)).free,
+        memory=trial_memory(spec),
         step_seconds=seconds_per_step,
         step_source=source,
         seconds=seconds,
@@ -96,7 +95,7 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """The plan as JSON values."""
-    return asdict(plan)
+    return {**asdict(plan), "memory": plan.memory and plan.memory.as_json()}
 
 
 def print_plan(plan: Plan, spec: SweepSpec) -> None:
@@ -133,8 +132,14 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     else:
         assert plan.one_checkpoint_bytes is not None
         short = "  TOO LITTLE" if plan.checkpoint_bytes > plan.free_bytes else ""
-        each = f"checkpoints of {_size(plan.one_checkpoint_bytes)}"
-        lines.append(("disk", f"{_size(plan.checkpoint_bytes)} of {_size(plan.free_bytes)} free, {each}{short}"))
+        of_all = f"{size_text(plan.checkpoint_bytes)} of {size_text(plan.free_bytes)} free"
+        lines.append(("disk", f"{of_all}, checkpoints of {size_text(plan.one_checkpoint_bytes)}{short}"))
+    if plan.memory is not None:
+        lines += [("" if index else "memory", line) for index, line in enumerate(plan.memory.lines())]
+        if plan.memory.margin < 0:
+            lines.append(("", "TOO MUCH: `sweep run` will say what to change"))
+    elif plan.gpus_per_trial:
+        lines.append(("memory", "unknown: no config.json of the model on this machine"))
     if plan.steps is None:
         lines.append(("forecast", "unknown; say how many steps a trial has with trainer.max_steps=N"))
     elif plan.seconds is not None:
@@ -210,41 +215,7 @@ def _step_seconds(spec: SweepSpec, folder: SweepFolder, given: float | None) -> 
     return None, ""
 
 
-def _checkpoint_bytes(spec: SweepSpec) -> int | None:
-    """Bytes of one checkpoint, weights and the optimizer state of all ranks; None for a model of unknown size."""
-    parameters = _parameter_count(spec.base.model.name_or_path)
-    if parameters is None:
-        return None
-    parallel = spec.base.parallel
-    in_optimizer = parallel.strategy == "deepspeed" and parallel.zero_stage > 0
-    weights = 2 if in_optimizer and spec.base.model.dtype == "bfloat16" else 4
-    return parameters * (weights + MOMENTS_BYTES + (MASTER_BYTES if in_optimizer else 0))
-
-
-def _parameter_count(name: str) -> int | None:
-    """Parameters of a model: counted in its files, or as its name says them (7B)."""
-    if name == "tiny":
-        return TINY_PARAMETERS
-    folder = Path(name).expanduser()
-    counted = sum(_tensor_elements(path) for path in folder.glob("*.safetensors"))
-    if counted or folder.is_dir():
-        return counted or None
-    billions = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])", name)
-    return round(float(billions[1]) * 1e9) if billions else None
-
-
-def _tensor_elements(path: Path) -> int:
-    """Elements of all tensors of a safetensors file, from its header: eight bytes of length, then JSON."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-
-
 def _existing(path: Path) -> Path:
     while not path.exists():
         path = path.parent
     return path
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from trainer.cli import main
+from trainer.config.schema import load_config
 
 TINY_RUN = [
     "max_steps=1",
@@ -87,6 +88,14 @@ def test_a_saved_configuration_repeats_the_run(tmp_path, tiny_policy):
 
     assert len(rewards("first")) == 1
     assert rewards("second") == rewards("first")
+
+
+def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, capsys):
+    assert main(["presets", "kk_0.5b", "--gpu-gb", "24"]) == 0
+    printed = capsys.readouterr().out
+    assert "# memory of one rank on a GPU of 24.0 GB, simulated:" in printed
+    (tmp_path / "run.yaml").write_text(printed)
+    assert load_config(str(tmp_path / "run.yaml")) == load_config("kk_0.5b")
 
 
 def test_presets_and_options_print_tables_and_json(capsys):

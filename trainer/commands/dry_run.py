@@ -1,7 +1,7 @@
 """``trainer run --dry-run``: what a run would do, on one problem, without training or recording anything."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -13,8 +13,9 @@ from trainer.config.advice import advise, advise_data
 from trainer.config.schema import TrainConfig
 from trainer.errors import printable
 from trainer.parallel.device import compute_dtype, local_device
+from trainer.policy.architectures import ModelSize
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
-from trainer.policy.memory import checkpoint_bytes, held_bytes
+from trainer.policy.memory import Device, footprint
 from trainer.problems.epochs import training_steps
 from trainer.problems.load import encode_prompt, load_problems
 from trainer.rollouts.build import build_rewards
@@ -113,28 +114,20 @@ def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict
         "steps": f"{steps}, each {rollout.prompts_per_step} prompts x {rollout.group_size} completions and "
         f"{updates} optimizer step{'s' if updates > 1 else ''}",
         "evaluations": f"{evaluations} of {answered} completions",
-        "memory": _memory(config, model),
-        "disk": f"{_size(checkpoint_bytes(model.num_parameters(), model.dtype.itemsize, config.parallel))} a "
-        f"checkpoint, {config.checkpoint.keep_last + config.checkpoint.keep_best} kept",
+        "checkpoints": f"{config.checkpoint.keep_last + config.checkpoint.keep_best} kept",
     }
-    return "\n".join(f"{name + ':':<13}{text}" for name, text in lines.items())
+    return "\n".join([*(f"{name + ':':<13}{text}" for name, text in lines.items()), *_memory(config, model)])
 
 
-def _memory(config: TrainConfig, model: PreTrainedModel) -> str:
-    def held(ranks: int) -> str:
-        reference = config.algorithm.kl_coef > 0
-        return _size(held_bytes(model.num_parameters(), model.dtype.itemsize, reference, config.parallel, ranks))
-
-    divided = f" on one rank, {held(4)} on each of 4" if config.parallel.strategy == "deepspeed" else ""
-    if model.device.type == "cuda":
-        free = torch.cuda.mem_get_info(model.device)[1]
-    else:
-        free = psutil.virtual_memory().total
-    return f"{held(1)}{divided} for weights, gradients and optimizer, of {_size(free)}; activations come on top"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+def _memory(config: TrainConfig, model: PreTrainedModel) -> Iterator[str]:
+    on_gpu = model.device.type == "cuda"
+    total = torch.cuda.mem_get_info(model.device)[1] if on_gpu else psutil.virtual_memory().total
+    size = ModelSize(model.config.get_text_config().to_dict(), model.num_parameters())
+    for ranks in (1, 4) if config.parallel.strategy == "deepspeed" else (1,):
+        found = footprint(config, ranks, Device(on_gpu, total), size)
+        assert found is not None, "the size is given"
+        heads = (f"{'memory:':<13}", " " * 13, " " * 13)
+        yield from (head + line for head, line in zip(heads, found.lines(), strict=True))
 
 
 def _indented(text: str) -> str:

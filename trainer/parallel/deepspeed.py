@@ -18,10 +18,9 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import DistributedParallel, reset_accelerate
+from trainer.policy.memory import REDUCED_TOGETHER
 
 logger = logging.getLogger(__name__)
-
-REDUCED_TOGETHER = 50_000_000  # elements of gradients
 
 
 class DeepSpeedParallel(DistributedParallel):

@@ -20,6 +20,12 @@ def driver_version() -> str | None:
     return next(iter(_nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")), None)
 
 
+def gpu_bytes() -> int | None:
+    """Memory of the smallest GPU that the driver lists, None where there is none."""
+    mebibytes = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    return min((int(text) << 20 for text in mebibytes if text.strip().isdigit()), default=None)
+
+
 def _nvidia_smi(*arguments: str) -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return []

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from trainer.policy.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
 from trainer.rollouts.decoding import CachedBatch, DecodingBatch, read_prompts
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.sampling import row_uniforms, sample_tokens
@@ -20,7 +21,6 @@ from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
 COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
 
 
-CPU_BATCH_TOKENS = 131072
 USED_SHARE = 0.8  # of a GPU's free memory; the rest is for the activations of the prompts
 LOGITS_BYTES = 32  # for each token of the vocabulary
 
@@ -171,8 +171,7 @@ def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> floa
         row_length: positions of a row.
     """
     text = config.get_text_config()
-    head_size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    cache: int = 2 * text.num_hidden_layers * text.num_key_value_heads * head_size * dtype.itemsize
+    cache = cache_bytes_per_position(text.to_dict(), dtype.itemsize)
     # Drawing a token takes logits, probabilities and their cumulative sums, the last in float64.
     return float(cache + text.vocab_size * LOGITS_BYTES / row_length)
 

@@ -12,8 +12,10 @@ from sweep.cli import main
 from sweep.record.folder import sweep_folder
 from sweep.space.file import load_space
 from sweep.trials.cluster import Node
+from sweep.trials.preflight import check_training
 from sweep.views.plan import Plan, make_plan
 from tests.sweep.harness import SHORT, write_space
+from trainer.errors import MissingError
 
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
@@ -58,15 +60,43 @@ def test_a_checkpoint_holds_weights_and_optimizer_state(
 @pytest.mark.parametrize(
     ("name", "billions"),
     [
-        ("Qwen/Qwen2.5-3B-Instruct", 3),
-        ("Qwen/Qwen2.5-0.5B", 0.5),
-        ("Qwen/Qwen2.5-7B-Instruct-1M", 7),
+        ("Qwen/Qwen2.5-3B-Instruct", 3.085938688),  # known
+        ("Qwen/Qwen2.5-0.5B", 0.494032768),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", 7.615616512),
+        ("Qwen/Qwen2.5-14B-Instruct", 14),
+        ("Qwen/Qwen2.5-14B-Instruct-1M", 14),
+        ("owner/model-0.6B", 0.6),
         ("gpt2", None),
     ],
 )
-def test_a_hub_models_size_is_read_from_its_name(tmp_path: Path, name: str, billions: float | None) -> None:
+def test_a_hub_models_size_is_known_or_read_from_its_name(
+    tmp_path: Path, name: str, billions: float | None
+) -> None:
     plan = plan_of(tmp_path, {"model.name_or_path": name}, [Node(2, 0)])
-    assert plan.one_checkpoint_bytes == (None if billions is None else billions * 1e9 * 12)
+    assert plan.one_checkpoint_bytes == (
+        None if billions is None else pytest.approx(billions * 1e9 * 12, rel=1e-12)
+    )
+
+
+def test_the_memory_of_a_trial_with_gpus_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = {"preset": "kk_7b", "overrides": {"max_steps": 2, "evaluation.every_steps": 1}}
+    space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, limits={})
+    plan = make_plan(load_space(space), sweep_folder(tmp_path / "runs", "fake"), [Node(64, 4)], 90.0)
+    assert plan.memory is not None
+    assert plan.memory.ranks == 4
+    assert 8e9 < plan.memory.margin < 9e9
+    assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"]["margin"] == plan.memory.margin
+    small = ["--runs-dir", str(tmp_path), "resources.gpu_memory_gb=40"]
+    assert main(["plan", str(space), *small]) == 0
+    assert "TOO MUCH" in capsys.readouterr().out
+
+
+def test_a_sweep_that_cannot_fit_its_gpus_is_refused_before_ray_starts(tmp_path: Path) -> None:
+    trainer = {"preset": "kk_7b", "overrides": {"parallel.zero_stage": 2}}
+    space = load_space(write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, limits={}))
+    with pytest.raises(MissingError, match=r"it fits with parallel\.strategy=deepspeed parallel\.zero_stage=3"):
+        check_training(space)
 
 
 def test_epochs_over_generated_problems_decide_the_steps(tmp_path: Path) -> None:

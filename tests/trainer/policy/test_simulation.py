@@ -1,0 +1,81 @@
+"""Simulated memory against what torch's own allocator hands out when the same microbatch is really computed."""
+
+import json
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from trainer.policy.logprobs import LogprobModel, tokens_per_chunk
+from trainer.policy.simulation import Microbatch, microbatch_bytes
+
+ROWS, LENGTH, CHUNK_MB = 4, 256, 4
+LOW, FULL = torch.bfloat16, torch.float32
+SIZES = {
+    "model_type": "qwen2",
+    "vocab_size": 4096,
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+}
+
+
+def allocated_at_most(run) -> int:
+    """Peak of what the allocator has given and not got back since the start, in bytes."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+def really_computed(sizes, stored, computed, recomputes, kept) -> int:
+    """Scoring, and an update of ``kept`` microbatches whose graphs exist together, by the trainer's own model."""
+    config = AutoConfig.for_model(**sizes)
+    model = AutoModelForCausalLM.from_config(config, dtype=stored, attn_implementation="sdpa").train()
+    if recomputes:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    scorer = LogprobModel(model, 1.0, tokens_per_chunk(sizes["vocab_size"], CHUNK_MB, False), computed)
+    scorer.packs_rows = False
+    ids = torch.arange(ROWS * LENGTH).remainder(sizes["vocab_size"]).view(ROWS, LENGTH)
+    prompts, mask = torch.ones(ROWS, dtype=torch.int64), torch.ones(ROWS, LENGTH - 1)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+
+    @torch.no_grad()
+    def score():
+        scorer(ids, prompts, mask, True)
+
+    def update():
+        graphs = [scorer(ids, prompts, mask, kept > 1).logprobs for _ in range(kept)]
+        while graphs:
+            graphs.pop().sum().backward()
+
+    return max(allocated_at_most(score), allocated_at_most(update))
+
+
+@pytest.mark.parametrize(
+    ("stored", "computed", "recomputes", "kept", "changes"),
+    [
+        (LOW, LOW, True, 1, {}),
+        (LOW, LOW, False, 1, {}),
+        (FULL, LOW, True, 1, {}),
+        (FULL, FULL, False, 2, {}),
+        (LOW, LOW, True, 1, {"tie_word_embeddings": False, "vocab_size": 20000}),
+        (LOW, LOW, True, 1, {"model_type": "llama", "num_hidden_layers": 20}),
+    ],
+)
+def test_it_is_what_the_allocator_hands_out(stored, computed, recomputes, kept, changes):
+    sizes = {**SIZES, **changes}
+    measured = really_computed(sizes, stored, computed, recomputes, kept)
+    shape = Microbatch(json.dumps(sizes), ROWS, LENGTH, stored, computed, CHUNK_MB, False, recomputes, kept=kept)
+    simulated = microbatch_bytes(shape)
+    print(f"{simulated / 1e6:.1f} MB simulated, {measured / 1e6:.1f} MB measured")
+    assert simulated == pytest.approx(measured, rel=0.04)

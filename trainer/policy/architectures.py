@@ -1,0 +1,99 @@
+"""Sizes of models, known without their weights and, for those of the presets, without the hub.
+
+The numbers are those of the models' published ``config.json``.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """A model without its weights."""
+
+    settings: dict[str, Any]  # config.json
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What of a ``config.json`` decides how much memory a model takes."""
+
+    parameters: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+    tie_word_embeddings: bool = True
+    model_type: str = "qwen2"
+
+    def settings(self) -> dict[str, Any]:
+        """As ``config.json`` names them."""
+        return {name: value for name, value in vars(self).items() if name != "parameters"}
+
+
+_QWEN_0_5B = Architecture(494_032_768, 896, 4864, 24, 14, 2, 151_936)
+_QWEN_1_5B = Architecture(1_543_714_304, 1536, 8960, 28, 12, 2, 151_936)
+_QWEN_3B = Architecture(3_085_938_688, 2048, 11008, 36, 16, 2, 151_936)
+_QWEN_7B = Architecture(7_615_616_512, 3584, 18944, 28, 28, 4, 152_064, tie_word_embeddings=False)
+
+KNOWN = {
+    "tiny": Architecture(105_920, 64, 176, 2, 2, 2, 76),
+    "smollm2-135m": Architecture(134_515_008, 576, 1536, 30, 9, 3, 49_152, model_type="llama"),
+    **{
+        f"Qwen/Qwen2.5-{size}{suffix}": architecture
+        for size, architecture in (("0.5B", _QWEN_0_5B), ("1.5B", _QWEN_1_5B), ("3B", _QWEN_3B), ("7B", _QWEN_7B))
+        for suffix in ("", "-Instruct")
+    },
+    "Qwen/Qwen2.5-7B-Instruct-1M": _QWEN_7B,
+}
+
+
+def model_size(name: str) -> ModelSize | None:
+    """The size of a known model, of one in a folder or of one that the hub's cache holds; None for any other."""
+    if name in KNOWN:
+        return ModelSize(KNOWN[name].settings(), KNOWN[name].parameters)
+    file = _config_file(name)
+    parameters = parameter_count(name)
+    if file is None or parameters is None:
+        return None
+    return ModelSize(json.loads(file.read_text(encoding="utf-8")), parameters)
+
+
+def parameter_count(name: str) -> int | None:
+    """Parameters of a model: known, counted in its files, or as its name says them (7B)."""
+    if name in KNOWN:
+        return KNOWN[name].parameters
+    folder = Path(name).expanduser()
+    counted = sum(_tensor_elements(path) for path in folder.glob("*.safetensors"))
+    if counted or folder.is_dir():
+        return counted or None
+    billions = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])", name)
+    return round(float(billions[1]) * 1e9) if billions else None
+
+
+def _config_file(name: str) -> Path | None:
+    folder = Path(name).expanduser()
+    if folder.is_dir() or name.count("/") != 1:
+        return folder / "config.json" if (folder / "config.json").is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # no name that a repository of the hub could have
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def _tensor_elements(path: Path) -> int:
+    """Elements of all tensors of a safetensors file, from its header: eight bytes of length, then JSON."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
