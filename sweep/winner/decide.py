@@ -7,16 +7,17 @@ The runs form a sweep of their own, NAME-decide, in the same MLflow experiment. 
 import json
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Literal
 
-from dashboards.statistics.seed_noise import Noise, seed_noise
+from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, Standing, make_design, standings
 from sweep.record.folder import SweepFolder, command, hold, read_spec
+from sweep.record.noise import score, sweep_noise
 from sweep.record.parent_run import open_parent_run
 from sweep.record.summary import configurations, device_hours, trial_rows
-from sweep.search.history import LOOK, PLAN, Configuration
+from sweep.search.history import LOOK, PLAN
 from sweep.space.file import dump_space
 from sweep.space.spec import DecideSpec, SweepSpec
 from sweep.winner.confirm import choose, fresh_space, is_plain
@@ -106,16 +107,6 @@ def deciding_folder(folder: SweepFolder) -> SweepFolder:
     return SweepFolder(folder.runs_dir, folder.name + SUFFIX)
 
 
-def sweep_noise(spec: SweepSpec, proposed: Sequence[Configuration]) -> Noise:
-    """The noise between seeds of the configurations of a sweep that are complete on all of them."""
-    whole = [
-        one
-        for one in proposed
-        if all(seed in one.results and one.results[seed].state == "COMPLETE" for seed in spec.seeds)
-    ]
-    return seed_noise({str(one.number): {seed: _score(one, seed) for seed in spec.seeds} for one in whole})
-
-
 def read_decision(folder: SweepFolder) -> Decision | None:
     """The decision that a sweep's ledger records; None where the sweep is none."""
     if not folder.ledger.exists():
@@ -136,7 +127,10 @@ def read_decision(folder: SweepFolder) -> Decision | None:
 
 
 def decision_as_json(decision: Decision) -> dict[str, Any]:
-    """The decision for the tag of an MLflow run, numbers to five digits."""
+    """The decision for the tag of an MLflow run, numbers to five digits, a list for every standing.
+
+    The tag holds 8000 characters, a standing takes less than 60: ten finalists at eight looks fit.
+    """
 
     def short(value: Any) -> Any:
         if isinstance(value, dict):
@@ -145,7 +139,7 @@ def decision_as_json(decision: Decision) -> dict[str, Any]:
             return [short(item) for item in value]
         return float(f"{value:.5g}") if isinstance(value, float) else value
 
-    looks = [[short(asdict(one)) for one in look] for look in decision.looks]
+    looks = [[short(astuple(one)) for one in look] for look in decision.looks]
     return {"design": short(asdict(decision.design)), "looks": looks, "outcome": decision.outcome}
 
 
@@ -234,7 +228,7 @@ def _look(space: SweepSpec, deciding: SweepFolder, decision: Decision) -> Decisi
     """Judge the finalists that were open, and write down where they stand."""
     found = configurations(deciding)
     scores: dict[str, dict[Hashable, float]] = {
-        str(one.number): {seed: _score(one, seed) for seed in space.seeds if seed in one.results} for one in found
+        str(one.number): {seed: score(one, seed) for seed in space.seeds if seed in one.results} for one in found
     }
     known = decision.known if decision.known.freedom else None
     every = standings(decision.design, scores, BASELINE, known, space.objective.mode)
@@ -244,12 +238,6 @@ def _look(space: SweepSpec, deciding: SweepFolder, decision: Decision) -> Decisi
             {"event": LOOK, "standings": [asdict(one) for one in stands], "time": time.time()}
         )
     return Decision(decision.design, decision.known, (*decision.looks, stands))
-
-
-def _score(configuration: Configuration, seed: int) -> float:
-    """NaN where the trial failed."""
-    result = configuration.results[seed]
-    return result.score if result.state == "COMPLETE" and result.score is not None else float("nan")
 
 
 def _missing(space: SweepSpec, deciding: SweepFolder) -> int:

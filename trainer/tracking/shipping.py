@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
-CORRECTNESS_FILE = "correctness.jsonl"
 STATE_FILE = "tracking.json"
 COMPLETIONS_TABLE = "completions.json"
 

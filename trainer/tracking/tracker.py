@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
+from trainer.metrics.declared import CORRECTNESS_FILE
 from trainer.tracking.mlflow_store import (
     RUN_TAG,
     connect,
@@ -33,7 +34,6 @@ from trainer.tracking.mlflow_store import (
 from trainer.tracking.records import lines_after, metrics_record
 from trainer.tracking.shipping import (
     COMPLETIONS_FILE,
-    CORRECTNESS_FILE,
     METRICS_FILE,
     Connection,
     Shipper,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dashboards.statistics import dunnett
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.verdict import verdict
@@ -139,3 +140,22 @@ def test_the_detectable_effect_is_found_8_times_in_10(configurations, seeds):
     generator = np.random.default_rng(13)
     sweeps = [synthetic_sweep(generator, configurations, seeds, effect, normal) for _ in range(1000)]
     assert sum(verdict(sweep, "c0").evidence for sweep in sweeps) == pytest.approx(800, abs=40)
+
+
+def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
+    # 4 configurations answer 200 problems on 2 seeds; nothing but the answers is random.
+    generator = np.random.default_rng(3)
+    answers = {
+        f"c{i}": {seed: generator.binomial(1, 0.5 + 0.1 * (i == 1), 200).astype(float) for seed in range(2)}
+        for i in range(4)
+    }
+    scores = {name: {seed: row.mean() for seed, row in own.items()} for name, own in answers.items()}
+    plain, paired = verdict(scores, "c0"), verdict(scores, "c0", answers=answers)
+    assert (plain.by_problem, paired.by_problem) == (False, True)
+    differences = [answers[paired.best][seed] - answers["c0"][seed] for seed in range(2)]
+    # The rest beside seed and problem has half of the squared difference between the seeds' differences.
+    rest = np.var(differences[0] - differences[1], ddof=1) / 2
+    half = dunnett.critical_value(3, 199) * math.sqrt(rest / 200 / 2)
+    assert paired.interval == pytest.approx((paired.difference - half, paired.difference + half))
+    assert paired.interval[1] - paired.interval[0] < plain.interval[1] - plain.interval[0]
+    assert paired.deviation == plain.deviation  # what is promised of other seeds does not change

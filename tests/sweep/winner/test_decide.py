@@ -12,7 +12,7 @@ from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.summary import configurations, trial_rows
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import DecideSpec, SweepSpec
-from sweep.winner.decide import decide, deciding_folder, decision_as_json, read_decision, sweep_noise
+from sweep.winner.decide import decide, deciding_folder, decision_as_json, read_decision
 from tests.sweep.test_cli import write_sweep
 from trainer.errors import INTERRUPTED, MissingError
 
@@ -114,14 +114,6 @@ def test_an_interrupted_look_goes_on(tmp_path: Path) -> None:
     assert said[-1].endswith(f"sweep decide demo --runs-dir {tmp_path}")
     code, _ = decide(spec, folder, DecideSpec(), lambda space, where: 0, said.append)
     assert code == INTERRUPTED  # trials are missing, whatever the run said
-
-
-def test_the_noise_is_that_of_whole_configurations(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "half", {**RESULTS, 4: {0: 9.0, 1: "diverged", 2: 0.1}}, seeds=[0, 1, 2])
-    half = existing_sweep(tmp_path, "half")
-    spec, folder = found_sweep(tmp_path)
-    assert sweep_noise(spec, configurations(half)) == sweep_noise(spec, configurations(folder))
-    assert sweep_noise(spec, configurations(folder)).freedom == 6
 
 
 def test_nothing_to_decide_is_said(tmp_path: Path) -> None:
