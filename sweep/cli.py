@@ -102,6 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     resume = _named(commands, "resume", "go on with a sweep that was stopped or killed", common, machine)
+    resume.add_argument("--retry-failed", action="store_true", help="try trials again that have failed")
+    resume.add_argument(
+        "--start-over", action="store_true", help="train trials from step 0 whose checkpoints are all damaged"
+    )
     resume.set_defaults(command=_resume)
     extend = _named(commands, "extend", "add configurations to a sweep and go on", common, machine)
     extend.add_argument("--configurations", type=count, required=True, help="how many more to propose")
@@ -201,7 +205,9 @@ def _resume(arguments: argparse.Namespace) -> int:
     _prepare(spec, arguments)
     from sweep.runner import resume_sweep
 
-    return _then_decide(resume_sweep(spec, folder, _options(arguments)), spec, folder, arguments)
+    again = {"retry_failed": arguments.retry_failed, "start_over": arguments.start_over}
+    code = resume_sweep(spec, folder, replace(_options(arguments), **again))
+    return _then_decide(code, spec, folder, arguments)
 
 
 def _extend(arguments: argparse.Namespace) -> int:
@@ -318,7 +324,7 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     folders = [existing_sweep(arguments.runs_dir, name) for name in dict.fromkeys(arguments.names)]
-    uris = [_tracking_uri(read_spec(folder), folder) for folder in folders]
+    uris = [_complete_store(folder) for folder in folders]
     if len(set(uris)) > 1:
         raise ConfigError(
             "the sweeps are in different MLflow stores", ", ".join(uris), "compare those of one store"
@@ -442,6 +448,17 @@ def _ui(arguments: argparse.Namespace) -> int:
         print(f"MLflow: {uri}{page}  (experiment {folder.name})")
         return 0
     serve(uri, arguments.port, page, folder.name, command("ui", folder))
+
+
+def _complete_store(folder: SweepFolder) -> str:
+    """The MLflow store of a sweep, once it has all that the trials recorded; a running sweep sends by itself."""
+    from sweep.record.unsent import send_unsent
+
+    uri = _tracking_uri(read_spec(folder), folder)
+    unsent = send_unsent(folder, uri) if holder(folder) is None else None
+    if unsent is not None:
+        raise unsent
+    return uri
 
 
 def _tracking_uri(spec: SweepSpec, folder: SweepFolder) -> str:

@@ -8,8 +8,9 @@ trials without a result; each continues from its own newest checkpoint.
 import contextlib
 import logging
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,9 @@ from pathlib import Path
 import ray
 from ray import tune
 
+from sweep.record.again import begin_damaged_again, retry_failed
 from sweep.record.control import StopControl, orderly_signals
+from sweep.record.disk import CheckpointRoom
 from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held
 from sweep.record.guard import MARKER, guarded
 from sweep.record.parent_run import ParentRun, open_parent_run
@@ -29,6 +32,7 @@ from sweep.record.summary import (
     trial_outcomes,
     trial_rows,
 )
+from sweep.record.unsent import send_unsent
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.file import dump_space
 from sweep.space.points import trial_config
@@ -58,6 +62,8 @@ class Options:
     factory: TrainerFactory = build_trainer
     check: Callable[[SweepSpec], None] = check_training  # what the factory needs, before Ray starts
     report: bool = True  # whether to write one at the end
+    retry_failed: bool = False  # of a resumption: try trials again that have failed
+    start_over: bool = False  # of a resumption: begin trials again that have no intact checkpoint left
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,10 @@ def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         ended = end_leftovers(folder)
         if ended:
             print(f"ended {ended} processes that an earlier driver left behind", flush=True)
+        if options.retry_failed:
+            print(f"trying again: {', '.join(retry_failed(folder)) or 'no trial has failed'}", flush=True)
+        if options.start_over:
+            print(f"beginning again: {', '.join(begin_damaged_again(spec, folder)) or 'no trial'}", flush=True)
         write_atomically(folder.space, dump_space(spec))
         return _drive(spec, folder, options)
 
@@ -164,7 +174,14 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
 
 def _search(session: Session) -> None:
     spec, folder = session.spec, session.folder
-    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study)
+    room = CheckpointRoom(spec, folder)
+
+    def check_room(trial: str, running: Sequence[str]) -> None:
+        lack = room.lack(trial, running)
+        if lack is not None:
+            session.control.fail(lack)
+
+    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study, check_room)
     try:
         with (
             orderly_signals(session.control, session.reporter.line),
@@ -175,10 +192,17 @@ def _search(session: Session) -> None:
             session.control.attach(searcher.halt, callback.running)
             _tuner(session, searcher, callback, scratch).fit()
     except tune.TuneError as error:
-        last = str(error).strip().rpartition("\n")[2]  # it passes on a whole traceback
-        raise StorageError(f"Ray Tune gave up: {last}", str(folder.log), command("resume", folder)) from error
+        raise searcher.failure or _given_up(error, folder) from error
     finally:
         searcher.close()
+
+
+def _given_up(error: tune.TuneError, folder: SweepFolder) -> StorageError:
+    """Tune passes on a whole traceback: the last line that names an error is the one to show."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    told = (named or lines or [type(error).__name__])[-1]
+    return StorageError(f"Ray Tune gave up: {told}", str(folder.log), command("resume", folder))
 
 
 def _tuner(
@@ -281,7 +305,8 @@ def _finish(
     ended = [row for row in rows if row.ended]
     failed = [row for row in rows if row.state == "FAIL"]
     # The report reads MLflow: the last states come first.
-    problem = _close_parent(spec, folder, parent, control)
+    in_mlflow = _complete_mlflow(spec, folder, parent, control)
+    problem = control.problem or in_mlflow
     report = _report(spec, folder, parent) if problem is None and options.report else None
     states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
     print(
@@ -333,12 +358,15 @@ def _report(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> P
         return None
 
 
-def _close_parent(
+def _complete_mlflow(
     spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, control: StopControl
 ) -> UserError | None:
     if parent is None:
         return None
     try:
+        unsent = send_unsent(folder, parent.uri)
+        if unsent is not None:
+            return unsent
         parent.reconcile(trial_outcomes(spec, folder))
         parent.finish("KILLED" if control.reason is not None else "FINISHED")
     except StorageError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from ray import tune
 
 from sweep.record.folder import SweepFolder, command, request_stop
-from sweep.space.spec import LimitsSpec
+from sweep.space.spec import STORAGE_KEY, LimitsSpec
 from trainer.commands.interrupt import on_interrupt
 from trainer.errors import StorageError
 
@@ -28,6 +28,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
     ) -> None:
         self.reason: str | None = None
         self.interrupted = False
+        self.problem: StorageError | None = None  # where the reason is a fault of the storage
         self.folder = folder
         self._limits = limits
         self._gpus_per_trial = gpus_per_trial
@@ -51,8 +52,15 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
             request_stop(self.folder)
             self._halt()
 
+    def fail(self, problem: StorageError) -> None:
+        """Stop because storage does not work: that is no result of any trial."""
+        self.problem = self.problem or problem
+        self.request(problem.what, interrupted=False)
+
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Trials end by themselves."""
+        """Trials end by themselves; one that storage has interrupted says so."""
+        if result.get(STORAGE_KEY):
+            self.fail(StorageError(*result[STORAGE_KEY]))
         return False
 
     def stop_all(self) -> bool:

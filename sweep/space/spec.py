@@ -20,6 +20,7 @@ STEP = "step"  # training step of the evaluation
 EVALUATION = "evaluation"  # evaluations after the first training step; the schedulers' time
 FINISHED_KEY = "finished"  # true when the trial trained to its end
 INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial keeps its place and goes on later
+STORAGE_KEY = "storage"  # what, where and hint of a StorageError that interrupted the trial, and stops the sweep
 REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
 
 

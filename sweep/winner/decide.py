@@ -18,11 +18,12 @@ from sweep.record.noise import score, sweep_noise
 from sweep.record.parent_run import open_parent_run
 from sweep.record.summary import configurations, device_hours, trial_rows
 from sweep.search.history import LOOK, PLAN
+from sweep.search.ledger import Ledger, read_ledger
 from sweep.space.file import dump_space
 from sweep.space.spec import DecideSpec, SweepSpec
 from sweep.winner.confirm import choose, fresh_space, is_plain
 from trainer.errors import INTERRUPTED, MissingError
-from trainer.files import JsonLines, read_json_lines, write_atomically
+from trainer.files import write_atomically
 
 SUFFIX = "-decide"
 DECISION_TAG = "loptune.decision"  # of its MLflow run: `decision_as_json`
@@ -112,7 +113,7 @@ def read_decision(folder: SweepFolder) -> Decision | None:
     if not folder.ledger.exists():
         return None
     plan, looks = None, []
-    for record, _ in read_json_lines(folder.ledger):
+    for record in read_ledger(folder.ledger):
         if record.get("event") == PLAN:
             plan = record
         elif record.get("event") == LOOK:
@@ -213,7 +214,7 @@ def _begin(spec: SweepSpec, folder: SweepFolder, settings: DecideSpec) -> None:
     deciding.root.mkdir(parents=True, exist_ok=True)
     with hold(deciding):
         write_atomically(deciding.space, dump_space(space))
-        JsonLines(deciding.ledger).append(
+        Ledger(deciding.ledger).append(
             {
                 "event": PLAN,
                 "design": asdict(design),
@@ -234,7 +235,7 @@ def _look(space: SweepSpec, deciding: SweepFolder, decision: Decision) -> Decisi
     every = standings(decision.design, scores, BASELINE, known, space.objective.mode)
     stands = tuple(one for one in every if one.finalist not in decision.retired)
     with hold(deciding):
-        JsonLines(deciding.ledger).append(
+        Ledger(deciding.ledger).append(
             {"event": LOOK, "standings": [asdict(one) for one in stands], "time": time.time()}
         )
     return Decision(decision.design, decision.known, (*decision.looks, stands))

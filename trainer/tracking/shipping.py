@@ -101,6 +101,20 @@ class TrackingState:
         write_atomically(run_dir / STATE_FILE, json.dumps(asdict(self)))
 
 
+def has_unsent(run_dir: Path) -> bool:
+    """Whether MLflow lacks something of the run in this folder; False where there is none.
+
+    Raises:
+        StorageError: the stored state cannot be read.
+    """
+    state = TrackingState.load(run_dir)
+    if state is None:
+        return False
+    queues = ((METRICS_FILE, state.metrics_sent), (COMPLETIONS_FILE, state.completions_sent))
+    waiting = any((run_dir / name).exists() and (run_dir / name).stat().st_size > sent for name, sent in queues)
+    return waiting or bool(state.unconfirmed or state.artifacts) or not state.status_sent
+
+
 @dataclass
 class Connection:
     """A store and how the run is opened there; the client once it is."""

@@ -6,7 +6,7 @@ import pytest
 
 from sweep.record.control import POLL_S, StopControl, orderly_signals
 from sweep.record.folder import SweepFolder
-from sweep.space.spec import LimitsSpec
+from sweep.space.spec import STORAGE_KEY, LimitsSpec
 from trainer.errors import StorageError
 
 
@@ -93,6 +93,18 @@ def test_a_vanished_folder_is_an_error(folder: SweepFolder, clock: Clock) -> Non
     with pytest.raises(StorageError, match="folder of sweep demo has disappeared"):
         stop.stop_all()
     assert not folder.root.exists()
+
+
+def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolder) -> None:
+    stop = control(folder)
+    assert stop("trial", {"score": 1.0}) is False
+    assert stop.problem is None
+    assert stop("trial", {STORAGE_KEY: ["the disk is full", "/runs, 0 MiB free", "free some space"]}) is False
+    stop("other", {STORAGE_KEY: ["another", "", ""]})
+    assert stop.problem is not None
+    assert (stop.problem.what, stop.problem.exit_code) == ("the disk is full", 4)
+    assert (stop.reason, stop.interrupted) == ("the disk is full", False)
+    assert folder.stop.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
