@@ -438,16 +438,17 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _ui(arguments: argparse.Namespace) -> int:
-    from sweep.views.ui import runs_page, serve
+    from sweep.views.ui import runs_page
+    from trainer.tracking.ui import serve
 
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec = read_spec(folder)
     uri = _tracking_uri(spec, folder)
     page = runs_page(uri, spec.base.tracking.experiment or spec.name, folder.name)
     if uri.startswith("http"):
-        print(f"MLflow: {uri}{page}  (experiment {folder.name})")
+        print(f"MLflow: {uri}{page}  (sweep {folder.name})")
         return 0
-    serve(uri, arguments.port, page, folder.name, command("ui", folder))
+    serve(uri, arguments.port, page, f"sweep {folder.name}", command("ui", folder))
 
 
 def _complete_store(folder: SweepFolder) -> str:

@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     for add_command in (
         _add_run,
         _add_resume,
+        _add_runs,
         _add_init,
         _add_presets,
         _add_options,
@@ -127,6 +128,42 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
     )
+
+
+def _add_runs(commands: Commands) -> None:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    table = argparse.ArgumentParser(add_help=False)
+    table.add_argument("--json", action="store_true", help="print JSON")
+    ls = commands.add_parser("ls", parents=[common, table], help="list the runs")
+    ls.set_defaults(command=_ls)
+    status = commands.add_parser("status", parents=[common, table], help="where a run stands")
+    status.add_argument("name", help="name of the run, see `trainer ls`")
+    status.set_defaults(command=_status)
+    ui = commands.add_parser("ui", parents=[common], help="open MLflow on this machine")
+    ui.add_argument("name", nargs="?", help="run to open (default: the table of runs)")
+    ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
+    ui.set_defaults(command=_ui)
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    from trainer.commands.runs import list_runs
+
+    list_runs(arguments.runs_dir, arguments.json)
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from trainer.commands.runs import existing_run, show_run
+
+    show_run(existing_run(arguments.runs_dir, arguments.name), arguments.runs_dir, arguments.json)
+    return 0
+
+
+def _ui(arguments: argparse.Namespace) -> int:
+    from trainer.commands.runs import open_ui
+
+    open_ui(arguments.runs_dir, arguments.name, arguments.port)
 
 
 def _add_init(commands: Commands) -> None:

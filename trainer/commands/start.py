@@ -60,7 +60,10 @@ def start_run(start: Start) -> int:
             if start.start_over:
                 _start_over(run_dir)
             save_config(config, run_dir / CONFIG_FILE)
-            print(f"{'resuming' if start.resume else 'run'} {name}: {_describe(config)}", flush=True)
+            print(
+                f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, {rule_of(config)}",
+                flush=True,
+            )
             for advice in advise(config):
                 print(advice, file=sys.stderr, flush=True)
             return _train(config, name, start)
@@ -84,6 +87,19 @@ def saved_run(runs_dir: Path, name: str) -> Path:
     if not saved.is_file():
         raise ConfigError(f"no run {name} to resume", str(saved), "see `trainer ls`, or start it: trainer run")
     return saved
+
+
+def rule_of(config: TrainConfig) -> str:
+    """The update rule of a run in words: ``grpo + AR``."""
+    algorithm = config.algorithm
+    return variant_name(
+        rule_name(algorithm.advantage, algorithm.loss),
+        algorithm.ar_alpha,
+        algorithm.lopti_eta,
+        algorithm.token_filter,
+        algorithm.lopti_split,
+        algorithm.lopti_order,
+    )
 
 
 def rank() -> int:
@@ -133,19 +149,6 @@ def _start_over(run_dir: Path) -> None:
     earlier = start_over(run_dir)
     if earlier is not None:
         print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
-
-
-def _describe(config: TrainConfig) -> str:
-    algorithm = config.algorithm
-    rule = variant_name(
-        rule_name(algorithm.advantage, algorithm.loss),
-        algorithm.ar_alpha,
-        algorithm.lopti_eta,
-        algorithm.token_filter,
-        algorithm.lopti_split,
-        algorithm.lopti_order,
-    )
-    return f"{config.model.name_or_path}, {rule}"
 
 
 def _train(config: TrainConfig, name: str, start: Start) -> int:
