@@ -42,6 +42,7 @@ from sweep.trials.preflight import check_training
 from sweep.trials.reach import check_reach
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
+from sweep.trials.watch import watched
 from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import Reporter, SweepCallback
 from trainer.config.schema import save_config
@@ -155,7 +156,8 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     control = StopControl(folder, spec.limits, spec.resources.gpus_per_trial, gpu_hours_spent(spec, folder))
     parent: ParentRun | None = None
     try:
-        with guarded(folder.root), _ray(options, folder) as nodes:
+        with guarded(folder.root), watched(control) as watch, _ray(options, folder) as nodes:
+            watch()
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_reach(spec, folder)

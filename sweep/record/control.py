@@ -29,6 +29,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         self.reason: str | None = None
         self.interrupted = False
         self.problem: StorageError | None = None  # where the reason is a fault of the storage
+        self.lost: StorageError | None = None  # set from outside where Ray has died: nothing can stop orderly
         self.folder = folder
         self._limits = limits
         self._gpus_per_trial = gpus_per_trial
@@ -67,8 +68,10 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
         """Look at the clock, the budget, the stop file and the ledger.
 
         Raises:
-            StorageError: the sweep's folder has disappeared.
+            StorageError: the sweep's folder has disappeared, or Ray has died.
         """
+        if self.lost is not None:
+            raise self.lost
         now = time.monotonic()
         if now - self._polled >= POLL_S:
             self._gpu_seconds += (now - self._polled) * self._gpus_per_trial * self._running()

@@ -126,3 +126,10 @@ def test_an_interrupt_after_a_spent_budget_stops_at_once(folder: SweepFolder) ->
     stop.request("the time budget is spent", interrupted=False)
     with orderly_signals(stop, print), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_where_ray_has_died_the_next_look_raises_it(folder: SweepFolder) -> None:
+    stop = control(folder)
+    stop.lost = StorageError("Ray's raylet has died", "driver.log", "resume")
+    with pytest.raises(StorageError, match="Ray's raylet has died"):
+        stop.stop_all()

@@ -42,9 +42,9 @@ def test_a_trial_needs_room_for_what_it_keeps_and_one_more(
     problem = found.lack("c000-s0", [])
     assert problem is not None
     assert problem.what == (
-        "no room for the checkpoints of trial c000-s0: with those of 0 running trials 5 MB will be written"
+        "no room for the checkpoints of trial c000-s0: with those of 0 running trials 5.1 MB will be written"
     )
-    assert problem.where == f"{folder.root}, 5 MB free"
+    assert problem.where == f"{folder.root}, 5.1 MB free"
 
 
 def test_running_trials_still_write_what_they_do_not_have_yet(
