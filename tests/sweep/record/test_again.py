@@ -6,8 +6,8 @@ from sweep.record.again import begin_damaged_again, retry_failed
 from sweep.record.folder import read_spec, sweep_folder
 from sweep.record.summary import best_configuration, trial_rows
 from sweep.search.searcher import ConfigurationSearcher
+from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.search.instant_sweeps import ended as ended_with
-from tests.sweep.test_cli import SCORES, write_sweep
 from trainer.checkpoint import steps_on_disk, write_checkpoint
 from trainer.errors import StorageError
 

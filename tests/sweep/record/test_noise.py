@@ -7,7 +7,7 @@ from dashboards.statistics.seed_noise import Noise
 from sweep.record.folder import existing_sweep, read_spec
 from sweep.record.noise import sweep_noise, unpaired_noise
 from sweep.record.summary import configurations
-from tests.sweep.test_cli import write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 
 WHOLE: dict[int, dict[int, float | str]] = {0: {0: 0.50, 1: 0.52, 2: 0.54}, 1: {0: 0.56, 1: 0.60, 2: 0.58}}
 

@@ -8,7 +8,7 @@ from sweep.record.folder import existing_sweep, read_spec, sweep_folder
 from sweep.record.noise import sweep_noise
 from sweep.record.summary import configurations
 from sweep.views.noise import forecast_noise, noise_lines
-from tests.sweep.test_cli import write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.winner.test_decide import RESULTS
 
 PUBLISHED = {"worthwhile": 0.02, "published": 0.14}

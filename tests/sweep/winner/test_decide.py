@@ -13,7 +13,7 @@ from sweep.record.summary import configurations, trial_rows
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import DecideSpec, SweepSpec
 from sweep.winner.decide import decide, deciding_folder, decision_as_json, read_decision
-from tests.sweep.test_cli import write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import INTERRUPTED, MissingError
 
 # Configuration n has alpha n / 10; 1 and 2 look best. Residuals leave a deviation around 0.01.
