@@ -1,22 +1,18 @@
 """The ``trainer`` command."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from trainer.commands.arguments import PAGES, count, parse_arguments, port, positive, version_text
+from trainer.commands.arguments import PAGES, Commands, count, parse_arguments, port, positive, version_text
+from trainer.commands.paper import add_analyze_language, add_diagnose, add_timing
 from trainer.commands.run_folder import check_name
 from trainer.commands.start import Start, rank, saved_run, start_run
-from trainer.config.extends import find_spec, preset_names, variant_names
-from trainer.config.schema import dump_config, load_config
-from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError, printable
+from trainer.config.schema import load_config
+from trainer.errors import INTERRUPTED, ConfigError, UserError
 from trainer.files import storage_fault
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,11 +59,11 @@ def _parser() -> argparse.ArgumentParser:
         _add_presets,
         _add_options,
         _add_metrics,
-        _add_diagnose,
-        _add_timing,
+        add_diagnose,
+        add_timing,
         _add_evaluate,
         _add_serve,
-        _add_analyze_language,
+        add_analyze_language,
         _add_upload,
     ):
         add_command(commands)
@@ -192,30 +188,13 @@ def _add_presets(commands: Commands) -> None:
 
 
 def _presets(arguments: argparse.Namespace) -> int:
+    from trainer.commands.presets import print_preset, print_presets
+
     if arguments.name:
-        config = load_config(arguments.name)
-        if arguments.json:
-            print(json.dumps(config.model_dump(mode="json"), indent=2))
-        else:
-            from trainer.commands.memory import memory_comment
-
-            print(dump_config(config) + memory_comment(config, arguments.ranks, arguments.gpu_gb), end="")
-        return 0
-    rows: list[dict[str, Any]] = [
-        {"name": name, "description": _first_comment(find_spec(name).path), "variants": variant_names(name)}
-        for name in preset_names()
-    ]
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
+        print_preset(arguments.name, arguments.json, arguments.ranks, arguments.gpu_gb)
     else:
-        _print_table([{**row, "variants": " ".join(row["variants"])} for row in rows])
-        print("One of a preset's variants: trainer run NAME:VARIANT")
+        print_presets(arguments.json)
     return 0
-
-
-def _first_comment(path: Path) -> str:
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
 def _add_options(commands: Commands) -> None:
@@ -247,79 +226,6 @@ def _metrics(arguments: argparse.Namespace) -> int:
         print(metrics_page(), end="")
     else:
         print_metrics(arguments.word, arguments.json)
-    return 0
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for index, column in enumerate(rows[0]):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        table.add_row(*(Text(printable(str(value))) for value in row.values()))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 100
-    console.print(table)
-
-
-def _add_diagnose(commands: Commands) -> None:
-    diagnose = commands.add_parser("diagnose", help="which tokens move the policy: figures 1-3 of the paper")
-    diagnose.add_argument("spec", help="preset name or YAML file; model.name_or_path=FOLDER takes a checkpoint")
-    diagnose.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.prompts_per_step=32")
-    diagnose.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
-    diagnose.add_argument("--after-steps", type=count, default=5, help="training steps before it (default: 5)")
-    diagnose.add_argument("--sample", type=count, default=200, help="tokens with full gradients (default: 200)")
-    diagnose.add_argument(
-        "--optimizer",
-        choices=["sgd", "adamw"],
-        default="sgd",
-        help="of the updates compared: sgd with learning rate 1e-3 as in the paper, or the run's (default: sgd)",
-    )
-    diagnose.set_defaults(command=_diagnose)
-
-
-def _diagnose(arguments: argparse.Namespace) -> int:
-    config = load_config(arguments.spec, arguments.overrides)
-    try:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write there: {error.strerror}", str(arguments.output), "choose another --output"
-        ) from error
-    from trainer.commands.diagnose import diagnose
-    from trainer.commands.diagnose_page import summary, write_diagnosis
-
-    found = diagnose(config, arguments.output, arguments.after_steps, arguments.sample, arguments.optimizer)
-    title = f"Which tokens move {config.model.name_or_path}"
-    page = write_diagnosis(found, title, arguments.output)
-    print("\n".join(summary(found)))
-    print(f"page:        {page}")
-    return 0
-
-
-def _add_timing(commands: Commands) -> None:
-    timing = commands.add_parser("timing", help="seconds per step without and with Lopti: table 6 of the paper")
-    timing.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
-    timing.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.max_new_tokens=512")
-    timing.add_argument("--steps", type=count, default=3, help="steps of each that count (default: 3)")
-    timing.add_argument("--output", type=Path, default=Path("timing"), help="folder of the logs (default: timing)")
-    timing.add_argument("--json", action="store_true", help="print JSON")
-    timing.set_defaults(command=_timing)
-
-
-def _timing(arguments: argparse.Namespace) -> int:
-    config = load_config(arguments.spec, arguments.overrides)
-    from trainer.commands.timing import measure, table_lines
-    from trainer.parallel.ranks import leave_ranks
-
-    found = measure(config, arguments.output, arguments.steps)
-    leave_ranks()
-    if rank() == 0:
-        print(json.dumps(found, indent=2) if arguments.json else "\n".join(table_lines(found)))
     return 0
 
 
@@ -410,39 +316,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.spec, arguments.overrides)
     serve(config, arguments.host, arguments.port, arguments.gpu_memory_utilization)
     raise AssertionError("unreachable: the process has become the server")
-
-
-def _add_analyze_language(commands: Commands) -> None:
-    language = commands.add_parser("analyze-language", help="kinds of words against reward: figure 5 of the paper")
-    language.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder or completions.jsonl")
-    language.add_argument("--step", type=int, help="only completions logged at this training step")
-    language.add_argument(
-        "--words",
-        choices=["paper", "wide"],
-        default="paper",
-        help="table 5 of the paper, or more words (default: paper)",
-    )
-    language.add_argument("--output", type=Path, help="folder of the JSON and CSV files (default: none written)")
-    language.add_argument("--json", action="store_true", help="print JSON")
-    language.set_defaults(command=_analyze_language)
-
-
-def _analyze_language(arguments: argparse.Namespace) -> int:
-    from trainer.commands.language import analyze, read_completions, summary, table_rows, write_results
-    from trainer.commands.word_lists import WORD_LISTS
-
-    words = WORD_LISTS[arguments.words]
-    completions = read_completions(arguments.paths, arguments.step)
-    results = analyze(completions, words)
-    files = write_results(results, completions, arguments.output, words) if arguments.output else []
-    if arguments.json:
-        print(json.dumps(summary(results, completions, words), indent=2))
-        return 0
-    _print_table(table_rows(results))
-    print(f"completions: {len(completions.texts)}, mean reward {completions.rewards.mean():.3f}")
-    for file in files:
-        print(f"written:     {file}")
-    return 0
 
 
 def _add_upload(commands: Commands) -> None:

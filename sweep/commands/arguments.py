@@ -2,9 +2,8 @@
 
 import argparse
 from pathlib import Path
-from typing import TypeAlias
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from trainer.commands.arguments import Commands
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:

@@ -2,10 +2,10 @@
 
 import argparse
 
-from sweep.commands.arguments import Commands, add_named, add_runs_dir
+from sweep.commands.arguments import add_named, add_runs_dir
 from sweep.record.folder import SweepFolder, command, existing_sweep, holder, read_spec
 from sweep.space.spec import SweepSpec
-from trainer.commands.arguments import port
+from trainer.commands.arguments import Commands, port
 from trainer.errors import ConfigError, MissingError, StorageError
 
 

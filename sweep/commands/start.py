@@ -4,7 +4,7 @@ import argparse
 import sys
 from dataclasses import replace
 
-from sweep.commands.arguments import Commands, add_json, add_named, add_runs_dir
+from sweep.commands.arguments import add_json, add_named, add_runs_dir
 from sweep.commands.machines import add_machine, planned_nodes, prepare, run_options
 from sweep.commands.winner import then_decide
 from sweep.record.folder import SweepFolder, command, existing_sweep, read_spec, sweep_folder
@@ -13,8 +13,7 @@ from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.shrink import load_shrunk
 from sweep.space.spec import SweepSpec
-from sweep.views import plan as plans
-from trainer.commands.arguments import count
+from trainer.commands.arguments import Commands, count
 from trainer.errors import ConfigError
 
 
@@ -74,13 +73,15 @@ def _add_space(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    from sweep.views.plan import as_json, make_plan, print_plan  # which imports scipy
+
     spec, folder = _load(arguments)
-    plan = plans.make_plan(spec, folder, planned_nodes(arguments), arguments.step_seconds)
+    plan = make_plan(spec, folder, planned_nodes(arguments), arguments.step_seconds)
     _print_advice(spec)
     if arguments.json:
-        print_json(plans.as_json(plan))
+        print_json(as_json(plan))
     else:
-        plans.print_plan(plan, spec)
+        print_plan(plan, spec)
     return 0
 
 

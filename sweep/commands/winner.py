@@ -4,12 +4,12 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from sweep.commands.arguments import Commands, add_named
+from sweep.commands.arguments import add_named
 from sweep.commands.machines import add_machine, prepare, run_options
 from sweep.commands.report import recorded_uri
 from sweep.record.folder import SweepFolder, command, existing_sweep, read_spec, sweep_folder
 from sweep.space.spec import DecideSpec, SweepSpec
-from trainer.commands.arguments import count, positive
+from trainer.commands.arguments import Commands, count, positive
 from trainer.errors import ConfigError, MissingError, StorageError
 
 
