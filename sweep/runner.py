@@ -21,7 +21,7 @@ from ray import tune
 from sweep.record.again import begin_damaged_again, retry_failed
 from sweep.record.control import StopControl, orderly_signals
 from sweep.record.disk import CheckpointRoom
-from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held
+from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held, write_spec
 from sweep.record.guard import MARKER, guarded
 from sweep.record.parent_run import ParentRun, open_parent_run
 from sweep.record.summary import (
@@ -33,8 +33,8 @@ from sweep.record.summary import (
     trial_rows,
 )
 from sweep.record.unsent import send_unsent
+from sweep.search.ledger import lines_without_checksum
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.file import dump_space
 from sweep.space.points import trial_config
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, local_node, slots, start_ray
@@ -47,7 +47,6 @@ from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import Reporter, SweepCallback
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
-from trainer.files import write_atomically
 from trainer.scratch import scratch_folder
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 
@@ -114,7 +113,7 @@ def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         )
     _check(spec, options)
     with hold(folder):
-        write_atomically(folder.space, dump_space(spec))
+        write_spec(folder, spec)
         try:
             return _drive(spec, folder, options)
         except (ConfigError, MissingError):
@@ -135,11 +134,14 @@ def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         ended = end_leftovers(folder)
         if ended:
             print(f"ended {ended} processes that an earlier driver left behind", flush=True)
+        old = lines_without_checksum(folder.ledger) if folder.ledger.exists() else 0
+        if old:
+            print(f"{old} lines of {folder.ledger} have no checksums: damage in them may go unnoticed", flush=True)
         if options.retry_failed:
             print(f"trying again: {', '.join(retry_failed(folder)) or 'no trial has failed'}", flush=True)
         if options.start_over:
             print(f"beginning again: {', '.join(begin_damaged_again(spec, folder)) or 'no trial'}", flush=True)
-        write_atomically(folder.space, dump_space(spec))
+        write_spec(folder, spec)
         return _drive(spec, folder, options)
 
 

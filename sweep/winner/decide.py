@@ -13,17 +13,15 @@ from typing import Any, Literal
 
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, Standing, make_design, standings
-from sweep.record.folder import SweepFolder, command, hold, read_spec
+from sweep.record.folder import SweepFolder, command, hold, read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
 from sweep.record.parent_run import open_parent_run
 from sweep.record.summary import configurations, device_hours, trial_rows
 from sweep.search.history import LOOK, PLAN
 from sweep.search.ledger import Ledger, read_ledger
-from sweep.space.file import dump_space
 from sweep.space.spec import DecideSpec, SweepSpec
 from sweep.winner.confirm import choose, fresh_space, is_plain
 from trainer.errors import INTERRUPTED, MissingError
-from trainer.files import write_atomically
 
 SUFFIX = "-decide"
 DECISION_TAG = "loptune.decision"  # of its MLflow run: `decision_as_json`
@@ -213,7 +211,7 @@ def _begin(spec: SweepSpec, folder: SweepFolder, settings: DecideSpec) -> None:
     deciding = deciding_folder(folder)
     deciding.root.mkdir(parents=True, exist_ok=True)
     with hold(deciding):
-        write_atomically(deciding.space, dump_space(space))
+        write_spec(deciding, space)
         Ledger(deciding.ledger).append(
             {
                 "event": PLAN,
