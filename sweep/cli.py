@@ -19,17 +19,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None, options: "Options | None" = None) -> int:
-    """Entry point; returns the exit code.
-
-    Args:
-        argv: arguments; those of the process if None.
-        options: how sweeps run, apart from what the arguments say; as usual if None.
-    """
+    """Entry point; returns the exit code, and prints what is wrong. Arguments as of `call`."""
     try:
-        arguments = parse_arguments(_parser(), argv, override_prefix="trainer.")
-        arguments.options = options
-        code: int = arguments.command(arguments)
-        return code
+        return call(argv, options)
     except UserError as error:
         print(error, file=sys.stderr, flush=True)
         return error.exit_code
@@ -45,6 +37,22 @@ def main(argv: Sequence[str] | None = None, options: "Options | None" = None) ->
             raise
         print(fault, file=sys.stderr, flush=True)
         return fault.exit_code
+
+
+def call(argv: Sequence[str] | None = None, options: "Options | None" = None) -> int:
+    """Carry out a command and return the exit code.
+
+    Args:
+        argv: arguments; those of the process if None.
+        options: how sweeps run, apart from what the arguments say; as usual if None.
+
+    Raises:
+        UserError: what keeps the command from doing its work.
+    """
+    arguments = parse_arguments(_parser(), argv, override_prefix="trainer.")
+    arguments.options = options
+    code: int = arguments.command(arguments)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

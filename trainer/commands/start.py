@@ -3,9 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.commands.run_folder import check_name, hold, resume_command
 from trainer.config.advice import advise
@@ -34,7 +35,7 @@ class Start:
     """What was asked for on the command line."""
 
     spec: str  # preset name or YAML file, with or without :VARIANT
-    overrides: Sequence[str]
+    overrides: Sequence[str] | Mapping[str, Any]
     runs_dir: Path
     name: str | None = None  # the spec's name and the time if None; of a resumption the folder of the spec
     resume: bool = False
