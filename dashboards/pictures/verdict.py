@@ -70,6 +70,11 @@ def _noise(found: Verdict) -> str:
             return found.reason
         return f"{found.reason} The smallest difference that could be found is unknown without a second seed."
     tested = f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for having picked the best of "
+    if found.luck:
+        tested = (
+            f"Where it is the unluckiest seeds that fail, {number(found.luck, 2)} of the gain may be the luck of "
+            f"having kept them all, and is left out of its lower bound. {tested}"
+        )
     if found.by_problem:
         tested = f"Seeds differ by no more than evaluation does by itself, whose noise the problems tell. {tested}"
     return (

@@ -12,7 +12,9 @@ Departures, each for an assumption that fails in practice:
   their variance is used.
 - The baseline may be: the variance of a difference is then at least its own and that of the others, and where an F
   test finds it noisier (or two seeds allow no test), with Welch's degrees of freedom.
-- Seeds that failed are the unlucky ones: their configurations make no claim and lend no noise.
+- Seeds that failed are the unlucky ones: their configurations make no claim and lend no noise. Configurations that
+  kept all their seeds are the lucky ones: what survival can have given them, where it is always the unluckiest
+  seeds that fail, is taken off their gain (a trimming bound [Lee, Rev. Econ. Stud. 76, 2009], for normal noise).
 - Seeds may differ by nothing but the few problems they are evaluated on. Where it is known which problems each
   solved, and no more than that is seen, the problems give the noise, with their many degrees of freedom.
 - A search follows noise that is smooth in its parameters, which no correction for the number of configurations
@@ -27,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy import stats
 
 from dashboards.statistics import dunnett
 from dashboards.statistics.dunnett import LEVEL
@@ -64,6 +67,7 @@ class Verdict:
     p_value: float | None  # one-sided, corrected for having picked the best of `comparisons`
     comparisons: int  # configurations compared with the baseline
     silent: tuple[str, ...]  # configurations that make no claim, because a seed of theirs failed
+    luck: float  # at most what survival gave the others' gain, which the interval and the p value leave out
     seeds: int  # seeds that best and baseline share
     deviation: float | None  # standard deviation of one score between seeds
     freedom: int  # degrees of freedom of that estimate
@@ -124,6 +128,7 @@ def verdict(
     shared = tuple(frozenset(one.by_seed) for one in candidates.values())
     evaluation = evaluation_noise(answers or {}, best, baseline, list(candidates[best].by_seed))
     variances = _variances(candidates[best], noise, baseline_noise(matched, baseline), evaluation)
+    undecided = replace(undecided, luck=survival_luck(scores, baseline) * noise.deviation)
     tested = _tested(undecided, sign, shared, variances, adaptive)
     return _worded(_with_forecast(tested, sign, shrunken_difference(candidates, best, noise.deviation), noise))
 
@@ -134,13 +139,14 @@ def _tested(
     """The verdict with its interval and p value."""
     deviations, freedoms = difference_noise(found, len(shared))
     error, freedom = float(deviations[0]) / math.sqrt(undecided.seeds), int(freedoms[0])
-    p_value = dunnett.p_value(sign * undecided.difference / error, shared, freedom)
-    half = dunnett.quantile(shared, freedom) * error
+    luck, half = undecided.luck, dunnett.quantile(shared, freedom) * error
+    p_value = dunnett.p_value((sign * undecided.difference - luck) / error, shared, freedom)
+    low, high = undecided.difference - half, undecided.difference + half
     return replace(
         undecided,
         evidence=p_value < LEVEL and not adaptive,
         candidate=p_value < LEVEL,
-        interval=(undecided.difference - half, undecided.difference + half),
+        interval=(low - luck, high) if sign > 0 else (low, high + luck),
         p_value=p_value,
         by_problem=bool(evaluation_alone(found)[0]),
     )
@@ -158,6 +164,22 @@ def _with_forecast(tested: Verdict, sign: float, shrunken: float, noise: Noise) 
         seeds_needed=seeds_for(sign * shrunken, noise.deviation, configurations),
         confirmation_seeds=seeds_for(sign * shrunken, noise.deviation, known_freedom=noise.freedom),
     )
+
+
+def survival_luck(scores: Scores, baseline: str) -> float:
+    """What configurations can gain by having kept all their seeds, in standard deviations between the seeds kept.
+
+    The mean of a normal deviate above its quantile at the share of seeds that failed, over the deviation that is
+    left there: as much as if those had all been the unluckiest. Configurations that failed on every seed are
+    broken, not unlucky; they do not count.
+    """
+    rows = [list(row.values()) for name, row in scores.items() if name != baseline]
+    alive = [value for row in rows if any(map(math.isfinite, row)) for value in row]
+    failed = sum(not math.isfinite(value) for value in alive)
+    if not failed:
+        return 0.0
+    kept = stats.truncnorm(stats.norm.ppf(failed / len(alive)), math.inf)
+    return float(kept.mean() / kept.std())
 
 
 def shrunken_difference(candidates: Mapping[str, PairedDifference], best: str, deviation: float) -> float:
@@ -236,6 +258,7 @@ def _undecided(
         p_value=None,
         comparisons=comparisons,
         silent=tuple(silent),
+        luck=0.0,
         seeds=seeds,
         deviation=None,
         freedom=0,
