@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sweep import load_results
-from tests.sweep.test_cli import SCORES, write_sweep
+from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.errors import MissingError
 
 
