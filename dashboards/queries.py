@@ -61,6 +61,7 @@ class Decision:
     futile: tuple[float, ...]  # and the t of (worthwhile - gain) from which it is given up
     worthwhile: float
     outcome: str  # better, not better, undecided or open
+    device_hours: float  # in training steps and evaluations
     standings: pd.DataFrame  # configuration, seeds, gain, low, high, decision: a row per look and finalist
     fresh: "Sweep"  # under the numbers of the sweep that is decided
 
@@ -236,6 +237,7 @@ def _decision(sweep: Sweep, parent: Any) -> Decision:
         futile=tuple(design["futile"]),
         worthwhile=design["worthwhile"],
         outcome=record["outcome"],
+        device_hours=record["device_hours"],
         standings=pd.DataFrame(standings, columns=columns).astype({"low": float, "high": float}),
         fresh=_renumbered(sweep, parent),
     )

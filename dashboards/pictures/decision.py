@@ -50,7 +50,7 @@ def decided(found: Decision) -> str:
     ]
     if not said:
         return f"On fresh seeds nothing is decided yet: the first look is after {found.looks[0]} of each."
-    hours = float(fresh.device_hours().sum())
+    hours = found.device_hours
     spent = f"{number(hours)} {fresh.device}-hours"
     if hours < 1:
         spent = f"{number(60 * hours)} {fresh.device}-minutes"

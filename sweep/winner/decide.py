@@ -125,10 +125,14 @@ def read_decision(folder: SweepFolder) -> Decision | None:
     return Decision(Design(**design), known, tuple(looks))
 
 
-def decision_as_json(decision: Decision) -> dict[str, Any]:
+def decision_as_json(decision: Decision, hours: float) -> dict[str, Any]:
     """The decision for the tag of an MLflow run, numbers to five digits, a list for every standing.
 
     The tag holds 8000 characters, a standing takes less than 60: ten finalists at eight looks fit.
+
+    Args:
+        decision: what was said so far.
+        hours: of its trials' devices, without interruptions.
     """
 
     def short(value: Any) -> Any:
@@ -139,7 +143,12 @@ def decision_as_json(decision: Decision) -> dict[str, Any]:
         return float(f"{value:.5g}") if isinstance(value, float) else value
 
     looks = [[short(astuple(one)) for one in look] for look in decision.looks]
-    return {"design": short(asdict(decision.design)), "looks": looks, "outcome": decision.outcome}
+    return {
+        "design": short(asdict(decision.design)),
+        "looks": looks,
+        "outcome": decision.outcome,
+        "device_hours": short(hours),
+    }
 
 
 def names_in(space: SweepSpec) -> dict[str, str]:
@@ -158,7 +167,8 @@ def log_decision(folder: SweepFolder, decision: Decision, uri: str) -> None:
     space = read_spec(deciding)
     done = decision.outcome != "open"
     ended = sum(row.ended for row in trial_rows(space, deciding))
-    tags = {DECISION_TAG: json.dumps(decision_as_json(decision), separators=(",", ":"))}
+    record = decision_as_json(decision, sum(device_hours(space, deciding).values()))
+    tags = {DECISION_TAG: json.dumps(record, separators=(",", ":"))}
     tags |= {"loptune.planned_trials": str(ended)} if done else {}
     parent = open_parent_run(uri, space.base.tracking.experiment or space.name, deciding.name, tags, {})
     parent.finish("FINISHED" if done else "KILLED")

@@ -18,11 +18,10 @@ STANDINGS = pd.DataFrame(
     ],
     columns=["configuration", "seeds", "gain", "low", "high", "decision"],
 )
-DECIDED = Decision((3, 6, 9), (3.0, 2.0, 1.8), (2.5, 1.5, 1.4), 0.02, "better", STANDINGS, sweep_with(FRESH))
+DECIDED = Decision((3, 6, 9), (3.0, 2.0, 1.8), (2.5, 1.5, 1.4), 0.02, "better", 12.0, STANDINGS, sweep_with(FRESH))
 
 
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> None:
-    # Six trials of four GPUs for half an hour.
     assert decided(DECIDED) == (
         "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 seeds (gain "
         "-0.200, at least -0.260, at most -0.150); #1 grpo α 0.3 is better than the baseline after 6 seeds (gain "
