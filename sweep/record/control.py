@@ -56,7 +56,7 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
     def fail(self, problem: StorageError) -> None:
         """Stop because storage does not work: that is no result of any trial."""
         self.problem = self.problem or problem
-        self.request(problem.what, interrupted=False)
+        self.request("the sweep has stopped", interrupted=False)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Trials end by themselves; one that storage has interrupted says so."""

@@ -1,6 +1,10 @@
 """Faults of disk and tracking interrupt a sweep; they are no results of its trials."""
 
+import contextlib
 import json
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
@@ -29,6 +33,65 @@ def test_a_full_disk_stops_the_sweep_and_costs_no_trial(tmp_path: Path) -> None:
     assert code == 0, err
     assert {result["state"] for result in results(folder).values()} == {"COMPLETE"}
     assert [line["step"] for line in metrics(folder, "c001-s0")] == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of 12 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "loptune", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount a disk of a few MB")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write a file until nothing more fits."""
+    ballast = folder / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    here, folder = ["--runs-dir", small_disk], small_disk / "fake"
+    space = write_space(tmp_path / "space.yaml", limits={"max_concurrent": 1, "max_failures": 0})
+
+    ballast = fill(small_disk)
+    code, _, err = sweep("run", space, *here, "--offline", "--cpus", 2)
+    assert code == 4, err
+    assert "error: cannot write the sweep's folder: No space left on device\nwhere: " in err
+    assert f"{folder}, 0 MiB free" in err
+    assert not (folder / "space.lock.yaml").exists()
+
+    ballast.write_bytes(bytes(8 * 2**20))  # nothing is left of the first attempt that stood in the way
+    code, out, err = sweep("run", space, *here, "--offline", "--cpus", 2)
+    assert code == 4, err
+    assert "error: no room for the checkpoints of trial c000-s0" in out
+    assert not (folder / "trials").exists()
+
+    ballast.unlink()
+    with running("resume", "fake", *here, "--cpus", 2, step_s=0.5) as process:
+        wait_until(lambda: len(history(folder, "c001-s0", "step")) > 0, what="the second trial's first step")
+        fill(small_disk)
+        code, out, err = finish(process)
+    assert code == 4, err
+    assert "No space left on device" in out
+    assert "Traceback" not in out + err
+    assert out.splitlines()[-1] == f"python -m sweep resume fake --runs-dir {small_disk}"
+    assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "COMPLETE"}
+
+    ballast.unlink()
+    code, _, err = sweep("resume", "fake", *here, "--cpus", 2)
+    assert code == 0, err
+    for trial in ("c000-s0", "c001-s0", "c002-s0"):
+        assert results(folder)[trial]["state"] == "COMPLETE"
+        assert [line["step"] for line in metrics(folder, trial)] == [1, 2, 3, 4]
 
 
 def test_failed_trials_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:

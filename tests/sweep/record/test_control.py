@@ -103,7 +103,7 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolde
     stop("other", {STORAGE_KEY: ["another", "", ""]})
     assert stop.problem is not None
     assert (stop.problem.what, stop.problem.exit_code) == ("the disk is full", 4)
-    assert (stop.reason, stop.interrupted) == ("the disk is full", False)
+    assert (stop.reason, stop.interrupted) == ("the sweep has stopped", False)
     assert folder.stop.exists()
 
 
