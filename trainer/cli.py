@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.commands.arguments import PAGES, Commands, count, parse_arguments, port, positive, version_text
+from trainer.commands.export import add_export
 from trainer.commands.paper import add_analyze_language, add_diagnose, add_timing
 from trainer.commands.run_folder import check_name
 from trainer.commands.start import Start, rank, saved_run, start_run
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_evaluate,
         _add_serve,
         add_analyze_language,
+        add_export,
         _add_upload,
     ):
         add_command(commands)
