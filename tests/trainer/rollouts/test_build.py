@@ -23,6 +23,7 @@ def made(monkeypatch) -> list[str]:
     asked: list[str] = []
     monkeypatch.setattr(build, "engine_for", lambda model, setup, run: asked.append("vllm") or "vllm")
     monkeypatch.setattr(build, "engine_setup", lambda config, model, ranks: None)
+    monkeypatch.setattr(build, "context_length", lambda config, model: 512)
     monkeypatch.setattr(server, "VllmServerEngine", lambda *arguments: asked.append("server") or "server")
     return asked
 
