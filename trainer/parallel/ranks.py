@@ -186,7 +186,7 @@ def join_ranks(timeout_s: float, device: torch.device) -> None:
         return
     if "RANK" not in os.environ:
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
-        os.environ["MASTER_PORT"] = str(_free_port())
+        os.environ["MASTER_PORT"] = str(free_port())
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -278,7 +278,8 @@ def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
                 )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]

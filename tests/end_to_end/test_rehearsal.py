@@ -1,0 +1,97 @@
+"""Every preset and published search space, made small, trains on gloo ranks as it would on GPUs."""
+
+import pytest
+
+from sweep.space.file import load_space
+from sweep.space.points import Space
+from tests.paths import SEARCH_SPACES
+from trainer.commands.rehearse import Rehearsal, every_preset, rehearse
+from trainer.config.schema import TrainConfig, apply_overrides, load_config
+
+
+def configurations() -> dict[str, TrainConfig]:
+    """Those that bring a new way to share a model, a new loss, estimator, reference or sampling, each once.
+
+    `trainer rehearse --all` goes through all presets and variants.
+    """
+    every = {name: load_config(name) for name in every_preset()}
+    for path in sorted(SEARCH_SPACES.glob("*.yaml")):
+        spec = load_space(path)
+        if not spec.resources.gpus_per_trial:
+            continue  # a sweep for CPUs runs as it is
+        space = Space(spec.parameters)
+        for number, baseline in enumerate(spec.baselines):
+            resolved = space.resolve(space.complete(baseline, spec.base), spec.base)
+            every[f"{path.stem} {number}"] = apply_overrides(spec.base, resolved)
+    chosen, seen = {}, set()
+    for name, config in every.items():
+        algorithm, rollout = config.algorithm, config.rollout
+        news = {
+            ("shared", str(config.parallel), config.model.dtype, config.model.gradient_checkpointing),
+            ("loss", algorithm.loss),
+            ("advantage", algorithm.advantage),
+            ("reference", algorithm.kl_coef > 0),
+            ("dynamic sampling", rollout.dynamic_sampling),
+        }
+        if not news <= seen:
+            chosen[name] = config
+            seen |= news
+    return chosen
+
+
+CONFIGURATIONS = configurations()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[str, Rehearsal]:
+    return {one.name: one for one in rehearse(CONFIGURATIONS, tmp_path_factory.mktemp("rehearsal"))}
+
+
+def test_every_way_to_share_a_model_and_every_rule_is_among_them() -> None:
+    ways = {(config.parallel.strategy, config.parallel.zero_stage) for config in CONFIGURATIONS.values()}
+    assert {("deepspeed", 2), ("deepspeed", 3)} <= ways
+    assert {way[0] for way in ways} == {"none", "deepspeed"}
+    losses = {config.algorithm.loss for config in CONFIGURATIONS.values()}
+    assert losses == {"clipped", "gspo", "cispo", "dppo_tv", "sapo"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_rehearsal_finds_nothing(found: dict[str, Rehearsal], name: str) -> None:
+    one = found[name]
+    print(one.row())
+    assert one.checks() == dict.fromkeys(("reference", "engine", "ratio", "memory", "resume"), True)
+    assert len(one.ranks) == (1 if one.config.parallel.strategy == "none" else 2)
+    assert all(len(rank["accuracy"]) == 3 for rank in one.ranks)
+
+
+def test_what_a_rehearsal_would_find() -> None:
+    config = apply_overrides(load_config("kk_3b"), {"parallel.device": "cpu"})
+    good = {
+        "engine": "transformers",
+        "stored": "bfloat16",
+        "reference": 0.0,
+        "engine_short": 0.03,
+        "engine_long": 0.04,
+        "ratio": 0.0,
+        "held_bytes": [0, 1 << 22, 1 << 22],
+        "step_bytes": [1 << 23, 1 << 22, 1 << 22],
+        "accuracy": [0.0] * 3,
+        "resumed_at": 2,
+        "resumed": [0.5, 3.0],
+        "not_resumed": [0.5, 3.0],
+        "seconds": 1.0,
+    }
+    bad = {
+        "reference": {"reference": 1.8e-6},  # rotary frequencies rounded to bfloat16
+        "engine": {"engine_long": 0.051},
+        "ratio": {"ratio": 1e-7},
+        "memory": {"held_bytes": [0, 1 << 22, 1 << 23]},
+        "resume": {"resumed": [0.5, 3.0000001]},
+    }
+    assert all(Rehearsal("kk_3b", config, [good, good]).checks().values())
+    for check, changes in bad.items():
+        one = Rehearsal("kk_3b", config, [good, {**good, **changes}])
+        assert [name for name, right in one.checks().items() if not right] == [check]
+        assert "FAILED" in " ".join(one.row().values()) or check == "resume"

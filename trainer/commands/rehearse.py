@@ -1,0 +1,261 @@
+"""``trainer rehearse``: a preset for GPUs, on a CPU, with everything but its sizes as it is.
+
+Kept are the dtype, strategy, stage, checkpointing, reference, engine and update rule; shrunken are the model's
+width and depth, the lengths and the batch. A random model knows no answers: it reads generated puzzles, and its
+completions are scored by a count of letters.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.config.extends import preset_names, variant_names
+from trainer.config.schema import TrainConfig, apply_overrides, save_config
+from trainer.errors import EngineError
+from trainer.parallel.ranks import LOOPBACK, free_port
+from trainer.policy.architectures import KNOWN, model_size
+
+RANKS = 2
+TIMEOUT_S = 1800
+WIDTHS = {
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 4096,
+    "initializer_range": 0.15,  # large, so that distributions are peaked
+}
+# Two correct implementations differ by the rounding of logits: 2 ** -9 of them in bfloat16.
+ENGINE_BOUND = {"bfloat16": 0.05, "float32": 1e-4}
+GROWTH = 1.25  # of a step's memory over that of the step before, whose completions may be shorter
+REORDERED = 0.02  # of loss and gradient norm, whose sums a GPU's attention adds in any order
+LEAK_BYTES = 1 << 20  # less than a microbatch keeps: what evaluations and metrics may leave behind
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What was found of one configuration on all its ranks."""
+
+    name: str
+    config: TrainConfig  # shrunken
+    ranks: Sequence[Mapping[str, Any]]  # a `Measured` each
+
+    def worst(self, key: str) -> float:
+        """The largest value of any rank; 0 where there is none."""
+        return max((rank[key] for rank in self.ranks if rank[key] is not None), default=0.0)
+
+    def checks(self) -> dict[str, bool]:
+        """Whether what a run relies on is so."""
+        engine = max(self.worst("engine_short"), self.worst("engine_long"))
+        return {
+            "reference": self.worst("reference") == 0.0,
+            "engine": engine <= ENGINE_BOUND[self.config.model.dtype],
+            "ratio": self.worst("ratio") == 0.0,
+            "memory": all(
+                rank["step_bytes"][-1] <= GROWTH * rank["step_bytes"][-2]
+                and rank["held_bytes"][-1] - rank["held_bytes"][-2] <= LEAK_BYTES
+                for rank in self.ranks
+            ),
+            "resume": all(self._same_step(rank) for rank in self.ranks),
+        }
+
+    def _same_step(self, rank: Mapping[str, Any]) -> bool:
+        """Whether the resumed run took the same step: to the bit, but for attention's backward pass on a GPU."""
+        tolerance = REORDERED if self.config.parallel.device == "cuda" else 0.0
+        pairs = zip(rank["resumed"], rank["not_resumed"], strict=True)
+        close = all(abs(again - first) <= tolerance * max(1.0, abs(first)) for again, first in pairs)
+        return close and rank["resumed_at"] == 2 and rank["resumed"][1] > 0
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"name": self.name, "checks": self.checks(), "ranks": list(self.ranks)}
+
+    def row(self) -> dict[str, str]:
+        """A line of the table."""
+        config, checks, parallel = self.config, self.checks(), self.config.parallel
+        stage = f" {parallel.zero_stage}" if parallel.strategy == "deepspeed" else ""
+        offload = f", {parallel.offload} offloaded" if parallel.offload != "none" else ""
+        without = all(rank["reference"] is None for rank in self.ranks)
+        taken = max(rank["step_bytes"][-1] for rank in self.ranks) / config.optim.tokens_per_microbatch
+
+        def cell(check: str, text: str) -> str:
+            return text if checks[check] else f"{text} FAILED"
+
+        return {
+            "preset": self.name,
+            "ranks": f"{len(self.ranks)} {parallel.strategy}{stage}{offload}",
+            "computed": f"{config.model.dtype}, stored {self.ranks[0]['stored']}",
+            "engine": self.ranks[0]["engine"],
+            "rule": f"{config.algorithm.advantage}, {config.algorithm.loss}",
+            "reference": cell("reference", "none" if without else f"{self.worst('reference'):g}"),
+            "short | long": cell("engine", f"{self.worst('engine_short'):.4f} | {self.worst('engine_long'):.4f}"),
+            "ratio - 1": cell("ratio", f"{self.worst('ratio'):g}"),
+            "bytes/token": cell("memory", f"{taken:,.0f}"),
+            "resumed": cell("resume", "same step" if checks["resume"] else "another step"),
+        }
+
+
+def every_preset() -> list[str]:
+    """All presets and their variants, as the command line names them."""
+    return [
+        name for preset in preset_names() for name in (preset, *(f"{preset}:{v}" for v in variant_names(preset)))
+    ]
+
+
+def pick_engine() -> tuple[str, str]:
+    """The engine in vLLM's place where a preset leaves the choice, and a sentence about it."""
+    if importlib.util.find_spec("vllm") is not None:
+        return "vllm", "presets that sample with vLLM do so here"
+    return "transformers", "vLLM is not installed here: the transformers engine stands in for it"
+
+
+def rehearse(
+    configs: Mapping[str, TrainConfig],
+    folder: Path,
+    engine: str = "transformers",
+    device: Literal["cpu", "cuda"] = "cpu",
+    ranks: int = RANKS,
+) -> list[Rehearsal]:
+    """Rehearse configurations one after another: in one process, and those of several ranks in two.
+
+    Args:
+        configs: by the name they are shown with.
+        folder: for models, checkpoints and logs.
+        engine: in place of vLLM where a preset leaves the choice: ``vllm`` where it is installed.
+        device: to train on.
+        ranks: of the configurations with a strategy; on GPUs each takes one.
+
+    Raises:
+        EngineError: a rank ended before its time; names its log.
+    """
+    folder = folder.resolve()
+    small = {
+        name: shrunken(config, make_model(config, folder / f"model-{number}"), engine, device)
+        for number, (name, config) in enumerate(configs.items())
+    }
+    alone = [name for name, config in small.items() if config.parallel.strategy == "none"]
+    together = [name for name in small if name not in alone]
+    found = {}
+    for case, (names, count) in {"alone": (alone, 1), "together": (together, ranks)}.items():
+        jobs = folder / case
+        jobs.mkdir()
+        for number, name in enumerate(names):
+            save_config(small[name], jobs / f"case-{number:03d}.yaml")
+        measured = _run_ranks(jobs, count, device == "cuda") if names else []
+        for number, name in enumerate(names):
+            found[name] = Rehearsal(name, small[name], [rank[f"case-{number:03d}"] for rank in measured])
+    return [found[name] for name in configs]
+
+
+def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu") -> TrainConfig:
+    """The configuration with small sizes and generated puzzles, in the dtype of a GPU.
+
+    Args:
+        config: of the preset.
+        model: folder of a small model.
+        engine: that samples where the preset leaves the choice, or asks for one that is not here.
+        device: to train on.
+    """
+    puzzles = {"source": "generated", "people": [2, 3]}
+    updates = (
+        2 if config.rollout.prompts_per_step * config.rollout.group_size > config.optim.update_batch_size else 1
+    )
+    attention = config.model.attn_implementation
+    return apply_overrides(
+        config,
+        {
+            "model.name_or_path": str(model),
+            "model.revision": None,
+            "model.dtype": "bfloat16" if config.model.dtype == "auto" else config.model.dtype,
+            "model.attn_implementation": attention if attention in ("sdpa", "eager") else "sdpa",
+            "data.task": "knights_knaves",
+            "data.train": [{**puzzles, "split": "train", "size": 20}],
+            "data.prompt_format": "raw",
+            "data.prompt_template": None,
+            "data.max_prompt_tokens": 160,
+            "reward.functions": {"trainer.commands.rehearsal_reward:share_of_e": 1.0},
+            "reward.workers": 1,
+            "reward.overlong_buffer": min(config.reward.overlong_buffer, 8),
+            "rollout.engine": engine if config.rollout.engine != "transformers" else "transformers",
+            "rollout.prompts_per_step": 4,
+            "rollout.group_size": 4,
+            "rollout.max_new_tokens": 40,
+            "rollout.max_batch_tokens": None,
+            "rollout.vllm.mode": "colocate",
+            "rollout.vllm.tensor_parallel": 1,
+            "rollout.vllm.max_model_len": 2100,
+            "optim.update_batch_size": 16 // updates,
+            "optim.tokens_per_microbatch": 640,
+            "optim.kept_forward_tokens": min(config.optim.kept_forward_tokens, 640),
+            "parallel.device": device,
+            "evaluation.every_steps": 1,
+            "evaluation.at_start": True,
+            "evaluation.completions_per_problem": 1,
+            "evaluation.pass_at_k": None,
+            "evaluation.max_new_tokens": None,
+            "evaluation.sets": {"dev": {**puzzles, "split": "dev", "size": 4}},
+            "checkpoint.every_steps": 1,
+            "tracking.offline": True,
+            "max_steps": 3,
+        },
+    )
+
+
+def make_model(config: TrainConfig, folder: Path) -> Path:
+    """A small random model of the configuration's architecture, with the embedded policy's tokenizer."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from trainer.policy.tiny_teacher import build_tokenizer
+
+    size, tokenizer = model_size(config.model.name_or_path), build_tokenizer()
+    settings = size.settings if size else KNOWN["Qwen/Qwen2.5-7B"].settings()
+    ends = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    torch.manual_seed(config.seed)
+    shape = AutoConfig.for_model(**{**settings, **WIDTHS, **ends, "pad_token_id": tokenizer.pad_token_id})
+    AutoModelForCausalLM.from_config(shape).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _run_ranks(folder: Path, count: int, on_gpus: bool) -> list[dict[str, Any]]:
+    ranks = []
+    group = {"WORLD_SIZE": str(count), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
+    for rank in range(count):
+        environment = os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
+        if not on_gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        with (folder / f"rank-{rank}.log").open("w") as log:
+            command = [sys.executable, "-m", "trainer.commands.rehearsal_rank", str(folder)]
+            ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+    codes = _codes(ranks)
+    for rank, code in enumerate(codes):
+        if code != 0:
+            log_file = folder / f"rank-{rank}.log"
+            last = (log_file.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+            raise EngineError(f"rank {rank} of a rehearsal ended with code {code}: {last}", str(log_file))
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(count)]
+
+
+def _codes(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:
+    """Exit codes; once one rank has failed, or time is up, the others are ended."""
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+            if any(rank.poll() for rank in ranks):
+                break
+            time.sleep(0.2)
+        return [rank.poll() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
