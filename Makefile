@@ -2,6 +2,7 @@
 # make test        installs and runs all tests but those that need vLLM
 # make test-fast   the tests that take seconds, for daily work
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
+# make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
 # make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
 # make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
@@ -12,7 +13,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-fast test-vllm lint install install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo test test-fast test-vllm test-gpu lint install install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -58,7 +59,13 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 
 # One thread: vLLM's CPU kernels collapse when several threads share a busy core.
 test-vllm: $(VLLM_STAMP)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/rollouts
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/rollouts tests/gpu
+
+# With the environment of install-gpu, else with any Python that has torch, transformers, accelerate and pytest. The
+# options of pyproject.toml ask for plugins that may be missing there.
+test-gpu:
+	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); \
+		$$python -m pytest -o addopts="-rs -s" -m gpu tests/gpu
 
 install-gpu:
 	@if command -v uv >/dev/null 2>&1; then \

@@ -65,13 +65,13 @@ class Trainer:
         self,
         config: TrainConfig,
         context: RunContext,
-        tracker: Tracker | NullTracker | None = None,
+        tracker: Tracker | NullTracker,
         progress: ProgressReport | None = None,
         parallel: Parallel | None = None,
     ) -> None:
         self.config = config
         self.context = context
-        self.tracker = tracker or NullTracker()
+        self.tracker = tracker
         self.progress = progress or ProgressReport()
         self.parallel = parallel or make_parallel(config)
         self.step = 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 _BLOCK = 1_000_000  # resampled values in memory at one time
 
@@ -52,6 +51,8 @@ def accuracy_interval(correct: ArrayLike, completions: ArrayLike, confidence: fl
         completions: completions of each problem, [P].
         confidence: share of such intervals that hold the true accuracy.
     """
+    from scipy import stats  # takes half a second, and no training needs it
+
     c, n = np.asarray(correct), np.asarray(completions)
     shares = c / n
     if n.max() > 1 and np.ptp(shares) > 0:
@@ -86,6 +87,8 @@ def bootstrap_interval(
     Returns:
         The interval's ends; NaN where no resample has the statistic.
     """
+    from scipy import stats
+
     sample = np.asarray(values)
     if len(sample) == 1:
         return float(statistic(sample)), float(statistic(sample))
@@ -108,6 +111,8 @@ def bootstrap_interval(
 
 def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
     """Spearman's rank correlation, ties at their mean rank; NaN where either side never varies."""
+    from scipy import stats
+
     xs, ys = np.asarray(x), np.asarray(y)
     if len(np.unique(xs)) < 2 or len(np.unique(ys)) < 2:
         return math.nan

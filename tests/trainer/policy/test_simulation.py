@@ -11,6 +11,7 @@ from trainer.policy.logprobs import LogprobModel, tokens_per_chunk
 from trainer.policy.simulation import Microbatch, microbatch_bytes
 
 ROWS, LENGTH, CHUNK_MB = 4, 256, 4
+CPU = torch.device("cpu")
 LOW, FULL = torch.bfloat16, torch.float32
 SIZES = {
     "model_type": "qwen2",
@@ -24,8 +25,13 @@ SIZES = {
 }
 
 
-def allocated_at_most(run) -> int:
+def allocated_at_most(run, device: torch.device = CPU) -> int:
     """Peak of what the allocator has given and not got back since the start, in bytes."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -36,16 +42,20 @@ def allocated_at_most(run) -> int:
     return peak
 
 
-def really_computed(sizes, stored, computed, recomputes, kept) -> int:
+def really_computed(sizes, shape: Microbatch, device: torch.device = CPU) -> int:
     """Scoring, and an update of ``kept`` microbatches whose graphs exist together, by the trainer's own model."""
     config = AutoConfig.for_model(**sizes)
-    model = AutoModelForCausalLM.from_config(config, dtype=stored, attn_implementation="sdpa").train()
-    if recomputes:
+    with device:
+        model = AutoModelForCausalLM.from_config(config, dtype=shape.stored, attn_implementation="sdpa").train()
+    if shape.recomputes:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    scorer = LogprobModel(model, 1.0, tokens_per_chunk(sizes["vocab_size"], CHUNK_MB, False), computed)
+    chunk = tokens_per_chunk(sizes["vocab_size"], shape.chunk_mb, shape.on_gpu)
+    scorer = LogprobModel(model, 1.0, chunk, shape.computed)
     scorer.packs_rows = False
-    ids = torch.arange(ROWS * LENGTH).remainder(sizes["vocab_size"]).view(ROWS, LENGTH)
-    prompts, mask = torch.ones(ROWS, dtype=torch.int64), torch.ones(ROWS, LENGTH - 1)
+    rows, length = shape.rows, shape.length
+    ids = torch.arange(rows * length, device=device).remainder(sizes["vocab_size"]).view(rows, length)
+    prompts = torch.ones(rows, dtype=torch.int64, device=device)
+    mask = torch.ones(rows, length - 1, device=device)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
 
@@ -54,11 +64,11 @@ def really_computed(sizes, stored, computed, recomputes, kept) -> int:
         scorer(ids, prompts, mask, True)
 
     def update():
-        graphs = [scorer(ids, prompts, mask, kept > 1).logprobs for _ in range(kept)]
+        graphs = [scorer(ids, prompts, mask, shape.kept > 1).logprobs for _ in range(shape.kept)]
         while graphs:
             graphs.pop().sum().backward()
 
-    return max(allocated_at_most(score), allocated_at_most(update))
+    return max(allocated_at_most(score, device), allocated_at_most(update, device))
 
 
 @pytest.mark.parametrize(
@@ -74,8 +84,7 @@ def really_computed(sizes, stored, computed, recomputes, kept) -> int:
 )
 def test_it_is_what_the_allocator_hands_out(stored, computed, recomputes, kept, changes):
     sizes = {**SIZES, **changes}
-    measured = really_computed(sizes, stored, computed, recomputes, kept)
     shape = Microbatch(json.dumps(sizes), ROWS, LENGTH, stored, computed, CHUNK_MB, False, recomputes, kept=kept)
-    simulated = microbatch_bytes(shape)
+    measured, simulated = really_computed(sizes, shape), microbatch_bytes(shape)
     print(f"{simulated / 1e6:.1f} MB simulated, {measured / 1e6:.1f} MB measured")
     assert simulated == pytest.approx(measured, rel=0.04)

@@ -1,0 +1,25 @@
+"""Tests of what one GPU can show. Each runs small on the CPU too, so that the tests themselves are known to work.
+
+``make test-gpu`` runs them on a GPU. They import neither ray, optuna, mlflow nor datasets.
+"""
+
+import pytest
+import torch
+
+ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+ON_CPU = pytest.param("cpu")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without a GPU one skipped test stands for all that need one."""
+    waiting = [item for item in items if item.get_closest_marker("gpu")]
+    if waiting and not torch.cuda.is_available():
+        reason = f"no GPU that torch can use: {len(waiting)} tests of tests/gpu need one"
+        waiting[0].add_marker(pytest.mark.skip(reason=reason))
+        items[:] = [item for item in items if item not in waiting[1:]]
+        config.hook.pytest_deselected(items=waiting[1:])
+
+
+@pytest.fixture(params=[ON_CPU, ON_GPU])
+def device(request) -> torch.device:
+    return torch.device(request.param)

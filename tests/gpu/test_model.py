@@ -1,0 +1,100 @@
+"""A model of the presets' size with random weights: its memory against the simulation, its kernels and its speed.
+
+On the CPU the same with a small model.
+"""
+
+import json
+import time
+
+import pytest
+import torch
+from torch.profiler import profile
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.trainer.policy.test_simulation import SIZES, really_computed
+from trainer.policy.architectures import KNOWN
+from trainer.policy.logprobs import LogprobModel, tokens_per_chunk
+from trainer.policy.simulation import Microbatch, microbatch_bytes
+from trainer.rollouts.engine import SamplingParams
+from trainer.rollouts.transformers import TransformersEngine
+
+LOW = torch.bfloat16
+
+
+def architecture(device):
+    return KNOWN["Qwen/Qwen2.5-3B"].settings() if device.type == "cuda" else SIZES
+
+
+def make_model(device):
+    torch.manual_seed(0)
+    with device:
+        config = AutoConfig.for_model(**architecture(device))
+        return AutoModelForCausalLM.from_config(config, dtype=LOW, attn_implementation="sdpa")
+
+
+@pytest.fixture
+def model(device):
+    yield make_model(device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def microbatch(device, rows, length):
+    """Token ids, prompt lengths and completion mask."""
+    vocabulary = architecture(device)["vocab_size"]
+    ids = torch.randint(vocabulary, (rows, length), generator=torch.Generator().manual_seed(0)).to(device)
+    return ids, torch.ones(rows, dtype=torch.int64, device=device), torch.ones(rows, length - 1, device=device)
+
+
+def test_a_microbatch_takes_the_memory_that_is_simulated(device):
+    on_gpu = device.type == "cuda"
+    rows, length, chunk_mb = (4, 4096, None) if on_gpu else (4, 256, 4)
+    shape = Microbatch(json.dumps(architecture(device)), rows, length, LOW, LOW, chunk_mb, on_gpu, recomputes=True)
+    measured, simulated = really_computed(architecture(device), shape, device), microbatch_bytes(shape)
+    print(f"{simulated / 1e9:.3f} GB simulated, {measured / 1e9:.3f} GB measured")
+    assert simulated == pytest.approx(measured, rel=0.1 if on_gpu else 0.04)
+
+
+def test_attention_stores_no_scores(device, model):
+    scorer = LogprobModel(model.train(), 1.0, 512)
+    with profile() as profiler:
+        scorer(*microbatch(device, 2, 512)).logprobs.sum().backward()
+    operations = {event.key for event in profiler.key_averages()}
+    attention = sorted(name for name in operations if "attention" in name)
+    print(attention)
+    assert any("flash_attention" in name and "backward" in name for name in attention)
+    assert not any("attention_math" in name for name in attention)
+
+
+def test_chunks_of_logits_change_speed_and_nothing_else(device, model):
+    batch = microbatch(device, 4, 2048 if device.type == "cuda" else 128)
+    found = {}
+    for megabytes in (128, 1024, 2048) if device.type == "cuda" else (1, 4):
+        chunk = tokens_per_chunk(architecture(device)["vocab_size"], megabytes, True)
+        scorer = LogprobModel(model, 1.0, chunk)
+        for _ in range(2):  # the first meets kernels for the first time
+            started = time.perf_counter()
+            logprobs = scorer(*batch).logprobs
+            logprobs.sum().backward()
+            total = float(logprobs.detach().double().sum())
+            seconds = time.perf_counter() - started
+        print(f"chunks of {megabytes} MiB, {chunk} tokens: {batch[0].numel() / seconds:,.0f} tokens/s")
+        found[megabytes] = total
+    assert list(found.values()) == pytest.approx([next(iter(found.values()))] * len(found), rel=1e-3)
+
+
+def test_the_transformers_engine_samples_what_the_policy_scores(device, model):
+    new = 128 if device.type == "cuda" else 16
+    prompts = [[7 * prompt + token for token in range(20)] for prompt in range(8)]
+    engine = TransformersEngine(model.eval(), pad_token_id=0)
+    started = time.perf_counter()
+    groups = engine.generate(prompts, [list(range(8))] * 8, SamplingParams(1.0, max_new_tokens=new))
+    print(f"{64 * new / (time.perf_counter() - started):,.0f} tokens/s of 64 completions")
+    scorer = LogprobModel(model, 1.0, 512)
+    for prompt, [sample, *_] in zip(prompts, groups, strict=True):
+        assert len(sample.token_ids) == new
+        ids = torch.tensor([[*prompt, *sample.token_ids]], device=device)
+        lengths, mask = torch.tensor([20], device=device), torch.ones(1, new, device=device)
+        with torch.no_grad():
+            logprobs = scorer(ids, lengths, mask).logprobs[0].cpu()
+        assert (logprobs - torch.tensor(sample.logprobs)).abs().mean() < 0.05
