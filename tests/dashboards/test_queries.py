@@ -1,10 +1,15 @@
+import json
 import math
 from pathlib import Path
 
 import pytest
 
 from dashboards.queries import Objective, read_sweep, unit_of
+from dashboards.statistics.seed_noise import Noise
+from dashboards.statistics.sequential import Design, Standing
 from sweep.record.parent_run import TrialOutcome, open_parent_run
+from sweep.winner.decide import Decision as WinnerDecision
+from sweep.winner.decide import decision_as_json
 from tests.trainer.tracking.store import config_for, context_for, sqlite_store
 from trainer.config.variants import variant_name
 from trainer.errors import MissingError
@@ -87,3 +92,22 @@ def test_names_and_units() -> None:
     assert variant_name("grpo", 0, 0.5, lopti_order="high_first") == "grpo + Lopti high first"
     assert variant_name("grpo", 0, 0, "drop_low", "random", "high_first") == "grpo"
     assert unit_of("policy/kl") == "nats" and unit_of("optim/grad_norm") == "" and unit_of("unknown") == ""
+
+
+def test_a_decision_is_read_under_the_numbers_of_its_sweep(tmp_path: Path) -> None:
+    uri = sqlite_store(tmp_path)
+    objective = {"objective": "max eval/accuracy", "objective.worthwhile": "0.02"}
+    open_parent_run(uri, "exp", "live", {}, objective).finish("FINISHED")
+    assert read_sweep("live", uri).decision is None
+    looks = ((Standing("1", 3, 0.05, None, None, "open"),), (Standing("1", 6, 0.04, 0.01, 0.07, "better"),))
+    design = Design((3, 6), 1, 4, 0.02, (3.0, 2.0), (2.0, 1.5))
+    record = decision_as_json(WinnerDecision(design, Noise(0.01, 4), looks), 1.5)
+    tags = {"loptune.decides": "live", "loptune.finalists": "2,7", "loptune.decision": json.dumps(record)}
+    open_parent_run(uri, "exp", "live-decide", tags, objective).finish("FINISHED")
+    sweep = read_sweep("live", uri)
+    found = sweep.decision
+    assert found is not None and sweep.objective.worthwhile == 0.02
+    assert (found.looks, found.better, found.futile) == ((3, 6), (3.0, 2.0), (2.0, 1.5))
+    assert (found.worthwhile, found.outcome, found.device_hours) == (0.02, "better", 1.5)
+    assert list(found.standings.configuration) == ["7", "7"]
+    assert math.isnan(found.standings.low[0]) and found.standings.high[1] == 0.07
