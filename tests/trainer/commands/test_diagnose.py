@@ -1,6 +1,4 @@
-import csv
 import math
-import re
 
 import pytest
 import torch
@@ -8,7 +6,6 @@ import torch
 from tests.trainer.test_loop import build, parameters, small_config
 from trainer.cli import main
 from trainer.commands.diagnose import HIGHEST, LOWEST, Diagnosis, Update, _after_passes, _parameter_norms, diagnose
-from trainer.commands.diagnose_page import summary, write_diagnosis
 from trainer.config.schema import dump_config
 from trainer.errors import ConfigError
 from trainer.metrics.bands import BANDS, PUBLISHED_BANDS
@@ -165,23 +162,6 @@ def test_parameter_norms_are_those_of_the_whole_models_gradient(tiny_policy, tmp
             assert float(norms[index]) == pytest.approx(norm, rel=1e-2, abs=1e-5)
     finally:
         trainer.close()
-
-
-def test_page_and_tables_need_nothing_else(found, tmp_path):
-    page = write_diagnosis(found, "Which <tokens> move", tmp_path / "new" / "folder")
-    text = page.read_text(encoding="utf-8")
-    assert text.count("Plotly.newPlot(") - text.count('"Plotly.newPlot(') >= 6
-    assert not re.search(r'<(script|link|img)[^>]+(src|href)="http', text)
-    assert "Which &lt;tokens&gt; move" in text
-    tables = {path.name: list(csv.DictReader(path.open())) for path in page.parent.glob("*.csv")}
-    assert len(tables["bands.csv"]) == 4 * len(found.updates)
-    assert len(tables["updates.csv"]) == len(found.updates)
-    assert len(tables["tokens.csv"]) == len(found.logprobs)
-    assert float(tables["tokens.csv"][0]["probability"]) == pytest.approx(float(found.logprobs.exp().min()))
-
-
-def test_summary_says_the_correlation(found):
-    assert f"{found.correlation():.4f}" in "\n".join(summary(found))
 
 
 def test_command_writes_the_page(tiny_policy, tmp_path, capsys):

@@ -1,0 +1,61 @@
+from types import SimpleNamespace
+
+import pytest
+
+from tests.conftest import random_model
+from trainer.commands import memory
+from trainer.commands.memory import memory_comment
+from trainer.config.schema import TrainConfig, apply_overrides
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "model"
+    random_model().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """One without a GPU and with 16 GB of memory."""
+    monkeypatch.setattr(memory, "visible_gpus", lambda: 0)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda: None)
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * 10**9))
+
+
+def head(config: TrainConfig, ranks: int | None = None, gpu_gb: float | None = None) -> str:
+    comment = memory_comment(config, ranks, gpu_gb).splitlines()
+    assert len(comment) == 3 and all(line.startswith("# ") for line in comment)
+    return comment[0]
+
+
+def config_of(folder, **changes) -> TrainConfig:
+    return apply_overrides(TrainConfig(), {"model.name_or_path": str(folder), **changes})
+
+
+def test_the_device_is_the_one_the_run_will_have(folder, monkeypatch):
+    auto = config_of(folder)
+    on_gpus = config_of(folder, **{"parallel.device": "cuda"})
+    assert head(auto) == "# memory of one rank on a CPU of 16.0 GB, simulated:"
+    assert head(on_gpus) == "# memory of one rank on a GPU of 80.0 GB, simulated:"
+    assert head(auto, gpu_gb=24) == "# memory of one rank on a GPU of 24.0 GB, simulated:"
+    monkeypatch.setattr(memory, "visible_gpus", lambda: 2)
+    monkeypatch.setattr(memory, "gpu_bytes", lambda: 48 * 10**9)
+    assert head(auto) == head(on_gpus) == "# memory of one rank on a GPU of 48.0 GB, simulated:"
+    assert (
+        head(config_of(folder, **{"parallel.device": "cpu"}))
+        == "# memory of one rank on a CPU of 16.0 GB, simulated:"
+    )
+
+
+def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(folder):
+    sharded = config_of(folder, **{"parallel.strategy": "deepspeed", "parallel.device": "cuda"})
+    assert head(sharded).startswith("# memory of each of 4 ranks on a GPU")
+    assert head(sharded, ranks=2).startswith("# memory of each of 2 ranks on a GPU")
+    assert head(sharded, ranks=1).startswith("# memory of one rank on a GPU")
+
+
+def test_a_model_that_is_not_here_has_no_known_size(tmp_path):
+    assert memory_comment(config_of(tmp_path / "absent"), None, None) == (
+        f"# memory: unknown, for there is no config.json of {tmp_path / 'absent'} on this machine\n"
+    )

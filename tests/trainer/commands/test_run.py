@@ -1,0 +1,143 @@
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from trainer.commands import run
+from trainer.commands.run import RunOutcome, report_outcome, run_training
+from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.errors import DivergedError, StorageError
+from trainer.types import RunContext
+
+OFFLINE = apply_overrides(TrainConfig(), {"tracking.offline": True, "tracking.tags": {"mine": "1"}})
+
+
+class FakeTrainer:
+    """Trains for no time, and ends as it is told to."""
+
+    step, total_steps, models = 3, 9, SimpleNamespace(causal_lm=SimpleNamespace(config=None))
+    request_stop = None
+
+    def __init__(self, ends: BaseException | bool):
+        self.ends = ends
+        self.done = False
+        self.closed: list[str] = []
+
+    def resume(self) -> int:
+        return 2
+
+    def train(self) -> None:
+        if isinstance(self.ends, BaseException):
+            raise self.ends
+        self.done = self.ends
+
+    def close(self, status: str) -> bool:
+        self.closed.append(status)
+        return True
+
+
+@pytest.fixture
+def left(monkeypatch) -> list[str]:
+    """One entry each time that the ranks part."""
+    parted: list[str] = []
+    monkeypatch.setattr(run, "leave_ranks", lambda: parted.append("left"))
+    return parted
+
+
+def train(monkeypatch, tmp_path, ends, resume=False):
+    trainer = FakeTrainer(ends)
+    monkeypatch.setattr(run, "_build", lambda *arguments: trainer)
+    return run_training(OFFLINE, "r", tmp_path, resume), trainer
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "done", "parts"),
+    [
+        (True, "FINISHED", True, ["left"]),
+        (False, "KILLED", False, ["left"]),
+        (DivergedError(3, "loss", float("nan")), "FAILED", False, ["left"]),
+        # In the middle of a step a rank cannot meet the others again.
+        (KeyboardInterrupt(), "KILLED", False, []),
+    ],
+)
+def test_a_run_is_closed_as_it_ended(monkeypatch, tmp_path, capsys, left, ends, status, done, parts):
+    outcome, trainer = train(monkeypatch, tmp_path, ends)
+    assert (trainer.closed, outcome.done, left) == ([status], done, parts)
+    assert outcome.diverged is (ends if isinstance(ends, DivergedError) else None)
+    assert (outcome.step, outcome.total_steps, outcome.recorded) == (3, 9, True)
+    assert outcome.context == RunContext(
+        tmp_path / "r", tmp_path, "trainer", "r", {"loptune.run": "r", "mine": "1"}
+    )
+
+
+def test_an_error_closes_the_run_and_is_told(monkeypatch, tmp_path, capsys, left):
+    trainer = FakeTrainer(RuntimeError("odd"))
+    monkeypatch.setattr(run, "_build", lambda *arguments: trainer)
+    with pytest.raises(RuntimeError, match="odd"):
+        run_training(OFFLINE, "r", tmp_path, resume=True)
+    assert (trainer.closed, left) == (["FAILED"], [])
+
+
+@pytest.fixture
+def outcome(tmp_path) -> RunOutcome:
+    (tmp_path / "r").mkdir()
+    return RunOutcome(
+        context=RunContext(tmp_path / "r", tmp_path, "trainer", "r"),
+        step=4,
+        total_steps=9,
+        done=True,
+        recorded=True,
+        diverged=None,
+        rank=0,
+        world_size=1,
+        uses_lopti=False,
+    )
+
+
+def test_a_run_that_is_done_names_its_model_and_its_seconds(outcome, tmp_path, capsys):
+    times = {"time/step": 6.0, "time/rollout": 1.0, "time/update": 2.0}
+    (tmp_path / "r" / "metrics.jsonl").write_text(json.dumps({"step": 1, **times}) + "\n")
+    assert report_outcome(outcome) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        f"model:    {tmp_path / 'r' / 'checkpoints' / 'step-4'}",
+        f"metrics:  {tmp_path / 'r' / 'metrics.jsonl'}",
+    ]
+    assert [line.split() for line in lines[2:]] == [
+        ["s", "per", "step", "w/o", "Lopti"],
+        *(["sampling", "1.00"], ["training", "2.00"], ["others", "3.00"], ["total", "6.00"]),
+    ]
+
+
+def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, capsys):
+    stopped = replace(outcome, done=False, world_size=2)
+    assert report_outcome(stopped) == 130
+    told, command = capsys.readouterr().out.splitlines()
+    assert told == "stopped at step 4 of 9; nothing was saved; to begin again:"
+    assert command.endswith(f"trainer resume r --runs-dir {tmp_path}") and "2" in command
+    (tmp_path / "r" / "checkpoints" / "step-2").mkdir(parents=True)
+    report_outcome(stopped)
+    assert capsys.readouterr().out.startswith("stopped at step 4 of 9; saved at step 2; to go on:\n")
+
+
+def test_a_diverged_run_exits_1_and_says_what_to_change(outcome, tmp_path, capsys):
+    assert report_outcome(replace(outcome, done=False, diverged=DivergedError(4, "loss", float("inf")))) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "error: diverged at step 4: loss is inf",
+        f"where: {tmp_path / 'r'}",
+        "next:  lower optim.lr, or raise algorithm.kl_coef",
+    ]
+
+
+def test_a_run_that_mlflow_has_not_whole_is_done_and_exits_4(outcome, tmp_path, capsys):
+    with pytest.raises(StorageError) as failed:
+        report_outcome(replace(outcome, recorded=False))
+    assert failed.value.exit_code == 4 and failed.value.hint == f"trainer upload {tmp_path / 'r'}"
+    assert capsys.readouterr().out.startswith("model:")
+
+
+def test_the_first_rank_alone_reports(outcome, capsys):
+    for ended in (outcome, replace(outcome, done=False), replace(outcome, diverged=DivergedError(1, "loss", 0.0))):
+        report_outcome(replace(ended, rank=1))
+    assert capsys.readouterr() == ("", "")
