@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from tests.run_cli import start_cli
 from trainer.cli import main
 from trainer.config.schema import load_config
 
@@ -133,3 +134,10 @@ def test_a_run_whose_checkpoints_are_all_damaged_starts_over_only_when_told_to(t
     assert run(tmp_path, *words, "--resume", "--start-over") == 0
     assert (folder / "earlier-1" / "metrics.jsonl").read_bytes() == record
     assert (folder / "checkpoints" / "step-1" / "manifest.json").is_file()
+
+
+def test_a_reader_that_has_gone_ends_the_output_without_a_trace():
+    with start_cli("trainer", "options", "--json") as process:
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert (process.returncode, errors) == (141, "")

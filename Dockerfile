@@ -1,0 +1,18 @@
+# loptune with vLLM, for machines with NVIDIA GPUs and driver 580 or newer. Never built by the project's own tests.
+#
+#   docker build -t loptune .
+#   docker run --rm --gpus all --shm-size 16g -v "$PWD:/work" loptune trainer run kk_0.5b
+#
+# Below a cluster's Ray image: --build-arg BASE=rayproject/ray:2.60.0-py311-gpu
+ARG BASE=python:3.11-slim
+FROM ${BASE}
+USER root
+# Triton and FlashInfer compile kernels at the first start; hub data sets may need git.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ git \
+    && rm -rf /var/lib/apt/lists/*
+COPY . /opt/loptune
+RUN python -m pip install --no-cache-dir -c /opt/loptune/constraints-gpu.txt '/opt/loptune[vllm]'
+# Models, the embedded policy and compiled kernels outlive the container where /work does.
+ENV HF_HOME=/work/.cache/huggingface LOPTUNE_CACHE=/work/.cache/loptune
+WORKDIR /work
