@@ -41,6 +41,11 @@ SPACES: dict[str, dict[str, Any]] = {
         "algorithm.lopti_eta": {"uniform": [0.0, 0.9]},
         "algorithm.advantage": ADVANTAGES,
     },
+    "small": {
+        "algorithm.ar_alpha": {"quniform": [0.0, 1.0, 0.1]},
+        "algorithm.lopti_eta": {"choice": [0.0, 0.3, 0.5, 0.7]},
+        "algorithm.advantage": ADVANTAGES,
+    },
     "finite": {
         "algorithm.ar_alpha": {"quniform": [0.0, 1.0, 0.1]},
         "algorithm.lopti_eta": {"quniform": [0.0, 0.9, 0.1]},
@@ -128,9 +133,14 @@ def regret(spec: SweepSpec, proposer: Proposer) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=40, help="searches a cell (default: 40)")
-    repeats = parser.parse_args().repeats
+    parser.add_argument(
+        "spaces", nargs="*", choices=[*SPACES, []], default=list(SPACES), help="which (default: all)"
+    )
+    arguments = parser.parse_args()
+    repeats = arguments.repeats
     rows = []
-    for kind, parameters in SPACES.items():
+    for kind in arguments.spaces or SPACES:
+        parameters = SPACES[kind]
         for seeds in (1, 3):
             outcomes: dict[str, list[tuple[float, float]]] = {}
             for proposer in (plain, before, now):

@@ -5,6 +5,7 @@ trial they are. Tables are pandas frames, so that figures need no MLflow.
 """
 
 import difflib
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from dashboards.solved import Solved, read_solved
 from trainer.config.variants import rule_name, variant_name
 from trainer.errors import MissingError, StorageError, first_line
 from trainer.metrics.declared import METRICS
@@ -47,6 +49,21 @@ class Objective:
     metric: str = "eval/accuracy"
     mode: Literal["max", "min"] = "max"
     window: int = 3
+    worthwhile: float = 0.01  # smallest gain that matters
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Finalists in rounds of fresh seeds: what the deciding sweep recorded, and its trials."""
+
+    looks: tuple[int, ...]  # planned, in seeds
+    better: tuple[float, ...]  # at each look, the t from which a finalist is better
+    futile: tuple[float, ...]  # and the t of (worthwhile - gain) from which it is given up
+    worthwhile: float
+    outcome: str  # better, not better, undecided or open
+    device_hours: float  # in training steps and evaluations
+    standings: pd.DataFrame  # configuration, seeds, gain, low, high, decision: a row per look and finalist
+    fresh: "Sweep"  # under the numbers of the sweep that is decided
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,8 @@ class Sweep:
     gpus_per_trial: float = 0
     cpus_per_trial: float = 1
     fixed: Mapping[str, str] = field(default_factory=dict)  # parameters that all trials share
+    solved: Mapping[str, Solved] = field(default_factory=dict)  # trial -> which problems; where recorded
+    decision: Decision | None = None  # finalists in rounds of fresh seeds
     adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
     confirmation: "Sweep | None" = None  # the finalists on fresh seeds, under their numbers in this sweep
 
@@ -146,12 +165,12 @@ def read_sweep(name: str, uri: str) -> Sweep:
             raise MissingError(f"no sweep named {name}", uri, hint)
         parent = named[-1]
         sweep = _sweep(client, name, uri, parent)
-        confirming = [run for run in parents if run.data.tags.get("loptune.confirms") == name]
-        if not confirming:
-            return sweep
-        return replace(
-            sweep, confirmation=_confirmation(_sweep(client, name, uri, confirming[-1]), confirming[-1])
-        )
+        for run in parents:
+            if run.data.tags.get("loptune.confirms") == name:
+                sweep = replace(sweep, confirmation=_renumbered(_sweep(client, name, uri, run), run))
+            if run.data.tags.get("loptune.decides") == name and "loptune.decision" in run.data.tags:
+                sweep = replace(sweep, decision=_decision(_sweep(client, name, uri, run), run))
+        return sweep
     except MlflowException as error:
         raise StorageError(
             f"cannot read the sweep: {first_line(error)[:200]}", uri, "check that the MLflow store is up"
@@ -181,6 +200,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any) -> Sweep:
         searched,
         latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]),
         planned=_planned(parent),
+        solved=read_solved(client, _finished(trials), objective.metric, objective.window),
         adaptive=parent.data.tags.get("loptune.adaptive") == "true",
         gpus_per_trial=float(params.get("gpus_per_trial", 0)),
         cpus_per_trial=float(params.get("cpus_per_trial", 1)),
@@ -188,11 +208,39 @@ def _sweep(client: Any, name: str, uri: str, parent: Any) -> Sweep:
     )
 
 
-def _confirmation(sweep: Sweep, parent: Any) -> Sweep:
-    """The confirming sweep with the numbers that its configurations have in the sweep they come from."""
-    finalists = dict(enumerate(filter(None, parent.data.tags.get("loptune.finalists", "").split(","))))
-    names = [finalists.get(int(name), name) if name.isdigit() else name for name in sweep.trials.configuration]
+def _finished(trials: pd.DataFrame) -> list[tuple[str, str]]:
+    complete = trials[trials.state == "COMPLETE"]
+    return list(zip(complete.trial, complete.run_id, strict=True))
+
+
+def _finalists(parent: Any) -> dict[str, str]:
+    """Number in a sweep of finalists -> number in the sweep they come from."""
+    numbers = filter(None, parent.data.tags.get("loptune.finalists", "").split(","))
+    return {str(place): number for place, number in enumerate(numbers)}
+
+
+def _renumbered(sweep: Sweep, parent: Any) -> Sweep:
+    """A sweep of finalists with the numbers that its configurations have in the sweep they come from."""
+    finalists = _finalists(parent)
+    names = [finalists.get(name, name) for name in sweep.trials.configuration]
     return replace(sweep, trials=sweep.trials.assign(configuration=names))
+
+
+def _decision(sweep: Sweep, parent: Any) -> Decision:
+    record, finalists = json.loads(parent.data.tags["loptune.decision"]), _finalists(parent)
+    standings = [(finalists[finalist], *numbers) for look in record["looks"] for finalist, *numbers in look]
+    columns = ["configuration", "seeds", "gain", "low", "high", "decision"]
+    design = record["design"]
+    return Decision(
+        looks=tuple(design["looks"]),
+        better=tuple(design["better"]),
+        futile=tuple(design["futile"]),
+        worthwhile=design["worthwhile"],
+        outcome=record["outcome"],
+        device_hours=record["device_hours"],
+        standings=pd.DataFrame(standings, columns=columns).astype({"low": float, "high": float}),
+        fresh=_renumbered(sweep, parent),
+    )
 
 
 def _planned(parent: Any) -> int | None:
@@ -255,6 +303,7 @@ def _trial_row(
 
 def _client(uri: str) -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
     return MlflowClient(uri)
@@ -284,7 +333,8 @@ def _objective(params: dict[str, str]) -> Objective:
     mode, _, metric = params.get("objective", f"{default.mode} {default.metric}").partition(" ")
     metric, mode = params.get("objective.metric", metric), params.get("objective.mode", mode)
     window = int(params.get("objective.window", default.window))
-    return Objective(metric, "min" if mode == "min" else "max", window)
+    worthwhile = float(params.get("objective.worthwhile", default.worthwhile))
+    return Objective(metric, "min" if mode == "min" else "max", window, worthwhile)
 
 
 def _histories(client: Any, runs: list[Any], metrics: tuple[str, ...]) -> pd.DataFrame:

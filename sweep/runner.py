@@ -8,8 +8,9 @@ trials without a result; each continues from its own newest checkpoint.
 import contextlib
 import logging
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,10 @@ from pathlib import Path
 import ray
 from ray import tune
 
+from sweep.record.again import begin_damaged_again, retry_failed
 from sweep.record.control import StopControl, orderly_signals
-from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held
+from sweep.record.disk import CheckpointRoom
+from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held, write_spec
 from sweep.record.guard import MARKER, guarded
 from sweep.record.parent_run import ParentRun, open_parent_run
 from sweep.record.summary import (
@@ -29,8 +32,9 @@ from sweep.record.summary import (
     trial_outcomes,
     trial_rows,
 )
+from sweep.record.unsent import send_unsent
+from sweep.search.ledger import lines_without_checksum
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.file import dump_space
 from sweep.space.points import trial_config
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, local_node, slots, start_ray
@@ -38,11 +42,11 @@ from sweep.trials.preflight import check_training
 from sweep.trials.reach import check_reach
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
+from sweep.trials.watch import watched
 from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import Reporter, SweepCallback
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
-from trainer.files import write_atomically
 from trainer.scratch import scratch_folder
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 
@@ -58,6 +62,8 @@ class Options:
     factory: TrainerFactory = build_trainer
     check: Callable[[SweepSpec], None] = check_training  # what the factory needs, before Ray starts
     report: bool = True  # whether to write one at the end
+    retry_failed: bool = False  # of a resumption: try trials again that have failed
+    start_over: bool = False  # of a resumption: begin trials again that have no intact checkpoint left
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         )
     _check(spec, options)
     with hold(folder):
-        write_atomically(folder.space, dump_space(spec))
+        write_spec(folder, spec)
         try:
             return _drive(spec, folder, options)
         except (ConfigError, MissingError):
@@ -128,7 +134,14 @@ def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         ended = end_leftovers(folder)
         if ended:
             print(f"ended {ended} processes that an earlier driver left behind", flush=True)
-        write_atomically(folder.space, dump_space(spec))
+        old = lines_without_checksum(folder.ledger) if folder.ledger.exists() else 0
+        if old:
+            print(f"{old} lines of {folder.ledger} have no checksums: damage in them may go unnoticed", flush=True)
+        if options.retry_failed:
+            print(f"trying again: {', '.join(retry_failed(folder)) or 'no trial has failed'}", flush=True)
+        if options.start_over:
+            print(f"beginning again: {', '.join(begin_damaged_again(spec, folder)) or 'no trial'}", flush=True)
+        write_spec(folder, spec)
         return _drive(spec, folder, options)
 
 
@@ -145,7 +158,8 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     control = StopControl(folder, spec.limits, spec.resources.gpus_per_trial, gpu_hours_spent(spec, folder))
     parent: ParentRun | None = None
     try:
-        with guarded(folder.root), _ray(options, folder) as nodes:
+        with guarded(folder.root), watched(control) as watch, _ray(options, folder) as nodes:
+            watch()
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_reach(spec, folder)
@@ -164,7 +178,14 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
 
 def _search(session: Session) -> None:
     spec, folder = session.spec, session.folder
-    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study)
+    room = CheckpointRoom(spec, folder)
+
+    def check_room(trial: str, running: Sequence[str]) -> None:
+        lack = room.lack(trial, running)
+        if lack is not None:
+            session.control.fail(lack)
+
+    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study, check_room)
     try:
         with (
             orderly_signals(session.control, session.reporter.line),
@@ -175,10 +196,17 @@ def _search(session: Session) -> None:
             session.control.attach(searcher.halt, callback.running)
             _tuner(session, searcher, callback, scratch).fit()
     except tune.TuneError as error:
-        last = str(error).strip().rpartition("\n")[2]  # it passes on a whole traceback
-        raise StorageError(f"Ray Tune gave up: {last}", str(folder.log), command("resume", folder)) from error
+        raise searcher.failure or _given_up(error, folder) from error
     finally:
         searcher.close()
+
+
+def _given_up(error: tune.TuneError, folder: SweepFolder) -> StorageError:
+    """Tune passes on a whole traceback: the last line that names an error is the one to show."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    told = (named or lines or [type(error).__name__])[-1]
+    return StorageError(f"Ray Tune gave up: {told}", str(folder.log), command("resume", folder))
 
 
 def _tuner(
@@ -281,7 +309,8 @@ def _finish(
     ended = [row for row in rows if row.ended]
     failed = [row for row in rows if row.state == "FAIL"]
     # The report reads MLflow: the last states come first.
-    problem = _close_parent(spec, folder, parent, control)
+    in_mlflow = _complete_mlflow(spec, folder, parent, control)
+    problem = control.problem or in_mlflow
     report = _report(spec, folder, parent) if problem is None and options.report else None
     states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
     print(
@@ -333,12 +362,15 @@ def _report(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> P
         return None
 
 
-def _close_parent(
+def _complete_mlflow(
     spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None, control: StopControl
 ) -> UserError | None:
     if parent is None:
         return None
     try:
+        unsent = send_unsent(folder, parent.uri)
+        if unsent is not None:
+            return unsent
         parent.reconcile(trial_outcomes(spec, folder))
         parent.finish("KILLED" if control.reason is not None else "FINISHED")
     except StorageError as error:

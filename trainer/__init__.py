@@ -1,0 +1,28 @@
+"""Training one policy with one update rule, from Python as from the ``trainer`` command: docs/python.md."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer.api import load_metrics, train
+    from trainer.config.schema import TrainConfig, load_config
+    from trainer.loop import Trainer
+    from trainer.types import RunContext
+
+__all__ = ["RunContext", "TrainConfig", "Trainer", "load_config", "load_metrics", "train"]
+
+# Imported at the first use: torch takes seconds, and most commands need none.
+_HOMES = {
+    "RunContext": "trainer.types",
+    "TrainConfig": "trainer.config.schema",
+    "Trainer": "trainer.loop",
+    "load_config": "trainer.config.schema",
+    "load_metrics": "trainer.api",
+    "train": "trainer.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,23 +1,21 @@
 """The ``trainer`` command."""
 
 import argparse
-import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from trainer.commands.arguments import PAGES, count, parse_arguments, port, positive, version_text
+from trainer.commands.arguments import PAGES, Commands, count, parse_arguments, port, positive, version_text
+from trainer.commands.export import add_export
+from trainer.commands.paper import add_analyze_language, add_diagnose, add_timing
+from trainer.commands.rehearse import add_rehearse
 from trainer.commands.run_folder import check_name
 from trainer.commands.start import Start, rank, saved_run, start_run
-from trainer.config.extends import find_spec, preset_names, variant_names
-from trainer.config.schema import dump_config, load_config
-from trainer.errors import INTERRUPTED, ConfigError, StorageError, UserError, printable
+from trainer.config.schema import load_config
+from trainer.errors import INTERRUPTED, ConfigError, UserError
 from trainer.files import storage_fault
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,16 +60,18 @@ def _parser() -> argparse.ArgumentParser:
     for add_command in (
         _add_run,
         _add_resume,
+        _add_runs,
         _add_init,
         _add_presets,
         _add_options,
         _add_metrics,
-        _add_diagnose,
-        _add_timing,
-        _add_rehearse,
+        add_diagnose,
+        add_timing,
+        add_rehearse,
         _add_evaluate,
         _add_serve,
-        _add_analyze_language,
+        add_analyze_language,
+        add_export,
         _add_upload,
     ):
         add_command(commands)
@@ -134,6 +134,42 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_runs(commands: Commands) -> None:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    table = argparse.ArgumentParser(add_help=False)
+    table.add_argument("--json", action="store_true", help="print JSON")
+    ls = commands.add_parser("ls", parents=[common, table], help="list the runs")
+    ls.set_defaults(command=_ls)
+    status = commands.add_parser("status", parents=[common, table], help="where a run stands")
+    status.add_argument("name", help="name of the run, see `trainer ls`")
+    status.set_defaults(command=_status)
+    ui = commands.add_parser("ui", parents=[common], help="open MLflow on this machine")
+    ui.add_argument("name", nargs="?", help="run to open (default: the table of runs)")
+    ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
+    ui.set_defaults(command=_ui)
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    from trainer.commands.runs import list_runs
+
+    list_runs(arguments.runs_dir, arguments.json)
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from trainer.commands.runs import existing_run, show_run
+
+    show_run(existing_run(arguments.runs_dir, arguments.name), arguments.runs_dir, arguments.json)
+    return 0
+
+
+def _ui(arguments: argparse.Namespace) -> int:
+    from trainer.commands.runs import open_ui
+
+    open_ui(arguments.runs_dir, arguments.name, arguments.port)
+
+
 def _add_init(commands: Commands) -> None:
     init = commands.add_parser("init", help="a folder with a run file, a reward, data and a sweep to start from")
     init.add_argument("folder", type=Path, metavar="DIR", help="folder to make")
@@ -160,30 +196,13 @@ def _add_presets(commands: Commands) -> None:
 
 
 def _presets(arguments: argparse.Namespace) -> int:
+    from trainer.commands.presets import print_preset, print_presets
+
     if arguments.name:
-        config = load_config(arguments.name)
-        if arguments.json:
-            print(json.dumps(config.model_dump(mode="json"), indent=2))
-        else:
-            from trainer.commands.memory import memory_comment
-
-            print(dump_config(config) + memory_comment(config, arguments.ranks, arguments.gpu_gb), end="")
-        return 0
-    rows: list[dict[str, Any]] = [
-        {"name": name, "description": _first_comment(find_spec(name).path), "variants": variant_names(name)}
-        for name in preset_names()
-    ]
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
+        print_preset(arguments.name, arguments.json, arguments.ranks, arguments.gpu_gb)
     else:
-        _print_table([{**row, "variants": " ".join(row["variants"])} for row in rows])
-        print("One of a preset's variants: trainer run NAME:VARIANT")
+        print_presets(arguments.json)
     return 0
-
-
-def _first_comment(path: Path) -> str:
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
 def _add_options(commands: Commands) -> None:
@@ -216,109 +235,6 @@ def _metrics(arguments: argparse.Namespace) -> int:
     else:
         print_metrics(arguments.word, arguments.json)
     return 0
-
-
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for index, column in enumerate(rows[0]):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        table.add_row(*(Text(printable(str(value))) for value in row.values()))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 100
-    console.print(table)
-
-
-def _add_diagnose(commands: Commands) -> None:
-    diagnose = commands.add_parser("diagnose", help="which tokens move the policy: figures 1-3 of the paper")
-    diagnose.add_argument("spec", help="preset name or YAML file; model.name_or_path=FOLDER takes a checkpoint")
-    diagnose.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.prompts_per_step=32")
-    diagnose.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
-    diagnose.add_argument("--after-steps", type=count, default=5, help="training steps before it (default: 5)")
-    diagnose.add_argument("--sample", type=count, default=200, help="tokens with full gradients (default: 200)")
-    diagnose.add_argument(
-        "--optimizer",
-        choices=["sgd", "adamw"],
-        default="sgd",
-        help="of the updates compared: sgd with learning rate 1e-3 as in the paper, or the run's (default: sgd)",
-    )
-    diagnose.set_defaults(command=_diagnose)
-
-
-def _diagnose(arguments: argparse.Namespace) -> int:
-    config = load_config(arguments.spec, arguments.overrides)
-    try:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write there: {error.strerror}", str(arguments.output), "choose another --output"
-        ) from error
-    from trainer.commands.diagnose import diagnose
-    from trainer.commands.diagnose_page import summary, write_diagnosis
-
-    found = diagnose(config, arguments.output, arguments.after_steps, arguments.sample, arguments.optimizer)
-    title = f"Which tokens move {config.model.name_or_path}"
-    page = write_diagnosis(found, title, arguments.output)
-    print("\n".join(summary(found)))
-    print(f"page:        {page}")
-    return 0
-
-
-def _add_timing(commands: Commands) -> None:
-    timing = commands.add_parser("timing", help="seconds per step without and with Lopti: table 6 of the paper")
-    timing.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
-    timing.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.max_new_tokens=512")
-    timing.add_argument("--steps", type=count, default=3, help="steps of each that count (default: 3)")
-    timing.add_argument("--output", type=Path, default=Path("timing"), help="folder of the logs (default: timing)")
-    timing.add_argument("--json", action="store_true", help="print JSON")
-    timing.set_defaults(command=_timing)
-
-
-def _timing(arguments: argparse.Namespace) -> int:
-    config = load_config(arguments.spec, arguments.overrides)
-    from trainer.commands.timing import measure, table_lines
-    from trainer.parallel.ranks import leave_ranks
-
-    found = measure(config, arguments.output, arguments.steps)
-    leave_ranks()
-    if rank() == 0:
-        print(json.dumps(found, indent=2) if arguments.json else "\n".join(table_lines(found)))
-    return 0
-
-
-def _add_rehearse(commands: Commands) -> None:
-    rehearse = commands.add_parser("rehearse", help="train a preset for GPUs, made small, on the CPU")
-    rehearse.add_argument("spec", nargs="?", help="preset[:variant] or YAML file")
-    rehearse.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. parallel.zero_stage=3")
-    rehearse.add_argument("--all", action="store_true", help="every preset and variant, one after another")
-    rehearse.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
-    rehearse.add_argument("--ranks", type=count, default=2, help="of presets with a strategy (default: 2)")
-    rehearse.add_argument("--json", action="store_true", help="print JSON")
-    rehearse.set_defaults(command=_rehearse)
-
-
-def _rehearse(arguments: argparse.Namespace) -> int:
-    from trainer.commands.rehearse import every_preset, pick_engine, rehearse
-    from trainer.scratch import scratch_folder
-
-    if arguments.all == bool(arguments.spec):
-        raise ConfigError("which preset?", "trainer rehearse", "name one, or give --all")
-    names = every_preset() if arguments.all else [arguments.spec]
-    configs = {name: load_config(name, arguments.overrides) for name in names}
-    engine, said = pick_engine()
-    print(f"{len(names)} configuration{'s' if len(names) > 1 else ''}; {said}", file=sys.stderr, flush=True)
-    with scratch_folder("rehearsal") as folder:
-        found = rehearse(configs, folder, engine, arguments.device, arguments.ranks)
-    if arguments.json:
-        print(json.dumps([one.as_json() for one in found], indent=2))
-    else:
-        _print_table([one.row() for one in found])
-    return 0 if all(all(one.checks().values()) for one in found) else 1
 
 
 def _add_evaluate(commands: Commands) -> None:
@@ -408,39 +324,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.spec, arguments.overrides)
     serve(config, arguments.host, arguments.port, arguments.gpu_memory_utilization)
     raise AssertionError("unreachable: the process has become the server")
-
-
-def _add_analyze_language(commands: Commands) -> None:
-    language = commands.add_parser("analyze-language", help="kinds of words against reward: figure 5 of the paper")
-    language.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder or completions.jsonl")
-    language.add_argument("--step", type=int, help="only completions logged at this training step")
-    language.add_argument(
-        "--words",
-        choices=["paper", "wide"],
-        default="paper",
-        help="table 5 of the paper, or more words (default: paper)",
-    )
-    language.add_argument("--output", type=Path, help="folder of the JSON and CSV files (default: none written)")
-    language.add_argument("--json", action="store_true", help="print JSON")
-    language.set_defaults(command=_analyze_language)
-
-
-def _analyze_language(arguments: argparse.Namespace) -> int:
-    from trainer.commands.language import analyze, read_completions, summary, table_rows, write_results
-    from trainer.commands.word_lists import WORD_LISTS
-
-    words = WORD_LISTS[arguments.words]
-    completions = read_completions(arguments.paths, arguments.step)
-    results = analyze(completions, words)
-    files = write_results(results, completions, arguments.output, words) if arguments.output else []
-    if arguments.json:
-        print(json.dumps(summary(results, completions, words), indent=2))
-        return 0
-    _print_table(table_rows(results))
-    print(f"completions: {len(completions.texts)}, mean reward {completions.rewards.mean():.3f}")
-    for file in files:
-        print(f"written:     {file}")
-    return 0
 
 
 def _add_upload(commands: Commands) -> None:

@@ -59,8 +59,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # the system does not say what it could not write
         raise
     flush_to_disk(path.parent)
 
@@ -161,10 +163,13 @@ class JsonLines:
             raise storage_error(f"write {self.path}", self.path, error) from error
 
 
-def read_json_lines(path: Path, offset: int = 0) -> Iterator[tuple[Record, int]]:
+def read_json_lines(
+    path: Path, offset: int = 0, advice: str = "remove the line: what it says is lost"
+) -> Iterator[tuple[Record, int]]:
     """Yield the whole lines from byte ``offset`` on, each with the offset that follows it.
 
-    A last line without its newline is still being written, and left out.
+    A last line without its newline is still being written, and left out. ``advice`` says what to do about a
+    damaged one.
 
     Raises:
         StorageError: a whole line is not a JSON object; names its number.
@@ -180,7 +185,7 @@ def read_json_lines(path: Path, offset: int = 0) -> Iterator[tuple[Record, int]]
                 record = None
             if not isinstance(record, dict):
                 number = path.read_bytes()[:offset].count(b"\n") + 1
-                raise StorageError(f"{path} is damaged: not a record", f"{path}:{number}", "remove the line")
+                raise StorageError(f"{path} is damaged: not a record", f"{path}:{number}", advice)
             offset += len(line)
             yield record, offset
 

@@ -65,13 +65,13 @@ class Trainer:
         self,
         config: TrainConfig,
         context: RunContext,
-        tracker: Tracker | NullTracker,
+        tracker: Tracker | NullTracker | None = None,
         progress: ProgressReport | None = None,
         parallel: Parallel | None = None,
     ) -> None:
         self.config = config
         self.context = context
-        self.tracker = tracker
+        self.tracker = tracker or NullTracker()
         self.progress = progress or ProgressReport()
         self.parallel = parallel or make_parallel(config)
         self.step = 0

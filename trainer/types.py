@@ -115,3 +115,9 @@ class RunContext:
     run_name: str
     tags: Mapping[str, str] = field(default_factory=dict)
     is_one_of_many: bool = False  # another run may follow in this process
+
+    @classmethod
+    def of(cls, run_dir: str | Path) -> "RunContext":
+        """The context of a single run in a folder."""
+        folder = Path(run_dir)
+        return cls(folder, folder.parent, "trainer", folder.name)

@@ -11,6 +11,7 @@ from dashboards.pages.html import render_page, render_table
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.cost import timeline
 from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
+from dashboards.pictures.decision import decision
 from dashboards.pictures.figures import (
     alpha_eta_ranks,
     best_so_far,
@@ -21,6 +22,7 @@ from dashboards.pictures.figures import (
     variants_compared,
 )
 from dashboards.pictures.mechanism import probability_bands, reward_audit
+from dashboards.pictures.precision import precision
 from dashboards.pictures.theme import Picture, setting, short_name
 from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep, read_sweep
@@ -38,6 +40,7 @@ PICTURES: list[Callable[[Sweep], Picture]] = [
     score_against_eta,
     alpha_eta_ranks,
     paired_differences,
+    precision,
     learning_curves,
     best_so_far,
     parameter_importance,
@@ -47,6 +50,7 @@ PICTURES: list[Callable[[Sweep], Picture]] = [
     failures,
     timeline,
     finalists,
+    decision,
     reward_audit,
 ]
 

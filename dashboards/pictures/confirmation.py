@@ -4,8 +4,8 @@ import html
 
 import pandas as pd
 
+from dashboards.pictures.judged import comparable
 from dashboards.pictures.theme import Picture, figure, label_rows, number, rows, translucent
-from dashboards.pictures.verdict import comparable
 from dashboards.queries import TEST, Sweep
 
 _KINDS = {

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from dashboards.pictures.judged import configuration_label
 from dashboards.pictures.theme import (
     FAILED,
     MUTED,
@@ -22,7 +23,6 @@ from dashboards.pictures.theme import (
     signed,
     translucent,
 )
-from dashboards.pictures.verdict import configuration_label
 from dashboards.queries import Sweep
 from dashboards.statistics.estimates import (
     LEVEL,

@@ -5,11 +5,12 @@ from typing import Any
 
 import pandas as pd
 
+from dashboards.pictures.decision import decided
+from dashboards.pictures.judged import comparable, judge, judge_fresh, seed_scores
+from dashboards.pictures.precision import limits
 from dashboards.pictures.theme import number, rows, signed
 from dashboards.queries import Sweep
-from dashboards.statistics.seed_noise import Noise, seed_noise
 from dashboards.statistics.verdict import Verdict
-from dashboards.statistics.verdict import verdict as test
 
 MAX_NAMED = 4  # configurations listed in a sentence
 SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing
@@ -27,66 +28,19 @@ def verdict(sweep: Sweep) -> list[str]:
     judged = comparable(sweep)
     if judged.empty:
         return ["No configuration has run to its end with a score yet.", *_cost(sweep), _counts(sweep)]
-    base = plain_baseline(judged)
-    if base is None:
+    found = judge(sweep)
+    if found is None:
         best = _best(judged, sweep.objective.mode)
         first = (
             f"Best: {best.label} with {sweep.objective.metric} {number(best.average)}{_seeds(best.count)}; "
             "no plain baseline (alpha 0, eta 0) ran to its end to compare it with."
         )
-        step = "Next: run the plain baseline on the same seeds."
-        return [first, *_confirmed(sweep), *_cost(sweep), step, _counts(sweep)]
-    found = test(seed_scores(sweep), base, sweep.objective.mode, adaptive=sweep.adaptive)
-    lines = [_finding(sweep, judged, found), _noise(found), *_confirmed(sweep)]
-    return [line for line in [*lines, *_cost(sweep), _next_step(sweep, found), _counts(sweep)] if line]
-
-
-def configuration_label(row: Any) -> str:
-    """A configuration in a few words."""
-    parts = [f"#{row.configuration} {row.algorithm}"]
-    if row.alpha > 0:
-        parts.append(f"α {row.alpha:.2g}")
-    if row.eta > 0:
-        parts.append(f"η {row.eta:.2g}")
-    return " ".join(parts)
-
-
-def comparable(sweep: Sweep) -> pd.DataFrame:
-    """The trials that a comparison may use, with a column label.
-
-    Those that ran to their end, of configurations of which no seed was stopped for a weak start: what is left
-    of the others is their luckier seeds.
-    """
-    pruned = set(sweep.trials[sweep.trials.state == "PRUNED"].configuration)
-    complete = sweep.complete()
-    kept = complete[~complete.configuration.isin(pruned)]
-    return kept.assign(label=[configuration_label(row) for row in rows(kept)])
-
-
-def plain_baseline(trials: pd.DataFrame) -> str | None:
-    """The label of the plain configuration (alpha 0, eta 0) that was started first; chosen without its score."""
-    plain = trials[(trials.alpha == 0) & (trials.eta == 0)].sort_values("start", kind="stable")
-    return None if plain.empty else str(plain.label.iloc[0])
-
-
-def seed_scores(sweep: Sweep) -> dict[str, dict[Any, float]]:
-    """Label -> seed -> score of the comparable configurations; NaN where a seed of theirs failed."""
-    judged = comparable(sweep)
-    scores = {
-        str(label): dict(zip(own.seed, own.score, strict=True))
-        for label, own in judged.groupby("label", sort=False)
-    }
-    labels = dict(zip(judged.configuration, judged.label, strict=True))
-    for row in rows(sweep.trials[(sweep.trials.state == "FAIL") & sweep.trials.configuration.isin(labels)]):
-        scores[str(labels[row.configuration])][row.seed] = math.nan
-    return scores
-
-
-def known_noise(sweep: Sweep) -> Noise:
-    """The noise between seeds that the unbroken configurations of a sweep show."""
-    return seed_noise(
-        {name: row for name, row in seed_scores(sweep).items() if not any(map(math.isnan, row.values()))}
-    )
+        noise, step = "", "Next: run the plain baseline on the same seeds."
+    else:
+        first, noise, step = _finding(sweep, judged, found), _noise(found), _next_step(sweep, found)
+    rounds = "" if sweep.decision is None else decided(sweep.decision)
+    lines = [first, noise, rounds, _confirmed(sweep), *_cost(sweep), step, limits(sweep), _counts(sweep)]
+    return [line for line in lines if line]
 
 
 def _finding(sweep: Sweep, judged: pd.DataFrame, found: Verdict) -> str:
@@ -115,24 +69,29 @@ def _noise(found: Verdict) -> str:
         if found.seeds > 1 or found.best == found.baseline:
             return found.reason
         return f"{found.reason} The smallest difference that could be found is unknown without a second seed."
+    tested = f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for having picked the best of "
+    if found.luck:
+        tested = (
+            f"Where it is the unluckiest seeds that fail, {number(found.luck, 2)} of the gain may be the luck of "
+            f"having kept them all, and is left out of its lower bound. {tested}"
+        )
+    if found.by_problem:
+        tested = f"Seeds differ by no more than evaluation does by itself, whose noise the problems tell. {tested}"
     return (
-        f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for having picked the best of "
-        f"{found.comparisons}. Scores of one configuration differ between seeds by a standard deviation of "
-        f"{number(found.deviation, 2)}; {found.seeds} seeds find a true gain of "
+        f"{tested}{found.comparisons}. Scores of one configuration differ between seeds by a standard deviation "
+        f"of {number(found.deviation, 2)}; {found.seeds} seeds find a true gain of "
         f"{number(found.minimum_detectable_effect, 2)} 8 times in 10."
     )
 
 
-def _confirmed(sweep: Sweep) -> list[str]:
+def _confirmed(sweep: Sweep) -> str:
     """What the finalists did on fresh seeds, where they were run: free of the choice of the best of many."""
     if sweep.confirmation is None:
-        return []
-    judged = comparable(sweep.confirmation)
-    base = plain_baseline(judged)
-    if base is None or judged.label.nunique() < 2:
-        return [f"Confirmation on fresh seeds: {sweep.confirmation.progress}."]
-    found = test(seed_scores(sweep.confirmation), base, sweep.objective.mode, known=known_noise(sweep))
-    return [f"On fresh seeds: {found.finding} {found.reason} Next: {found.next_step}"]
+        return ""
+    found = judge_fresh(sweep, sweep.confirmation)
+    if found is None or (found.best == found.baseline and not found.silent):
+        return f"Confirmation on fresh seeds: {sweep.confirmation.progress}."
+    return f"On fresh seeds: {found.finding} {found.reason} Next: {found.next_step}"
 
 
 def _cost(sweep: Sweep) -> list[str]:
@@ -147,7 +106,7 @@ def _cost(sweep: Sweep) -> list[str]:
 
 def _next_step(sweep: Sweep, found: Verdict) -> str:
     seeds, configurations = found.confirmation_seeds, 2
-    if sweep.confirmation is not None:
+    if sweep.confirmation is not None or (sweep.decision is not None and sweep.decision.outcome != "open"):
         return ""  # what fresh seeds said stands above; the search's own numbers say no more
     if found.best == found.baseline or (found.seeds >= 2 and seeds is None and not found.candidate):
         return f"Next: {found.next_step}"
@@ -163,7 +122,8 @@ def _next_step(sweep: Sweep, found: Verdict) -> str:
     trials = configurations * seeds
     price = sweep.device_hours()[sweep.trials.state == "COMPLETE"].median()
     cost = "" if math.isnan(price) else f", about {_hours(price * trials, sweep.device)}"
-    return f"Next: {step} `{command}` does it: {trials} trials{cost}."
+    rounds = f" `sweep decide {sweep.name}` runs in rounds instead, and stops as soon as it is known."
+    return f"Next: {step} `{command}` does it: {trials} trials{cost}.{rounds}"
 
 
 def _counts(sweep: Sweep) -> str:

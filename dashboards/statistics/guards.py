@@ -12,6 +12,9 @@ Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NOISIER = 0.1  # level of the F test after which a baseline counts as noisier than the others
+# Levels of the F tests that must both not see training add to the noise of evaluation: of all configurations, and
+# of the best alone. Far above those of a test, because what they miss is left out of the interval.
+UNSEEN = (0.5, 0.25)
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,44 @@ class Variances:
     base_freedom: int = 0
     others: Vector | None = None  # of one score of the other configurations
     others_freedom: int = 0
+    evaluation: Vector | None = None  # of the best configuration's differences, the part that evaluation makes
+    evaluation_freedom: int = 0
+    own_freedom: int = 0  # needed with an evaluation
 
 
 def difference_noise(found: Variances, comparisons: int) -> tuple[Vector, Integers]:
     """Standard deviation of the best difference on one seed and its degrees of freedom, each [N].
+
+    That of evaluation alone where nothing else is seen, and elsewhere that of the scores.
+    """
+    deviation, freedom = _guarded(found, comparisons)
+    if found.evaluation is None:
+        return deviation, freedom
+    alone = evaluation_alone(found)
+    deviation = np.where(alone, np.sqrt(found.evaluation), deviation)
+    return deviation, np.where(alone, found.evaluation_freedom, freedom)
+
+
+def evaluation_alone(found: Variances) -> NDArray[np.bool_]:
+    """Whether scores vary between seeds no more than evaluation on so many problems does by itself, [N].
+
+    Evaluation's variance is known from many problems, that between few seeds from few. Where F tests at the
+    levels ``UNSEEN`` see no more than the first, it stands for both: pooling after a preliminary test at a
+    high level (Bancroft, Annals of Mathematical Statistics 15, 1944), here without the seeds' own part.
+    """
+    if found.evaluation is None:
+        return np.zeros(len(found.pooled), bool)
+    unseen = np.ones(len(found.pooled), bool)
+    estimates = [(2 * found.pooled, found.freedom), (found.own, found.own_freedom)]
+    for (variance, freedom), level in zip(estimates, UNSEEN, strict=True):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.nan_to_num(variance / found.evaluation, nan=np.inf)
+        unseen &= stats.f.sf(ratio, freedom, found.evaluation_freedom) > level
+    return unseen
+
+
+def _guarded(found: Variances, comparisons: int) -> tuple[Vector, Integers]:
+    """The same from the scores alone.
 
     Twice the pooled variance, but
 

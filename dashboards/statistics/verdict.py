@@ -1,4 +1,27 @@
-"""Whether the best configuration of a sweep beats its baseline by more than the noise between seeds."""
+"""Whether the best configuration of a sweep beats its baseline by more than the noise between seeds.
+
+Dunnett's many-to-one test in a randomised block design with seeds as blocks: the differences of all configurations
+to the baseline share one estimate of the noise, that of the additive model of `seed_noise`, so that few seeds of
+many configurations suffice. It is one-sided, because only a gain is ever claimed. The p value is the probability
+that the largest of all the t reaches that of the best configuration when no configuration differs: it is corrected
+for having picked the best. Sign flips of paired differences cannot do this: with 3 seeds their smallest p is 1/8.
+
+Departures, each for an assumption that fails in practice:
+
+- The best configuration may be noisier than the others: where its own differences vary more than the pooled noise,
+  their variance is used.
+- The baseline may be: the variance of a difference is then at least its own and that of the others, and where an F
+  test finds it noisier (or two seeds allow no test), with Welch's degrees of freedom.
+- Seeds that failed are the unlucky ones: their configurations make no claim and lend no noise. Configurations that
+  kept all their seeds are the lucky ones: what survival can have given them, where it is always the unluckiest
+  seeds that fail, is taken off their gain (a trimming bound [Lee, Rev. Econ. Stud. 76, 2009], for normal noise).
+- Seeds may differ by nothing but the few problems they are evaluated on. Where it is known which problems each
+  solved, and no more than that is seen, the problems give the noise, with their many degrees of freedom.
+- A search follows noise that is smooth in its parameters, which no correction for the number of configurations
+  undoes. A search's own seeds give candidates; only fresh seeds give evidence.
+
+`benchmarks/verdict_errors.py` simulates what each of them costs and prevents; docs/statistics.md has the tables.
+"""
 
 import math
 from collections.abc import Collection, Hashable, Mapping
@@ -6,11 +29,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy import stats
 
 from dashboards.statistics import dunnett
 from dashboards.statistics.dunnett import LEVEL
-from dashboards.statistics.guards import Variances, difference_noise
+from dashboards.statistics.guards import Variances, difference_noise, evaluation_alone
 from dashboards.statistics.power import MAX_SEEDS, minimum_detectable_effect, seeds_for
+from dashboards.statistics.problems import Answers, evaluation_noise
 from dashboards.statistics.seed_noise import (
     Noise,
     PairedDifference,
@@ -42,9 +67,11 @@ class Verdict:
     p_value: float | None  # one-sided, corrected for having picked the best of `comparisons`
     comparisons: int  # configurations compared with the baseline
     silent: tuple[str, ...]  # configurations that make no claim, because a seed of theirs failed
+    luck: float  # at most what survival gave the others' gain, which the interval and the p value leave out
     seeds: int  # seeds that best and baseline share
     deviation: float | None  # standard deviation of one score between seeds
     freedom: int  # degrees of freedom of that estimate
+    by_problem: bool  # the interval rests on the noise of evaluation, beyond which seeds do not differ
     minimum_detectable_effect: float | None  # true gain found 8 times in 10 with these seeds
     seeds_needed: int | None  # seeds per configuration that find the shrunken difference 8 times in 10
     confirmation_seeds: int | None  # fresh seeds of best and baseline alone that do, with this noise known
@@ -60,34 +87,17 @@ def verdict(
     *,
     known: Noise | None = None,
     adaptive: bool = False,
+    answers: Answers | None = None,
 ) -> Verdict:
     """Compare the best configuration with the baseline on matched seeds.
-
-    Dunnett's many-to-one test in a randomised block design with seeds as blocks: the differences of all
-    configurations to the baseline share one estimate of the noise, that of the additive model of
-    `seed_noise`, so that few seeds of many configurations suffice. It is one-sided, because only a gain is
-    ever claimed. The p value is the probability that the largest of all the t reaches that of the best
-    configuration when no configuration differs: it is corrected for having picked the best. Sign flips of
-    paired differences cannot do this: with 3 seeds their smallest p is 1/8.
-
-    Departures, each for an assumption that fails in practice:
-
-    - The best configuration may be noisier than the others: where its own differences vary more than the
-      pooled noise, their variance is used.
-    - The baseline may be: the variance of a difference is then at least its own and that of the others, and
-      where an F test finds it noisier (or two seeds allow no test), with Welch's degrees of freedom.
-    - Seeds that failed are the unlucky ones: their configurations make no claim and lend no noise.
-
-    `benchmarks/verdict_errors.py` simulates what each of them costs and prevents.
 
     Args:
         scores: configuration -> seed -> score of trials that ran to their end; NaN where the trial failed.
         baseline: the configuration to beat.
         mode: whether larger or smaller scores are better.
         known: the noise of the same scores from other trials than these.
-        adaptive: whether earlier scores on these seeds decided which configurations were tried. A search then
-            follows noise that is smooth in its parameters, which no correction for the number of
-            configurations undoes: it names a candidate, and only fresh seeds give evidence.
+        adaptive: whether earlier scores on these seeds decided which configurations were tried.
+        answers: where the score is an accuracy, which problems it was made of.
 
     Raises:
         ValueError: the baseline has no score.
@@ -116,28 +126,60 @@ def verdict(
 
     noise = noise.pooled(known)
     shared = tuple(frozenset(one.by_seed) for one in candidates.values())
-    deviation, freedom = _difference_noise(candidates[best], noise, baseline_noise(matched, baseline), len(shared))
-    error = deviation / math.sqrt(undecided.seeds)
-    p_value = dunnett.p_value(sign * undecided.difference / error, shared, freedom)
-    half = dunnett.quantile(shared, freedom) * error
-    shrunken = shrunken_difference(candidates, best, noise.deviation)
-    return _worded(
-        replace(
-            undecided,
-            evidence=p_value < LEVEL and not adaptive,
-            candidate=p_value < LEVEL,
-            interval=(undecided.difference - half, undecided.difference + half),
-            p_value=p_value,
-            shrunken=shrunken,
-            deviation=noise.deviation,
-            freedom=noise.freedom,
-            minimum_detectable_effect=minimum_detectable_effect(
-                noise.deviation, undecided.seeds, len(candidates) + 1
-            ),
-            seeds_needed=seeds_for(sign * shrunken, noise.deviation, len(candidates) + 1),
-            confirmation_seeds=seeds_for(sign * shrunken, noise.deviation, known_freedom=noise.freedom),
-        )
+    evaluation = evaluation_noise(answers or {}, best, baseline, list(candidates[best].by_seed))
+    variances = _variances(candidates[best], noise, baseline_noise(matched, baseline), evaluation)
+    undecided = replace(undecided, luck=survival_luck(scores, baseline) * noise.deviation)
+    tested = _tested(undecided, sign, shared, variances, adaptive)
+    return _worded(_with_forecast(tested, sign, shrunken_difference(candidates, best, noise.deviation), noise))
+
+
+def _tested(
+    undecided: Verdict, sign: float, shared: tuple[frozenset[Hashable], ...], found: Variances, adaptive: bool
+) -> Verdict:
+    """The verdict with its interval and p value."""
+    deviations, freedoms = difference_noise(found, len(shared))
+    error, freedom = float(deviations[0]) / math.sqrt(undecided.seeds), int(freedoms[0])
+    luck, half = undecided.luck, dunnett.quantile(shared, freedom) * error
+    p_value = dunnett.p_value((sign * undecided.difference - luck) / error, shared, freedom)
+    low, high = undecided.difference - half, undecided.difference + half
+    return replace(
+        undecided,
+        evidence=p_value < LEVEL and not adaptive,
+        candidate=p_value < LEVEL,
+        interval=(low - luck, high) if sign > 0 else (low, high + luck),
+        p_value=p_value,
+        by_problem=bool(evaluation_alone(found)[0]),
     )
+
+
+def _with_forecast(tested: Verdict, sign: float, shrunken: float, noise: Noise) -> Verdict:
+    """The verdict with what these seeds can find, and how many what is left of the difference takes."""
+    configurations = tested.comparisons + 1
+    return replace(
+        tested,
+        shrunken=shrunken,
+        deviation=noise.deviation,
+        freedom=noise.freedom,
+        minimum_detectable_effect=minimum_detectable_effect(noise.deviation, tested.seeds, configurations),
+        seeds_needed=seeds_for(sign * shrunken, noise.deviation, configurations),
+        confirmation_seeds=seeds_for(sign * shrunken, noise.deviation, known_freedom=noise.freedom),
+    )
+
+
+def survival_luck(scores: Scores, baseline: str) -> float:
+    """What configurations can gain by having kept all their seeds, in standard deviations between the seeds kept.
+
+    The mean of a normal deviate above its quantile at the share of seeds that failed, over the deviation that is
+    left there: as much as if those had all been the unluckiest. Configurations that failed on every seed are
+    broken, not unlucky; they do not count.
+    """
+    rows = [list(row.values()) for name, row in scores.items() if name != baseline]
+    alive = [value for row in rows if any(map(math.isfinite, row)) for value in row]
+    failed = sum(not math.isfinite(value) for value in alive)
+    if not failed:
+        return 0.0
+    kept = stats.truncnorm(stats.norm.ppf(failed / len(alive)), math.inf)
+    return float(kept.mean() / kept.std())
 
 
 def shrunken_difference(candidates: Mapping[str, PairedDifference], best: str, deviation: float) -> float:
@@ -162,20 +204,18 @@ def shrunken_difference(candidates: Mapping[str, PairedDifference], best: str, d
     return centre + effects / (effects + noise) * (value - centre)
 
 
-def _difference_noise(
-    best: PairedDifference, noise: Noise, parts: tuple[Noise, Noise], comparisons: int
-) -> tuple[float, int]:
-    """Standard deviation of the best difference on one seed, with its degrees of freedom.
+def _variances(best: PairedDifference, noise: Noise, parts: tuple[Noise, Noise], evaluation: Noise) -> Variances:
+    """What is known of the noise of the best difference.
 
     Args:
         best: its differences.
         noise: of one score, all configurations together.
         parts: noise of the baseline and of all others.
-        comparisons: differences that are looked at.
+        evaluation: of a difference, the part that evaluation makes.
     """
     base, others = parts
     told = base.freedom > 0 and others.freedom > 0
-    found = Variances(
+    return Variances(
         pooled=np.array([noise.deviation**2]),
         freedom=noise.freedom,
         own=np.array([np.var(list(best.by_seed.values()), ddof=1)]),
@@ -183,9 +223,10 @@ def _difference_noise(
         base_freedom=base.freedom,
         others=np.array([others.deviation**2]) if told else None,
         others_freedom=others.freedom,
+        evaluation=np.array([evaluation.deviation**2]) if evaluation.freedom else None,
+        evaluation_freedom=evaluation.freedom,
+        own_freedom=len(best.by_seed) - 1,
     )
-    deviation, freedom = difference_noise(found, comparisons)
-    return float(deviation[0]), int(freedom[0])
 
 
 def _undecided(
@@ -217,9 +258,11 @@ def _undecided(
         p_value=None,
         comparisons=comparisons,
         silent=tuple(silent),
+        luck=0.0,
         seeds=seeds,
         deviation=None,
         freedom=0,
+        by_problem=False,
         minimum_detectable_effect=None,
         seeds_needed=None,
         confirmation_seeds=None,

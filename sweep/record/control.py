@@ -9,7 +9,7 @@ from typing import Any
 from ray import tune
 
 from sweep.record.folder import SweepFolder, command, request_stop
-from sweep.space.spec import LimitsSpec
+from sweep.space.spec import STORAGE_KEY, LimitsSpec
 from trainer.commands.interrupt import on_interrupt
 from trainer.errors import StorageError
 
@@ -28,6 +28,8 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
     ) -> None:
         self.reason: str | None = None
         self.interrupted = False
+        self.problem: StorageError | None = None  # where the reason is a fault of the storage
+        self.lost: StorageError | None = None  # set from outside where Ray has died: nothing can stop orderly
         self.folder = folder
         self._limits = limits
         self._gpus_per_trial = gpus_per_trial
@@ -51,16 +53,25 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
             request_stop(self.folder)
             self._halt()
 
+    def fail(self, problem: StorageError) -> None:
+        """Stop because storage does not work: that is no result of any trial."""
+        self.problem = self.problem or problem
+        self.request("the sweep has stopped", interrupted=False)
+
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Trials end by themselves."""
+        """Trials end by themselves; one that storage has interrupted says so."""
+        if result.get(STORAGE_KEY):
+            self.fail(StorageError(*result[STORAGE_KEY]))
         return False
 
     def stop_all(self) -> bool:
         """Look at the clock, the budget, the stop file and the ledger.
 
         Raises:
-            StorageError: the sweep's folder has disappeared.
+            StorageError: the sweep's folder has disappeared, or Ray has died.
         """
+        if self.lost is not None:
+            raise self.lost
         now = time.monotonic()
         if now - self._polled >= POLL_S:
             self._gpu_seconds += (now - self._polled) * self._gpus_per_trial * self._running()

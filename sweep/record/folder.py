@@ -1,9 +1,11 @@
 """A sweep's folder: where its parts lie, who holds it, and how it is asked to stop."""
 
 import contextlib
+import re
 import shlex
 import sys
 import time
+import zlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +13,13 @@ from pathlib import Path
 import psutil
 
 from sweep.record.guard import marked
-from sweep.space.file import load_space
+from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
 from trainer.commands import run_folder
 from trainer.errors import MissingError, StorageError
+from trainer.files import write_atomically
 
+_HEADING = re.compile(r"# crc32 of the lines below: ([0-9a-f]{8})")
 LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver end within seconds, those on a cluster within 6 to 10
 
 
@@ -110,8 +114,32 @@ def all_sweeps(runs_dir: Path) -> list[SweepFolder]:
 
 
 def read_spec(folder: SweepFolder) -> SweepSpec:
-    """The search space a sweep was started with."""
+    """The search space a sweep was started with.
+
+    Raises:
+        StorageError: the file is not as ``write_spec`` wrote it; without its first line it is taken as it is.
+        ConfigError: somebody has changed it, and it says what cannot be.
+    """
+    content = folder.space.read_bytes() if folder.exists() else b""  # load_space says that it is not there
+    first, _, rest = content.partition(b"\n")
+    found = _HEADING.fullmatch(first.decode("utf-8", "replace"))
+    if found and int(found[1], 16) != zlib.crc32(rest):
+        raise StorageError(
+            f"the search space of sweep {folder.name} is damaged: its checksum differs",
+            str(folder.space),
+            "restore it from a backup; if you have changed it yourself, remove its first line",
+        )
     return load_space(folder.space)
+
+
+def write_spec(folder: SweepFolder, spec: SweepSpec) -> None:
+    """Write the search space of a sweep, the trainer configuration resolved, under a line with its checksum.
+
+    Raises:
+        OSError: the folder cannot be written; an older file is untouched.
+    """
+    text = dump_space(spec)
+    write_atomically(folder.space, f"# crc32 of the lines below: {zlib.crc32(text.encode()):08x}\n{text}")
 
 
 def holder(folder: SweepFolder) -> run_folder.Holder | None:

@@ -9,6 +9,7 @@ from sweep.record.folder import SweepFolder, command
 from sweep.record.parent_run import TrialOutcome
 from sweep.record.table import TrialRow, number, parameter_text
 from sweep.search.history import Configuration, Result, TrialKey, best, outcome, replay
+from sweep.search.ledger import read_ledger
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import ObjectiveSpec, SweepSpec
@@ -51,7 +52,7 @@ def configurations(folder: SweepFolder) -> list[Configuration]:
     """The configurations of a sweep, read without disturbing the driver that writes them."""
     if not folder.ledger.exists():
         return []
-    return replay(record for record, _ in read_json_lines(folder.ledger))
+    return replay(read_ledger(folder.ledger))
 
 
 def trial_rows(spec: SweepSpec, folder: SweepFolder, running: bool = False) -> list[TrialRow]:

@@ -16,6 +16,7 @@ ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
+RETRIED = "retry"  # takes the result of a trial back
 PLAN = "plan"  # of a decision in rounds, see sweep/winner/decide.py
 LOOK = "look"  # where the finalists of a decision stand
 
@@ -77,6 +78,8 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
             configurations.append(configuration_of(record))
         elif record.get("event") == ENDED:
             add_result(configurations, record)
+        elif record.get("event") == RETRIED:
+            _take_back(configurations, record)
         elif record.get("event") == LOOK:
             for standing in record["standings"]:
                 number = int(standing["finalist"])
@@ -111,6 +114,12 @@ def add_result(configurations: list[Configuration], record: Mapping[str, Any]) -
         time=record["time"],
     )
     results = {**configuration.results, record["seed"]: result}
+    configurations[configuration.number] = replace(configuration, results=results)
+
+
+def _take_back(configurations: list[Configuration], record: Mapping[str, Any]) -> None:
+    configuration = configurations[record["configuration"]]
+    results = {seed: result for seed, result in configuration.results.items() if seed != record["seed"]}
     configurations[configuration.number] = replace(configuration, results=results)
 
 

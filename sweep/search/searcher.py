@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from sweep.search.history import (
     configuration_of,
     replay,
 )
+from sweep.search.ledger import Ledger, read_ledger
 from sweep.search.mirror import StudyMirror
 from sweep.search.proposals import propose
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
 from trainer.errors import StorageError
-from trainer.files import JsonLines, Record, read_json_lines
+from trainer.files import Record
 
 logger = logging.getLogger(__name__)
 
@@ -49,22 +50,30 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         spec: the checked search space.
         ledger_path: ``events.jsonl``; made if it does not exist, its folder exists.
         study_path: the copy for optuna-dashboard; none if null.
+        before_trial: called with the name of the next trial and of those that run; may ``halt``.
 
     Raises:
         StorageError: the ledger cannot be read.
     """
 
-    def __init__(self, spec: SweepSpec, ledger_path: Path, study_path: Path | None = None) -> None:
+    def __init__(
+        self,
+        spec: SweepSpec,
+        ledger_path: Path,
+        study_path: Path | None = None,
+        before_trial: Callable[[str, Sequence[str]], None] = lambda trial, running: None,
+    ) -> None:
         super().__init__(metric=SCORE, mode=spec.objective.mode)
         self.spec = spec
         self.space = Space(spec.parameters)
-        self.ledger = JsonLines(ledger_path)
-        self.configurations = replay(record for record, _ in read_json_lines(ledger_path))
+        self.ledger = Ledger(ledger_path)
+        self.configurations = replay(read_ledger(ledger_path))
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
         self.halted = False
         self._study_path = study_path
         self._mirror: StudyMirror | None = None
-        self._failure: StorageError | None = None
+        self._before_trial = before_trial
+        self.failure: StorageError | None = None  # of the ledger
         self._mirror_changes()
 
     def suggest(self, trial_id: str) -> Any:
@@ -75,7 +84,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         """
         self._raise_failure()
         key = None if self.halted else self._next_pair()
-        if key is None:
+        if key is not None:
+            self._before_trial(key.name, [other.name for other in self.running.values()])
+        if key is None or self.halted:
             return Searcher.FINISHED
         self._append(event=STARTED, trial_id=trial_id, configuration=key.configuration, seed=key.seed)
         self.running[trial_id] = key
@@ -143,7 +154,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles the searcher with its settings; a database connection cannot be.
-        return {**self.__dict__, "_mirror": None}
+        return {**self.__dict__, "_mirror": None, "_before_trial": None}
 
     def _next_pair(self) -> TrialKey | None:
         taken = set(self.running.values())
@@ -186,7 +197,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             self.ledger.append(record)
             return record
         except StorageError as error:
-            self._failure = error
+            self.failure = error
             raise
 
     def _mirror_changes(self) -> None:
@@ -198,8 +209,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     def _raise_failure(self) -> None:
         # Tune turns an exception of `on_trial_complete` into a failed trial; raised again here, it ends the sweep.
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
 
 def _judge(result: dict[str, Any], *, finished: bool, error: bool) -> tuple[TrialState, float | None, str]:

@@ -20,6 +20,7 @@ STEP = "step"  # training step of the evaluation
 EVALUATION = "evaluation"  # evaluations after the first training step; the schedulers' time
 FINISHED_KEY = "finished"  # true when the trial trained to its end
 INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial keeps its place and goes on later
+STORAGE_KEY = "storage"  # what, where and hint of a StorageError that interrupted the trial, and stops the sweep
 REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
 
 
@@ -46,6 +47,7 @@ class ObjectiveSpec(Section):
     mode: Literal["max", "min"] = Field("max", description="whether larger or smaller is better")
     window: Count = Field(3, description="score = mean of the last N evaluations")
     worthwhile: Positive = Field(0.01, description="smallest gain over the baseline that matters")
+    published: Positive | None = Field(None, description="a gain claimed elsewhere, for `sweep plan`")
 
 
 class SearchSpec(Section):
@@ -171,7 +173,9 @@ def _with_current_keys(mapping: Any) -> Any:
 class DecideSpec(Section):
     """Finalists against the baseline in rounds of fresh seeds, until it is known which is better."""
 
-    finalists: Count = Field(2, description="configurations besides the plain baseline")
+    finalists: Annotated[int, Field(ge=1, le=10)] = Field(
+        2, description="configurations besides the plain baseline"
+    )
     max_seeds: Annotated[int, Field(ge=3)] = Field(30, description="fresh seeds of each at most")
     gpu_hours: Positive | None = Field(None, description="budget of all rounds [GPU hours]")
     cpu_hours: Positive | None = Field(None, description="budget of all rounds [CPU hours], without GPUs")

@@ -206,6 +206,7 @@ def _packages() -> list[str]:
 
 
 def _send_logs_to(path: Path) -> None:
+    logging.raiseExceptions = False  # a log that cannot be written is no page of tracebacks for every line
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("ray", "ray.tune", "ray.train", "ray.data", "ray.serve", "ray.rllib", "sweep"):

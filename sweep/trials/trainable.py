@@ -23,6 +23,7 @@ from sweep.space.spec import (
     REASON_KEY,
     SCORE,
     STEP,
+    STORAGE_KEY,
     ObjectiveSpec,
     ResourcesSpec,
 )
@@ -39,6 +40,7 @@ from sweep.trials.worker import (
 from trainer.config.schema import TrainConfig, apply_overrides, save_config, value_of
 from trainer.config.variants import rule_name, variant_name
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
+from trainer.files import storage_fault
 
 logger = logging.getLogger(__name__)
 
@@ -122,20 +124,27 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
         Returns:
             ``step``, ``score``, ``evaluation`` and all ``eval/*`` metrics. ``done`` with ``finished`` after the
-            last step, with ``interrupted`` when the sweep is to stop, with ``reason`` when the trial failed in
-            a way that a retry would repeat (divergence, bad configuration).
+            last step, with ``interrupted`` when the sweep is to stop (with ``storage``: because of a full disk or
+            the like, met by this trial), with ``reason`` when the trial failed in a way that a retry would repeat
+            (divergence, bad configuration).
         """
         if self._assignment.stop_file.exists():
             return self._interrupted(self._last_step)
         try:
-            period = self._run_period()
+            return self._train_period()
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
         except Exception as error:
             self._note_failure(error)
             self._close("KILLED", FAILED_CLOSE_TIMEOUT_S)
             self._end_group()
-            raise
+            fault = _storage_fault(error)
+            if fault is None:
+                raise
+            return {**self._interrupted(self._last_step), STORAGE_KEY: [fault.what, fault.where, fault.hint]}
+
+    def _train_period(self) -> dict[str, Any]:
+        period = self._run_period()
         if period.interrupted:
             return self._interrupted(period.step)
         self._last_step = period.step
@@ -281,6 +290,13 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _interrupted(self, step: int) -> dict[str, Any]:
         self._close("KILLED")
         return {STEP: step, FINISHED_KEY: False, INTERRUPTED_KEY: True, "done": True}
+
+
+def _storage_fault(error: Exception) -> StorageError | None:
+    """The error as a fault of the storage, which says nothing about the trial; None for any other."""
+    if isinstance(error, OSError):
+        return storage_fault(error)
+    return error if isinstance(error, StorageError) else None
 
 
 def _shares_engine(before: TrainConfig, after: TrainConfig) -> bool:

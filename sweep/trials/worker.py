@@ -124,7 +124,8 @@ def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
         is_one_of_many=True,
     )
     parallel = make_parallel(assignment.config)
-    tracker = Tracker(assignment.config, context) if parallel.is_main else NullTracker()
+    # MLflow may be away: the record is on disk, and is sent once it answers.
+    tracker = Tracker(assignment.config, context, must_connect=False) if parallel.is_main else NullTracker()
     try:
         return Trainer(assignment.config, context, tracker, progress, parallel)
     except BaseException:

@@ -16,6 +16,7 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, slots
 from sweep.trials.preflight import trial_memory
+from sweep.views.noise import NoiseForecast, forecast_noise, noise_lines
 from trainer.config.schema import value_of
 from trainer.errors import UserError
 from trainer.policy.memory import Footprint, planned_checkpoint_bytes, size_text
@@ -46,6 +47,7 @@ class Plan:
     step_source: str
     seconds: float | None  # of the whole sweep, evaluations not counted
     gpu_hours: float | None
+    noise: NoiseForecast | None  # what the seeds can tell apart; None where no earlier sweep measured it
 
 
 def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_step_seconds: float | None) -> Plan:
@@ -90,6 +92,7 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         step_source=source,
         seconds=seconds,
         gpu_hours=gpu_hours,
+        noise=forecast_noise(spec, folder, trials // len(spec.seeds)),
     )
 
 
@@ -106,7 +109,8 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
     for index, baseline in enumerate(spec.baselines):
         print(f"baseline {index}: {parameter_text(baseline)}")
     print()
-    for heading, text in _lines(plan, spec):
+    noise = [("noise", text) for text in noise_lines(plan.noise, spec, plan.configurations)]
+    for heading, text in [*noise[:1], *(("", text) for _, text in noise[1:]), *_lines(plan, spec)]:
         print(f"{heading:<12} {text}")
 
 

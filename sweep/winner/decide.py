@@ -7,21 +7,21 @@ The runs form a sweep of their own, NAME-decide, in the same MLflow experiment. 
 import json
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Literal
 
-from dashboards.statistics.seed_noise import Noise, seed_noise
+from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, Standing, make_design, standings
-from sweep.record.folder import SweepFolder, command, hold, read_spec
+from sweep.record.folder import SweepFolder, command, hold, read_spec, write_spec
+from sweep.record.noise import score, sweep_noise
 from sweep.record.parent_run import open_parent_run
 from sweep.record.summary import configurations, device_hours, trial_rows
-from sweep.search.history import LOOK, PLAN, Configuration
-from sweep.space.file import dump_space
+from sweep.search.history import LOOK, PLAN
+from sweep.search.ledger import Ledger, read_ledger
 from sweep.space.spec import DecideSpec, SweepSpec
 from sweep.winner.confirm import choose, fresh_space, is_plain
 from trainer.errors import INTERRUPTED, MissingError
-from trainer.files import JsonLines, read_json_lines, write_atomically
 
 SUFFIX = "-decide"
 DECISION_TAG = "loptune.decision"  # of its MLflow run: `decision_as_json`
@@ -106,22 +106,12 @@ def deciding_folder(folder: SweepFolder) -> SweepFolder:
     return SweepFolder(folder.runs_dir, folder.name + SUFFIX)
 
 
-def sweep_noise(spec: SweepSpec, proposed: Sequence[Configuration]) -> Noise:
-    """The noise between seeds of the configurations of a sweep that are complete on all of them."""
-    whole = [
-        one
-        for one in proposed
-        if all(seed in one.results and one.results[seed].state == "COMPLETE" for seed in spec.seeds)
-    ]
-    return seed_noise({str(one.number): {seed: _score(one, seed) for seed in spec.seeds} for one in whole})
-
-
 def read_decision(folder: SweepFolder) -> Decision | None:
     """The decision that a sweep's ledger records; None where the sweep is none."""
     if not folder.ledger.exists():
         return None
     plan, looks = None, []
-    for record, _ in read_json_lines(folder.ledger):
+    for record in read_ledger(folder.ledger):
         if record.get("event") == PLAN:
             plan = record
         elif record.get("event") == LOOK:
@@ -135,8 +125,15 @@ def read_decision(folder: SweepFolder) -> Decision | None:
     return Decision(Design(**design), known, tuple(looks))
 
 
-def decision_as_json(decision: Decision) -> dict[str, Any]:
-    """The decision for the tag of an MLflow run, numbers to five digits."""
+def decision_as_json(decision: Decision, hours: float) -> dict[str, Any]:
+    """The decision for the tag of an MLflow run, numbers to five digits, a list for every standing.
+
+    The tag holds 8000 characters, a standing takes less than 60: ten finalists at eight looks fit.
+
+    Args:
+        decision: what was said so far.
+        hours: of its trials' devices, without interruptions.
+    """
 
     def short(value: Any) -> Any:
         if isinstance(value, dict):
@@ -145,8 +142,13 @@ def decision_as_json(decision: Decision) -> dict[str, Any]:
             return [short(item) for item in value]
         return float(f"{value:.5g}") if isinstance(value, float) else value
 
-    looks = [[short(asdict(one)) for one in look] for look in decision.looks]
-    return {"design": short(asdict(decision.design)), "looks": looks, "outcome": decision.outcome}
+    looks = [[short(astuple(one)) for one in look] for look in decision.looks]
+    return {
+        "design": short(asdict(decision.design)),
+        "looks": looks,
+        "outcome": decision.outcome,
+        "device_hours": short(hours),
+    }
 
 
 def names_in(space: SweepSpec) -> dict[str, str]:
@@ -165,7 +167,8 @@ def log_decision(folder: SweepFolder, decision: Decision, uri: str) -> None:
     space = read_spec(deciding)
     done = decision.outcome != "open"
     ended = sum(row.ended for row in trial_rows(space, deciding))
-    tags = {DECISION_TAG: json.dumps(decision_as_json(decision), separators=(",", ":"))}
+    record = decision_as_json(decision, sum(device_hours(space, deciding).values()))
+    tags = {DECISION_TAG: json.dumps(record, separators=(",", ":"))}
     tags |= {"loptune.planned_trials": str(ended)} if done else {}
     parent = open_parent_run(uri, space.base.tracking.experiment or space.name, deciding.name, tags, {})
     parent.finish("FINISHED" if done else "KILLED")
@@ -218,8 +221,8 @@ def _begin(spec: SweepSpec, folder: SweepFolder, settings: DecideSpec) -> None:
     deciding = deciding_folder(folder)
     deciding.root.mkdir(parents=True, exist_ok=True)
     with hold(deciding):
-        write_atomically(deciding.space, dump_space(space))
-        JsonLines(deciding.ledger).append(
+        write_spec(deciding, space)
+        Ledger(deciding.ledger).append(
             {
                 "event": PLAN,
                 "design": asdict(design),
@@ -234,22 +237,16 @@ def _look(space: SweepSpec, deciding: SweepFolder, decision: Decision) -> Decisi
     """Judge the finalists that were open, and write down where they stand."""
     found = configurations(deciding)
     scores: dict[str, dict[Hashable, float]] = {
-        str(one.number): {seed: _score(one, seed) for seed in space.seeds if seed in one.results} for one in found
+        str(one.number): {seed: score(one, seed) for seed in space.seeds if seed in one.results} for one in found
     }
     known = decision.known if decision.known.freedom else None
     every = standings(decision.design, scores, BASELINE, known, space.objective.mode)
     stands = tuple(one for one in every if one.finalist not in decision.retired)
     with hold(deciding):
-        JsonLines(deciding.ledger).append(
+        Ledger(deciding.ledger).append(
             {"event": LOOK, "standings": [asdict(one) for one in stands], "time": time.time()}
         )
     return Decision(decision.design, decision.known, (*decision.looks, stands))
-
-
-def _score(configuration: Configuration, seed: int) -> float:
-    """NaN where the trial failed."""
-    result = configuration.results[seed]
-    return result.score if result.state == "COMPLETE" and result.score is not None else float("nan")
 
 
 def _missing(space: SweepSpec, deciding: SweepFolder) -> int:

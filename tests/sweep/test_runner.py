@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ray import tune
 
 from sweep.record.folder import leftovers, sweep_folder
+from sweep.runner import _given_up
 from tests.sweep.harness import history, metrics, results, sweep, write_space
 
 pytestmark = pytest.mark.slow
@@ -140,3 +142,26 @@ def test_the_scheduler_stops_bad_trials_and_their_resources_serve_the_next(tmp_p
     assert started - stopped < history(folder, "c000-s0", "build")[0]["time"] - begin
     assert [event["event"] for event in history(folder, "c001-s0")][-1] == "close KILLED"
     assert leftovers(sweep_folder(tmp_path, "fake")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "Traceback:\n  File x\nray.exceptions.RayTaskError(OSError): no\n\nnext:  look",
+            None,
+        ),
+        (
+            "Traceback:\nOSError: [Errno 5] Input/output error\nwhere: x\nnext:  check the folder",
+            "OSError: [Errno 5]",
+        ),
+        ("Failures: trial_3", "Failures: trial_3"),
+        ("", "TuneError"),
+    ],
+)
+def test_what_tune_gives_up_with_is_told_by_the_line_that_names_an_error(
+    tmp_path: Path, text: str, told: str | None
+) -> None:
+    error = _given_up(tune.TuneError(text), sweep_folder(tmp_path, "fake"))
+    assert f"Ray Tune gave up: {told or 'ray.exceptions.RayTaskError(OSError): no'}" in error.what
+    assert "resume fake" in error.hint

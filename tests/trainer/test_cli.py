@@ -1,10 +1,12 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
+from tests.paths import ROOT
 from tests.run_cli import start_cli
 from trainer.cli import main
-from trainer.config.schema import load_config
 
 TINY_RUN = [
     "max_steps=1",
@@ -97,30 +99,6 @@ def test_a_rehearsal_is_told_which_preset(capsys):
     assert "name one, or give --all" in capsys.readouterr().err
 
 
-def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, capsys):
-    assert main(["presets", "kk_0.5b", "--gpu-gb", "24"]) == 0
-    printed = capsys.readouterr().out
-    assert "# memory of one rank on a GPU of 24.0 GB, simulated:" in printed
-    (tmp_path / "run.yaml").write_text(printed)
-    assert load_config(str(tmp_path / "run.yaml")) == load_config("kk_0.5b")
-
-
-def test_presets_and_options_print_tables_and_json(capsys):
-    assert main(["presets", "--json"]) == 0
-    presets = {row["name"]: row["description"] for row in json.loads(capsys.readouterr().out)}
-    assert "one CPU core" in presets["tiny_kk"]
-    assert main(["options", "algorithm.ar", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [
-        {
-            "key": "algorithm.ar_alpha",
-            "allowed": "number 0 to 1",
-            "default": 0.0,
-            "description": "Advantage Reweighting strength alpha; 0 is off",
-        }
-    ]
-    assert main(["options", "nothing"]) == 2
-
-
 def test_a_run_whose_checkpoints_are_all_damaged_starts_over_only_when_told_to(tmp_path, capsys, tiny_policy):
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN]
     folder = tmp_path / "runs" / "r"
@@ -141,3 +119,13 @@ def test_a_reader_that_has_gone_ends_the_output_without_a_trace():
         process.stdout.close()
         errors = process.stderr.read()
     assert (process.returncode, errors) == (141, "")
+
+
+@pytest.mark.parametrize("program", ["trainer", "sweep"])
+def test_help_waits_for_no_heavy_import(program):
+    code = (
+        f"import sys; from {program}.cli import _parser; _parser().format_help(); "
+        "print({'torch', 'transformers', 'numpy', 'scipy', 'ray', 'optuna', 'mlflow'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "set()\n"

@@ -7,9 +7,12 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TypeAlias
 
 from trainer.config.schema import dotted_keys
 from trainer.errors import ConfigError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (

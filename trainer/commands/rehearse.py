@@ -5,6 +5,7 @@ width and depth, the lengths and the batch. A random model knows no answers: it 
 completions are scored by a count of letters.
 """
 
+import argparse
 import importlib.util
 import json
 import os
@@ -16,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.commands.arguments import Commands, count
 from trainer.config.extends import preset_names, variant_names
-from trainer.config.schema import TrainConfig, apply_overrides, save_config
-from trainer.errors import EngineError
-from trainer.parallel.ranks import LOOPBACK, free_port
+from trainer.config.schema import TrainConfig, apply_overrides, load_config, save_config
+from trainer.errors import ConfigError, EngineError
 from trainer.policy.architectures import KNOWN, model_size
+from trainer.scratch import scratch_folder
 
 RANKS = 2
 TIMEOUT_S = 1800
@@ -104,6 +106,36 @@ class Rehearsal:
         }
 
 
+def add_rehearse(commands: Commands) -> None:
+    """``trainer rehearse``."""
+    rehearse = commands.add_parser("rehearse", help="train a preset for GPUs, made small, on the CPU")
+    rehearse.add_argument("spec", nargs="?", help="preset[:variant] or YAML file")
+    rehearse.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. parallel.zero_stage=3")
+    rehearse.add_argument("--all", action="store_true", help="every preset and variant, one after another")
+    rehearse.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
+    rehearse.add_argument("--ranks", type=count, default=RANKS, help=f"of a strategy (default: {RANKS})")
+    rehearse.add_argument("--json", action="store_true", help="print JSON")
+    rehearse.set_defaults(command=_rehearse)
+
+
+def _rehearse(arguments: argparse.Namespace) -> int:
+    from trainer.commands.table import print_columns
+
+    if arguments.all == bool(arguments.spec):
+        raise ConfigError("which preset?", "trainer rehearse", "name one, or give --all")
+    names = every_preset() if arguments.all else [arguments.spec]
+    configs = {name: load_config(name, arguments.overrides) for name in names}
+    engine, said = pick_engine()
+    print(f"{len(names)} configuration{'s' if len(names) > 1 else ''}; {said}", file=sys.stderr, flush=True)
+    with scratch_folder("rehearsal") as folder:
+        found = rehearse(configs, folder, engine, arguments.device, arguments.ranks)
+    if arguments.json:
+        print(json.dumps([one.as_json() for one in found], indent=2))
+    else:
+        print_columns([one.row() for one in found])
+    return 0 if all(all(one.checks().values()) for one in found) else 1
+
+
 def every_preset() -> list[str]:
     """All presets and their variants, as the command line names them."""
     return [
@@ -145,12 +177,12 @@ def rehearse(
     alone = [name for name, config in small.items() if config.parallel.strategy == "none"]
     together = [name for name in small if name not in alone]
     found = {}
-    for case, (names, count) in {"alone": (alone, 1), "together": (together, ranks)}.items():
+    for case, (names, size) in {"alone": (alone, 1), "together": (together, ranks)}.items():
         jobs = folder / case
         jobs.mkdir()
         for number, name in enumerate(names):
             save_config(small[name], jobs / f"case-{number:03d}.yaml")
-        measured = _run_ranks(jobs, count, device == "cuda") if names else []
+        measured = _run_ranks(jobs, size, device == "cuda") if names else []
         for number, name in enumerate(names):
             found[name] = Rehearsal(name, small[name], [rank[f"case-{number:03d}"] for rank in measured])
     return [found[name] for name in configs]
@@ -227,10 +259,12 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
     return folder
 
 
-def _run_ranks(folder: Path, count: int, on_gpus: bool) -> list[dict[str, Any]]:
+def _run_ranks(folder: Path, size: int, on_gpus: bool) -> list[dict[str, Any]]:
+    from trainer.parallel.ranks import LOOPBACK, free_port  # torch takes seconds to import
+
     ranks = []
-    group = {"WORLD_SIZE": str(count), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
-    for rank in range(count):
+    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
+    for rank in range(size):
         environment = os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
         if not on_gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -243,7 +277,7 @@ def _run_ranks(folder: Path, count: int, on_gpus: bool) -> list[dict[str, Any]]:
             log_file = folder / f"rank-{rank}.log"
             last = (log_file.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
             raise EngineError(f"rank {rank} of a rehearsal ended with code {code}: {last}", str(log_file))
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(count)]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(size)]
 
 
 def _codes(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:

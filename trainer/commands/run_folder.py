@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer.errors import ConfigError, NameHeldError, StorageError
+from trainer.files import storage_error
 
 LONGEST_NAME = 64
 NAME_RULE = f"1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting with a letter or digit"
@@ -99,9 +100,11 @@ def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
         while not _locked(lock):
             raise_held(folder, what, hint)
             time.sleep(0.01)  # it is free: another process is looking who holds it, which takes a moment
-        lock.truncate(0)
-        json.dump({"pid": os.getpid(), "host": socket.gethostname()}, lock)
-        lock.flush()
+        try:
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        except OSError as error:
+            raise storage_error(f"write the {what}'s folder", folder, error) from None
         yield
 
 

@@ -3,9 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.commands.run_folder import check_name, hold, resume_command
 from trainer.config.advice import advise
@@ -34,7 +35,7 @@ class Start:
     """What was asked for on the command line."""
 
     spec: str  # preset name or YAML file, with or without :VARIANT
-    overrides: Sequence[str]
+    overrides: Sequence[str] | Mapping[str, Any]
     runs_dir: Path
     name: str | None = None  # the spec's name and the time if None; of a resumption the folder of the spec
     resume: bool = False
@@ -60,7 +61,10 @@ def start_run(start: Start) -> int:
             if start.start_over:
                 _start_over(run_dir)
             save_config(config, run_dir / CONFIG_FILE)
-            print(f"{'resuming' if start.resume else 'run'} {name}: {_describe(config)}", flush=True)
+            print(
+                f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, {rule_of(config)}",
+                flush=True,
+            )
             for advice in advise(config):
                 print(advice, file=sys.stderr, flush=True)
             return _train(config, name, start)
@@ -84,6 +88,19 @@ def saved_run(runs_dir: Path, name: str) -> Path:
     if not saved.is_file():
         raise ConfigError(f"no run {name} to resume", str(saved), "see `trainer ls`, or start it: trainer run")
     return saved
+
+
+def rule_of(config: TrainConfig) -> str:
+    """The update rule of a run in words: ``grpo + AR``."""
+    algorithm = config.algorithm
+    return variant_name(
+        rule_name(algorithm.advantage, algorithm.loss),
+        algorithm.ar_alpha,
+        algorithm.lopti_eta,
+        algorithm.token_filter,
+        algorithm.lopti_split,
+        algorithm.lopti_order,
+    )
 
 
 def rank() -> int:
@@ -133,19 +150,6 @@ def _start_over(run_dir: Path) -> None:
     earlier = start_over(run_dir)
     if earlier is not None:
         print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
-
-
-def _describe(config: TrainConfig) -> str:
-    algorithm = config.algorithm
-    rule = variant_name(
-        rule_name(algorithm.advantage, algorithm.loss),
-        algorithm.ar_alpha,
-        algorithm.lopti_eta,
-        algorithm.token_filter,
-        algorithm.lopti_split,
-        algorithm.lopti_order,
-    )
-    return f"{config.model.name_or_path}, {rule}"
 
 
 def _train(config: TrainConfig, name: str, start: Start) -> int:

@@ -305,6 +305,10 @@ class TrackingConfig(Section):
     )
     experiment: str | None = Field(None, description="experiment name; the run's or sweep's name if null")
     offline: bool = Field(False, description="write only metrics.jsonl; `trainer upload` sends it later")
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
+        default_factory=list,
+        description="where else metrics go, of tensorboard, wandb, trackio (pip install them)",
+    )
     completions: Annotated[int, Field(ge=0)] = Field(8, description="sampled completions logged per evaluation")
     tags: dict[str, str] = Field(default_factory=dict, description="MLflow tags of the run")
 

@@ -32,13 +32,14 @@ def correctness_record(sets: Mapping[str, tuple[Counts, Counts]]) -> dict[str, A
     return {"sets": found}
 
 
-def read_correctness(path: Path) -> dict[str, dict[int, NDArray[np.float64]]]:
-    """Set -> step -> share of correct completions of every problem, [P]."""
-    found: dict[str, dict[int, NDArray[np.float64]]] = {}
+def read_correctness(path: Path) -> dict[str, dict[int, tuple[NDArray[np.float64], int]]]:
+    """Set -> step -> the share of correct completions of every problem, [P], and completions of each."""
+    found: dict[str, dict[int, tuple[NDArray[np.float64], int]]] = {}
     for record, _ in read_json_lines(path):
         for name, of_set in record["sets"].items():
             counts = of_set["correct"]
             if isinstance(counts, str):
                 counts = [_DIGITS.index(one) for one in counts]
-            found.setdefault(name, {})[record["step"]] = np.array(counts) / of_set["completions"]
+            completions = int(of_set["completions"])
+            found.setdefault(name, {})[record["step"]] = (np.array(counts) / completions, completions)
     return found

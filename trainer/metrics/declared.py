@@ -5,6 +5,8 @@ from typing import Literal
 
 Reduction = Literal["mean", "sum", "max"]
 
+CORRECTNESS_FILE = "correctness.jsonl"  # of a run and its MLflow record: which problems each evaluation solved
+
 
 @dataclass(frozen=True)
 class Metric:

@@ -24,7 +24,7 @@ def check_reward(rewards: RewardPool, problem: Problem, config: RewardConfig) ->
         (scored,) = rewards.score([text], [problem.answer])
         failure = scored.message if scored.status != "ok" else None
     except ScoringFailedError as error:
-        failure = str(error).rpartition("): ")[2]  # the one failure, without the count of failures
+        failure = str(error).partition("): ")[2]  # the one failure, without the count of failures
     if failure is not None:
         raise RewardError(
             f"the reward fails on the first problem: {failure}",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
-CORRECTNESS_FILE = "correctness.jsonl"
 STATE_FILE = "tracking.json"
 COMPLETIONS_TABLE = "completions.json"
 
@@ -100,6 +99,20 @@ class TrackingState:
     def save(self, run_dir: Path) -> None:
         """Replace the stored state."""
         write_atomically(run_dir / STATE_FILE, json.dumps(asdict(self)))
+
+
+def has_unsent(run_dir: Path) -> bool:
+    """Whether MLflow lacks something of the run in this folder; False where there is none.
+
+    Raises:
+        StorageError: the stored state cannot be read.
+    """
+    state = TrackingState.load(run_dir)
+    if state is None:
+        return False
+    queues = ((METRICS_FILE, state.metrics_sent), (COMPLETIONS_FILE, state.completions_sent))
+    waiting = any((run_dir / name).exists() and (run_dir / name).stat().st_size > sent for name, sent in queues)
+    return waiting or bool(state.unconfirmed or state.artifacts) or not state.status_sent
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
+from trainer.metrics.declared import CORRECTNESS_FILE
 from trainer.tracking.mlflow_store import (
     RUN_TAG,
     connect,
@@ -33,12 +34,12 @@ from trainer.tracking.mlflow_store import (
 from trainer.tracking.records import lines_after, metrics_record
 from trainer.tracking.shipping import (
     COMPLETIONS_FILE,
-    CORRECTNESS_FILE,
     METRICS_FILE,
     Connection,
     Shipper,
     TrackingState,
 )
+from trainer.tracking.writers import Writers
 from trainer.types import RunContext
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Tracker:
         self._metrics = JsonLines(self.run_dir / METRICS_FILE)
         self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
         self._correctness = JsonLines(self.run_dir / CORRECTNESS_FILE)
+        self._writers = Writers(config, context)
         self._last_step = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -124,6 +126,7 @@ class Tracker:
         self._append(self._metrics, step, metrics_record(metrics, step))
         self._last_step = max(self._last_step, step)
         self._start_shipping()
+        self._writers.log(metrics, step)
 
     def summarize(self, metrics: Mapping[str, float]) -> None:
         """Record the run's ``best/*`` and ``final/*`` values, at the last step logged."""
@@ -176,6 +179,7 @@ class Tracker:
         if self._closed:
             return True
         self._closed = True
+        self._writers.close()
         try:
             with self._changed_state() as state:
                 state.status = status

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from dashboards.pictures.confirmation import finalist_scores, finalists
-from dashboards.pictures.verdict import comparable
+from dashboards.pictures.judged import comparable
 from tests.dashboards.table import sweep_of
 
 

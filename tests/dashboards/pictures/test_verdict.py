@@ -4,7 +4,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.pictures.verdict import comparable, plain_baseline, verdict
+from dashboards.pictures.judged import comparable, plain_baseline
+from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep
 from tests.dashboards.table import sweep_of
 
@@ -38,13 +39,15 @@ def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
     # 9 trials of 4 GPUs for half an hour
     assert lines[2] == "Cost so far: 18 GPU-hours in 9 trials, 2 GPU-hours a trial in the median."
     assert lines[3].startswith("Next: Confirm it on fresh seeds")
-    assert lines[3].endswith("`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours.")
-    assert lines[4] == "9 trials: 9 complete; only those that ran to their end are compared."
+    assert "`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[3]
+    assert lines[3].endswith("`sweep decide demo` runs in rounds instead, and stops as soon as it is known.")
+    assert lines[4].startswith("Pairing by seed removed 100% of the variance")
+    assert lines[5] == "9 trials: 9 complete; only those that ran to their end are compared."
 
 
 def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
     scores = {(0.0, 0.0): [0.50, 0.52, 0.60], (0.3, 0.0): [0.65, 0.55, 0.66], (0.0, 0.5): [0.45, 0.62, 0.5]}
-    first, noise, _, step, _ = verdict(sweep_with(scores))
+    first, noise, _, step, *_ = verdict(sweep_with(scores))
     assert first.endswith("not shown to be more than seed noise.")
     assert "3 seeds find a true gain of 0." in noise and noise.endswith("8 times in 10.")
     assert "sweep confirm demo" in step

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dashboards.statistics import dunnett
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.verdict import verdict
+from dashboards.statistics.verdict import survival_luck, verdict
 
 HAND = {
     "base": {0: 1.0, 1: 2.0, 2: 3.0},
@@ -61,9 +62,24 @@ def test_a_configuration_that_lost_a_seed_makes_no_claim_and_lends_no_noise():
     broken = {**HAND, "lucky": {0: 50.0, 1: 70.0, 2: math.nan}}
     found, without = verdict(broken, "base"), verdict(HAND, "base")
     assert found.silent == ("lucky",)
-    assert (found.best, found.deviation, found.p_value) == (without.best, without.deviation, without.p_value)
+    assert (found.best, found.deviation) == (without.best, without.deviation)
     alone = verdict({"base": HAND["base"], "lucky": broken["lucky"]}, "base")
     assert not alone.evidence and "luckier seeds" in alone.reason
+
+
+def test_what_surviving_can_have_given_is_taken_off_the_gain():
+    broken = {**HAND, "unlucky": {0: 1.0, 1: 2.0, 2: math.nan}, "broken": {0: math.nan, 1: math.nan, 2: math.nan}}
+    found, without = verdict(broken, "base"), verdict(HAND, "base")
+    # One of nine failed, without the configuration that failed on every seed: of normal deviates above -1.2206 the
+    # mean is phi(1.2206) / (8/9) = 0.2131 and the variance 1 - 1.2206 * 0.2131 - 0.2131^2 = 0.6945.
+    assert survival_luck(broken, "base") == pytest.approx(0.2131 / math.sqrt(0.6945), abs=2e-4)
+    assert found.luck == pytest.approx(survival_luck(broken, "base") * found.deviation)
+    assert found.interval == pytest.approx((without.interval[0] - found.luck, without.interval[1]))
+    assert found.p_value > without.p_value and (without.luck, survival_luck(HAND, "base")) == (0, 0)
+    smaller = {name: {seed: -y for seed, y in row.items()} for name, row in broken.items()}
+    mirrored = verdict(smaller, "base", mode="min")
+    assert mirrored.interval == pytest.approx((-found.interval[1], -found.interval[0]))
+    assert mirrored.p_value == pytest.approx(found.p_value)
 
 
 def test_known_noise_is_pooled_with_the_sweeps_own():
@@ -139,3 +155,22 @@ def test_the_detectable_effect_is_found_8_times_in_10(configurations, seeds):
     generator = np.random.default_rng(13)
     sweeps = [synthetic_sweep(generator, configurations, seeds, effect, normal) for _ in range(1000)]
     assert sum(verdict(sweep, "c0").evidence for sweep in sweeps) == pytest.approx(800, abs=40)
+
+
+def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():
+    # 4 configurations answer 200 problems on 2 seeds; nothing but the answers is random.
+    generator = np.random.default_rng(3)
+    answers = {
+        f"c{i}": {seed: generator.binomial(1, 0.5 + 0.1 * (i == 1), 200).astype(float) for seed in range(2)}
+        for i in range(4)
+    }
+    scores = {name: {seed: row.mean() for seed, row in own.items()} for name, own in answers.items()}
+    plain, paired = verdict(scores, "c0"), verdict(scores, "c0", answers=answers)
+    assert (plain.by_problem, paired.by_problem) == (False, True)
+    differences = [answers[paired.best][seed] - answers["c0"][seed] for seed in range(2)]
+    # The rest beside seed and problem has half of the squared difference between the seeds' differences.
+    rest = np.var(differences[0] - differences[1], ddof=1) / 2
+    half = dunnett.critical_value(3, 199) * math.sqrt(rest / 200 / 2)
+    assert paired.interval == pytest.approx((paired.difference - half, paired.difference + half))
+    assert paired.interval[1] - paired.interval[0] < plain.interval[1] - plain.interval[0]
+    assert paired.deviation == plain.deviation  # what is promised of other seeds does not change

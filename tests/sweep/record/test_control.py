@@ -6,7 +6,7 @@ import pytest
 
 from sweep.record.control import POLL_S, StopControl, orderly_signals
 from sweep.record.folder import SweepFolder
-from sweep.space.spec import LimitsSpec
+from sweep.space.spec import STORAGE_KEY, LimitsSpec
 from trainer.errors import StorageError
 
 
@@ -95,6 +95,18 @@ def test_a_vanished_folder_is_an_error(folder: SweepFolder, clock: Clock) -> Non
     assert not folder.root.exists()
 
 
+def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolder) -> None:
+    stop = control(folder)
+    assert stop("trial", {"score": 1.0}) is False
+    assert stop.problem is None
+    assert stop("trial", {STORAGE_KEY: ["the disk is full", "/runs, 0 MiB free", "free some space"]}) is False
+    stop("other", {STORAGE_KEY: ["another", "", ""]})
+    assert stop.problem is not None
+    assert (stop.problem.what, stop.problem.exit_code) == ("the disk is full", 4)
+    assert (stop.reason, stop.interrupted) == ("the sweep has stopped", False)
+    assert folder.stop.exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_second_signal_raises(folder: SweepFolder, number: signal.Signals) -> None:
     stop, said = control(folder), []
@@ -114,3 +126,10 @@ def test_an_interrupt_after_a_spent_budget_stops_at_once(folder: SweepFolder) ->
     stop.request("the time budget is spent", interrupted=False)
     with orderly_signals(stop, print), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_where_ray_has_died_the_next_look_raises_it(folder: SweepFolder) -> None:
+    stop = control(folder)
+    stop.lost = StorageError("Ray's raylet has died", "driver.log", "resume")
+    with pytest.raises(StorageError, match="Ray's raylet has died"):
+        stop.stop_all()

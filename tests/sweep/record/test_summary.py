@@ -14,8 +14,8 @@ from sweep.record.summary import (
     trial_outcomes,
     trial_rows,
 )
+from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.spaces import make_spec
-from tests.sweep.test_cli import SCORES, write_sweep
 
 
 def test_a_finite_space_plans_no_more_than_it_has(tmp_path: Path) -> None:

@@ -37,6 +37,15 @@ def result(number: int, seed: int, state: str, score: float | None, step: int = 
     return {"event": "result", "configuration": number, "seed": seed, **ending}
 
 
+def test_a_result_that_is_taken_back_makes_room_for_another() -> None:
+    retry = {"event": "retry", "configuration": 0, "seed": 1, "time": 3.0}
+    records = [configuration(0), result(0, 0, "COMPLETE", 0.5), result(0, 1, "FAIL", None), retry]
+    (one,) = replay(records)
+    assert set(one.results) == {0}
+    (one,) = replay([*records, result(0, 1, "COMPLETE", 0.7)])
+    assert outcome(one, [0, 1]).score == pytest.approx(0.6)
+
+
 def test_a_configuration_is_running_until_all_seeds_have_ended() -> None:
     (one,) = replay([configuration(0), result(0, 1, "COMPLETE", 0.5)])
     assert outcome(one, [0, 1]).state == "RUNNING"

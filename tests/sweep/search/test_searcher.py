@@ -3,13 +3,16 @@
 import json
 import math
 import os
+import pickle
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweep.search.history import TrialKey, outcome, replay
+from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, GRID, drain, ended, score_of, searcher_in
 from tests.sweep.spaces import make_spec
@@ -211,3 +214,24 @@ def test_full_disk_names_the_space_and_leaves_no_half_line(
         searcher.suggest("a")
     monkeypatch.undo()
     assert (tmp_path / "events.jsonl").read_bytes() == before
+
+
+def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its_place(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    asked = []
+
+    def before_trial(trial: str, running: Sequence[str]) -> None:
+        asked.append((trial, list(running)))
+        if trial == "c001-s0":
+            searcher.halt()
+
+    searcher = ConfigurationSearcher(spec, tmp_path / "events.jsonl", before_trial=before_trial)
+    trials = [searcher.suggest(str(number)) for number in range(3)]
+    assert [suggestion["trial"] for suggestion in trials[:2]] == ["c000-s0", "c000-s1"]
+    assert trials[2] == searcher.FINISHED
+    assert asked == [("c000-s0", []), ("c000-s1", ["c000-s0"]), ("c001-s0", ["c000-s0", "c000-s1"])]
+    events = [record["event"] for record, _ in read_json_lines(tmp_path / "events.jsonl")]
+    assert events == ["configuration", "trial", "trial", "configuration"]
+    pickle.dumps(searcher)  # as Tune does
+    fresh = ConfigurationSearcher(spec, tmp_path / "events.jsonl")
+    assert [key.name for key in fresh.open_pairs][:3] == ["c000-s0", "c000-s1", "c001-s0"]

@@ -8,7 +8,7 @@ from sweep.record.folder import SweepFolder
 from sweep.space.file import load_space
 from sweep.space.spec import EVALUATION, SCORE
 from sweep.trials.scheduler import make_scheduler
-from tests.sweep.test_cli import write_sweep
+from tests.sweep.ended_sweeps import write_sweep
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from sweep.record.parent_run import open_parent_run
 from tests.run_cli import run_cli, start_cli
 from tests.sockets import listening, open_to_others
+from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import wait_until
-from tests.sweep.test_cli import SCORES, write_sweep
 from trainer.tracking.mlflow_store import prepare_store
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 from sweep.cli import main
 from sweep.winner.accelerate_file import write_accelerate_config
 from tests.run_cli import run_cli
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.harness import SEVERAL_RANKS
-from tests.sweep.test_cli import write_sweep
 from trainer.config.schema import apply_overrides, load_config, save_config
 
 

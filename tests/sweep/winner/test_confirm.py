@@ -5,7 +5,7 @@ import pytest
 from sweep.record.folder import existing_sweep, read_spec
 from sweep.record.summary import configurations, planned_trials
 from sweep.winner.confirm import choose, confirmation_space
-from tests.sweep.test_cli import SCORES, write_sweep
+from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.errors import ConfigError, MissingError
 
 # Configuration n has alpha n / 10: configuration 0 is the plain baseline.

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards.statistics.sequential import Standing
+from dashboards.statistics.seed_noise import Noise
+from dashboards.statistics.sequential import Design, Standing
 from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.summary import configurations, trial_rows
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import DecideSpec, SweepSpec
-from sweep.winner.decide import decide, deciding_folder, decision_as_json, read_decision, sweep_noise
-from tests.sweep.test_cli import write_sweep
+from sweep.winner.decide import Decision, decide, deciding_folder, decision_as_json, read_decision
+from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import INTERRUPTED, MissingError
 
 # Configuration n has alpha n / 10; 1 and 2 look best. Residuals leave a deviation around 0.01.
@@ -63,7 +64,19 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     again: list[str] = []
     assert decide(spec, folder, DecideSpec(), trains({}), again.append)[1] == decision
     assert again[-1] == said[-1]
-    assert json.loads(json.dumps(decision_as_json(decision)))["outcome"] == "better"
+    record = json.loads(json.dumps(decision_as_json(decision, 1 / 3)))
+    assert (record["outcome"], record["device_hours"]) == ("better", 0.33333)
+    first = decision.looks[0][0]
+    assert record["looks"][0][0][:2] == ["1", 3] and record["looks"][0][0][-1] == first.decision
+
+
+def test_the_longest_record_fits_into_a_tag() -> None:
+    looks = tuple(range(10, 90, 10))
+    bounds = tuple(-1 / 3 for _ in looks)
+    standing = Standing("10", 90, -1 / 3 * 1e-4, -1 / 3 * 1e-4, -1 / 3 * 1e-4, "not better")
+    design = Design(looks, 10, 100, 1 / 3, bounds, bounds)
+    longest = Decision(design, Noise(0.1, 4), tuple((standing,) * 10 for _ in looks))
+    assert len(json.dumps(decision_as_json(longest, 1e3 / 3), separators=(",", ":"))) < 8000
 
 
 def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> None:
@@ -114,14 +127,6 @@ def test_an_interrupted_look_goes_on(tmp_path: Path) -> None:
     assert said[-1].endswith(f"sweep decide demo --runs-dir {tmp_path}")
     code, _ = decide(spec, folder, DecideSpec(), lambda space, where: 0, said.append)
     assert code == INTERRUPTED  # trials are missing, whatever the run said
-
-
-def test_the_noise_is_that_of_whole_configurations(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "half", {**RESULTS, 4: {0: 9.0, 1: "diverged", 2: 0.1}}, seeds=[0, 1, 2])
-    half = existing_sweep(tmp_path, "half")
-    spec, folder = found_sweep(tmp_path)
-    assert sweep_noise(spec, configurations(half)) == sweep_noise(spec, configurations(folder))
-    assert sweep_noise(spec, configurations(folder)).freedom == 6
 
 
 def test_nothing_to_decide_is_said(tmp_path: Path) -> None:

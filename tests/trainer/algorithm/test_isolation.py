@@ -53,11 +53,6 @@ def test_random_split_has_the_same_sizes_and_covers_every_token_once(batch):
     assert len(seen) > 3  # it is really drawn
 
 
-def test_filter_without_threshold_is_refused():
-    with pytest.raises(ValueError, match="lopti_eta"):
-        AlgorithmConfig(token_filter="drop_low")
-
-
 def test_eta_one_has_an_empty_second_pass_unless_a_token_is_certain(batch):
     low, high = passes(batch, lopti_eta=1.0)
     assert low == MASK.tolist()

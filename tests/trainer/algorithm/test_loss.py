@@ -3,8 +3,6 @@ import math
 import pytest
 import torch
 
-from trainer.algorithm.engine_correction import importance_weights
-from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.loss import token_weights, update_loss
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.config.algorithm import AlgorithmConfig
@@ -28,36 +26,6 @@ def test_token_weights(aggregation, expected):
     assert weights.flatten().tolist() == pytest.approx([*expected[0], *expected[1]])
 
 
-def loss_of(ratio: float, advantage: float, dual_clip: float = 3.0):
-    old = torch.tensor([[-1.0]])
-    logprobs = (old + math.log(ratio)).requires_grad_()
-    one = torch.ones(1, 1)
-    inputs = LossInputs(logprobs, old, None, old, torch.tensor([[advantage]]), one, one, UpdateTotals(1, 1))
-    output = update_loss(inputs, AlgorithmConfig(kl_coef=0.0, dual_clip=dual_clip))
-    output.loss.backward()
-    assert logprobs.grad is not None
-    return output.loss.item(), logprobs.grad.item(), {k: float(v) for k, v in output.metrics.items()}
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient", "clipped", "dual_clipped"),
-    [
-        (1.0, 2.0, -2.0, -2.0, 0, 0),
-        (1.5, 2.0, -2.48, 0.0, 1, 0),  # clipped at 1.24
-        (0.5, 2.0, -1.0, -1.0, 0, 0),  # a falling good token is not clipped
-        (0.5, -2.0, 1.6, 0.0, 1, 0),  # clipped at 0.8
-        (1.5, -2.0, 3.0, 3.0, 0, 0),
-        (5.0, -2.0, 6.0, 0.0, 0, 1),  # dual clip at 3 * 2
-    ],
-)
-def test_clipping_by_hand(ratio, advantage, loss, gradient, clipped, dual_clipped):
-    value, grad, metrics = loss_of(ratio, advantage)
-    assert value == pytest.approx(loss, rel=1e-5)
-    assert grad == pytest.approx(gradient, abs=1e-5)
-    assert metrics["clipped"] == clipped
-    assert metrics["dual_clipped"] == dual_clipped
-
-
 def test_the_loss_marks_the_clipped_tokens_of_the_pass():
     torch.manual_seed(0)
     old = -torch.rand(6, 40) * 3
@@ -69,33 +37,6 @@ def test_the_loss_marks_the_clipped_tokens_of_the_pass():
     output = update_loss(inputs, AlgorithmConfig())
     assert torch.equal(output.clipped, expected * token_mask)
     assert output.clipped.sum() == output.metrics["clipped"] > 20
-
-
-def test_kl_estimators_by_hand():
-    logprobs, ref = torch.tensor([-1.0]), torch.tensor([-1.5])
-    assert kl_penalty(logprobs, ref, AlgorithmConfig(kl_estimator="k1")).item() == pytest.approx(0.5)
-    assert kl_penalty(logprobs, ref, AlgorithmConfig(kl_estimator="k2")).item() == pytest.approx(0.125)
-    assert kl_penalty(logprobs, ref, AlgorithmConfig(kl_estimator="k3")).item() == pytest.approx(
-        math.exp(-0.5) + 0.5 - 1
-    )
-
-
-@pytest.mark.parametrize(
-    ("log_ratio_clamp", "far_below", "far_above"),
-    [
-        (5.0, 10.0, math.exp(-5) + 4),  # the published code of AR and Lopti
-        (20.0, 10.0, 10.0),
-    ],
-)
-def test_k3_is_bounded(log_ratio_clamp, far_below, far_above):
-    config = AlgorithmConfig(kl_log_ratio_clamp=log_ratio_clamp)
-    assert kl_penalty(torch.tensor([-20.0]), torch.tensor([0.0]), config).item() == far_below
-    assert kl_penalty(torch.tensor([0.0]), torch.tensor([-20.0]), config).item() == pytest.approx(far_above)
-
-
-def test_k3_without_bounds_is_the_formula():
-    config = AlgorithmConfig(kl_log_ratio_clamp=None, kl_value_clamp=None)
-    assert kl_penalty(torch.tensor([-8.0]), torch.tensor([0.0]), config).item() == pytest.approx(math.exp(8) - 9)
 
 
 def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
@@ -110,20 +51,6 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
 
     assert loss() == pytest.approx(0.1 * 0.5 * (math.exp(-0.5) + 0.5 - 1))
     assert loss(advantage="reinforce_plus_plus") == 0.0
-
-
-def test_sequence_level_importance_sampling_drops_completions_above_the_cap():
-    # Ratios per token: 2 and 0.5 (product 1), 2 and 1.5 (3, above the cap), 0.5 and padding (0.5).
-    log_ratio = torch.tensor([[2.0, 0.5], [2.0, 1.5], [0.5, 1.0]]).log()
-    old = torch.tensor([[-1.0, -2.0], [-0.5, -0.1], [-3.0, 0.0]])
-    config = AlgorithmConfig(importance_sampling_cap=2.0, importance_sampling_level="sequence")
-    weights = importance_weights(old, old - log_ratio, torch.ones(3, 2), config)
-    assert weights is not None
-    assert weights.flatten().tolist() == pytest.approx([1, 1, 0, 0, 0.5, 0.5])
-
-
-def test_importance_sampling_off_has_no_weights():
-    assert importance_weights(torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1), AlgorithmConfig()) is None
 
 
 @pytest.mark.parametrize("truncation", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])

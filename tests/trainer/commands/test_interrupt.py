@@ -27,6 +27,11 @@ WAITER = textwrap.dedent("""
 """)
 
 
+def own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+
+
 def test_a_closed_terminal_is_a_request_to_stop_and_no_error(tmp_path):
     """The terminal goes away as an SSH connection does: SIGHUP, and every later write to it fails."""
     controller, terminal = pty.openpty()
@@ -38,7 +43,7 @@ def test_a_closed_terminal_is_a_request_to_stop_and_no_error(tmp_path):
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=own_terminal,
     )
     os.close(terminal)
     assert os.read(controller, 100).startswith(b"ready")

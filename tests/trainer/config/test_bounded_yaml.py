@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from trainer.config.bounded_yaml import MAX_BYTES, load_yaml
-from trainer.config.yaml_document import parse_value, parse_yaml, read_yaml
+from trainer.config.yaml_document import parse_value, parse_yaml
 from trainer.errors import ConfigError
 
 
@@ -43,19 +43,7 @@ def test_what_would_hang_or_crash_a_reader_is_one_error(text, what):
         parse_value(text, "command line")
 
 
-def test_the_line_of_the_refusal_is_named():
-    with pytest.raises(ConfigError) as caught:
-        parse_yaml("name: x\nseed: 2024-02-30\n", "space.yaml")
-    assert caught.value.where == "space.yaml:2"
-
-
 def test_within_the_limits_it_reads_what_yaml_reads():
     text = laughs(3, "a{i}: &a{i} [{below}]") + "merged: {<<: *a0, y: 2}\ntime: 2024-02-29\nn: 1_000\n"
     assert load_yaml(text)[0] == yaml.safe_load(text)
     assert load_yaml("") == (None, None)
-
-
-def test_a_file_is_read_no_further_than_the_limit(tmp_path):
-    (tmp_path / "big.yaml").write_bytes(b"a: " + "é".encode() * MAX_BYTES)
-    with pytest.raises(ConfigError, match="more than 256 KiB"):
-        read_yaml(tmp_path / "big.yaml")

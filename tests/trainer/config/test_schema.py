@@ -24,30 +24,6 @@ def write(folder: Path, text: str, name: str = "spec.yaml") -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "what", "hint"),
-    [
-        ("seed: 1\nalgorithm:\n  ar_alpa: 0.3\n", 3, "unknown key algorithm.ar_alpa", "did you mean ar_alpha?"),
-        ("algorithm:\n  advantage: gpo\n", 2, "algorithm.advantage", "did you mean grpo?"),
-        ("optim: {lr: fast}\n", 1, "optim.lr", "change the value"),
-        ("algorithm:\n  ar_alpha: 1.5\n", 2, "less than or equal to 1", ""),
-        ("algorithm:\n  ar_alpha: .nan\n", 2, "finite", ""),
-        ("evaluation:\n  sets:\n    dev: {sorce: x.parquet}\n", 3, "evaluation.sets.dev.sorce", "source"),
-        ("a: [1\n", 2, "not valid YAML", ""),
-        ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),
-        ("seed: !!python/object/apply:os.system [touch x]\n", 1, "not valid YAML", ""),
-    ],
-)
-def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, what, hint):
-    path = write(tmp_path, text)
-    with pytest.raises(ConfigError) as caught:
-        load_config(path)
-    assert what in caught.value.what
-    assert caught.value.where.startswith(f"{path}:{line}")
-    assert hint in caught.value.hint
-    assert caught.value.exit_code == 2
-
-
 def test_a_list_at_the_top_and_a_missing_file_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="mapping"):
         load_config(write(tmp_path, "- 1\n"))
@@ -143,31 +119,9 @@ def test_cross_field_rules():
         apply_overrides(config, {"algorithm.kl_placement": "reward"})
 
 
-@pytest.mark.parametrize(
-    ("override", "key"),
-    [
-        ("algorithm.ar_alpha=7", "algorithm.ar_alpha"),
-        ("optim.betas=[0.9, x]", "optim.betas.1"),
-        ("optim.learning=1", "optim.learning"),
-        ("rollout.top_p.x=1", "rollout.top_p.x"),
-    ],
-)
-def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config("tiny_kk", [override])
-    assert caught.value.key == key
-
-
 def test_a_key_of_the_only_training_source_is_overridden_by_name(tmp_path):
     assert load_config(write(tmp_path, "{}"), ["data.train.size=7"]).data.train[0].size == 7
     two = write(tmp_path, "data: {train: [a.jsonl, b.jsonl]}")
     with pytest.raises(ConfigError) as caught:
         load_config(two, ["data.train.size=7"])
     assert caught.value.hint == "set data.train as a whole"
-
-
-def test_the_estimator_may_still_be_called_name(tmp_path):
-    path = tmp_path / "old.yaml"
-    path.write_text("algorithm: {name: rloo}\n")
-    assert load_config(str(path)).algorithm.advantage == "rloo"
-    assert load_config("tiny_kk", ["algorithm.name=rloo"]).algorithm.advantage == "rloo"

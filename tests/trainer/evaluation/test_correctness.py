@@ -14,8 +14,8 @@ def test_one_character_per_problem(tmp_path):
     path = tmp_path / "correctness.jsonl"
     path.write_text(json.dumps({"step": 20, **record}) + "\n", encoding="utf-8")
     found = read_correctness(path)
-    assert found["dev"][20] == pytest.approx([1, 0, 0.75, 0.25])
-    assert found["many"][20] == pytest.approx([1, 0.175])
+    assert found["dev"][20][0] == pytest.approx([1, 0, 0.75, 0.25]) and found["dev"][20][1] == 4
+    assert found["many"][20][0] == pytest.approx([1, 0.175]) and found["many"][20][1] == 40
 
 
 def test_a_hundred_problems_take_less_than_two_hundred_bytes():

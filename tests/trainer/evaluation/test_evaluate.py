@@ -4,7 +4,6 @@ from rewards import Score
 from rewards.sandbox import ScoredText
 from trainer.config.schema import EvaluationConfig, TrainConfig
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics, pass_at
-from trainer.evaluation.table import evaluation_rows, print_rows
 from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.engine import Sample
@@ -57,48 +56,6 @@ def test_metrics_of_several_sets_by_hand():
 def test_one_completion_per_problem_has_no_pass_at_k():
     single = {"dev": [FIRST[0], FIRST[2]]}
     assert "eval/pass_at_k" not in evaluation_metrics(single)
-
-
-def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():
-    from trainer.evaluation.evaluate import EvaluationResult
-
-    rows = evaluation_rows(EvaluationResult(SETS, {}), {"dev": 2, "other": 2})
-    assert [(r.set, r.by, r.value, r.problems, r.completions) for r in rows] == [
-        ("dev", "all", "", 3, 6),
-        ("dev", "difficulty", "2", 1, 2),
-        ("dev", "difficulty", "10", 2, 4),  # by size, not by letter
-        ("dev", "source", "a", 2, 4),
-        ("dev", "source", "b", 1, 2),
-        ("other", "all", "", 1, 2),
-    ]
-    whole = rows[0]
-    assert (whole.accuracy, whole.pass_at_k) == pytest.approx((0.5, 2 / 3))
-    assert (whole.timeouts, whole.errors, whole.unparsed, whole.truncated) == pytest.approx((1 / 6,) * 4)
-    assert 0.0 <= whole.low < 0.5 < whole.high <= 1.0
-    assert (rows[2].accuracy, rows[2].pass_at_k, rows[2].errors) == (0.5, 0.5, 0.25)
-
-
-def test_the_printed_table_names_what_was_measured(capsys):
-    from trainer.evaluation.evaluate import EvaluationResult
-
-    rows = evaluation_rows(EvaluationResult(SETS, {}), {"dev": 2, "other": 2})
-    print_rows(rows)
-    shown = capsys.readouterr().out
-    for text in ("avg@2", "pass@2", "95 % interval", "difficulty 10", "timeouts", "errors", "16.7%"):
-        assert text in shown
-    single = {"dev": [FIRST[0], FIRST[2]]}
-    print_rows(evaluation_rows(EvaluationResult(single, {}), {"dev": 1}))
-    shown = capsys.readouterr().out
-    assert "accuracy" in shown
-    assert "pass@" not in shown
-    mixed = single | {"amc": FIRST}
-    print_rows(
-        [row for row in evaluation_rows(EvaluationResult(mixed, {}), {"dev": 1, "amc": 2}) if row.by == "all"]
-    )
-    head, greedy, sampled = (line.split() for line in capsys.readouterr().out.strip().splitlines())
-    assert head[2:6] == ["problems", "completions", "each", "accuracy"]
-    assert (greedy[:5], greedy[8]) == (["dev", "all", "2", "1", "0.500"], "-")
-    assert (sampled[:5], sampled[8]) == (["amc", "all", "3", "2", "0.500"], "0.667")
 
 
 def test_a_set_may_be_sampled_otherwise_than_the_others():

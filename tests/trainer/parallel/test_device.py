@@ -124,10 +124,3 @@ def test_the_presets_of_the_paper_insist_on_a_gpu():
 def test_tests_see_no_gpu():
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert not torch.cuda.is_available()
-
-
-def test_the_memory_of_gpus_is_that_of_the_smallest(machine, monkeypatch):
-    monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: ["81559", "40960", ""])
-    assert gpus.gpu_bytes() == 40960 * 2**20
-    monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: [])
-    assert gpus.gpu_bytes() is None

@@ -5,37 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.conftest import random_model
-from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError, EngineError
 from trainer.rollouts.engine import Sample
 from trainer.rollouts.vllm import engine as vllm
-from trainer.rollouts.vllm import failures, setup
-
-
-def config(**changes) -> TrainConfig:
-    keys = {"prompt": "data.max_prompt_tokens", "new": "rollout.max_new_tokens"}
-    keys |= {"evaluation": "evaluation.max_new_tokens", "context": "rollout.vllm.max_model_len"}
-    return apply_overrides(TrainConfig(), {keys[name]: value for name, value in changes.items()})
-
-
-def test_the_context_holds_the_longest_prompt_with_the_longest_completion():
-    model = random_model()  # 512 positions
-    assert setup.context_length(config(prompt=100, new=200), model) == 300
-    assert setup.context_length(config(prompt=100, new=200, evaluation=300), model) == 400
-    assert setup.context_length(config(prompt=100, new=200, context=450), model) == 450
-
-
-@pytest.mark.parametrize(
-    ("lengths", "key"),
-    [
-        ({"prompt": 300, "new": 213}, "max_position_embeddings of the model is 512"),
-        ({"prompt": 100, "new": 100, "evaluation": 500}, "max_position_embeddings of the model is 512"),
-        ({"prompt": 100, "new": 200, "context": 299}, "rollout.vllm.max_model_len is 299"),
-    ],
-)
-def test_requests_longer_than_the_context_are_refused_before_training(lengths, key):
-    with pytest.raises(ConfigError, match=key):
-        setup.context_length(config(**lengths), random_model())
+from trainer.rollouts.vllm import setup
 
 
 def test_asking_for_vllm_without_having_it_says_what_to_install(monkeypatch):
@@ -60,16 +33,3 @@ def test_a_sample_has_the_log_probabilities_of_its_own_tokens():
 def test_a_request_that_did_not_finish_is_named(reason):
     with pytest.raises(EngineError, match=r"request 4 \(prompt of 3 tokens, 2 sampled\)"):
         vllm._sample(4, finished(reason))
-
-
-@pytest.mark.parametrize(
-    ("message", "knob"),
-    [
-        ("No available memory for the cache blocks.\nTry more", "gpu_memory_utilization"),
-        ("CUDA out of memory. Tried to allocate 2 GiB", "gpu_memory_utilization"),
-        ("Model architectures ['Odd'] are not supported", "rollout.engine=transformers"),
-    ],
-)
-def test_a_failed_start_names_the_knobs(message, knob):
-    error = failures.start_error(ValueError(message))
-    assert knob in error.hint and message.splitlines()[0] in error.what

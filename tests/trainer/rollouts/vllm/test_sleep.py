@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from tests.conftest import random_model
-from trainer.config.schema import TrainConfig, VllmConfig, apply_overrides
 from trainer.errors import EngineError
 from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.vllm import engine as vllm
-from trainer.rollouts.vllm.setup import EngineSetup, engine_setup, llm_options, transfer_kind
+from trainer.rollouts.vllm.setup import EngineSetup
 
 GPU = torch.device("cuda", 0)
 
@@ -126,34 +125,3 @@ def test_a_kept_engine_sleeps_until_the_next_run_and_its_first_sync_wakes_it_who
     assert llm.calls == [("wake", "weights"), ("reload_weights",), ("repack",), ("wake", "kv_cache")]
     engine.close()
     assert llm.calls[-1] == ("end",)
-
-
-def test_a_rank_decodes_its_share_of_a_step_at_one_time():
-    keys = {"rollout.prompts_per_step": 64, "rollout.group_size": 8, "data.max_prompt_tokens": 100}
-    config = apply_overrides(TrainConfig(), {**keys, "rollout.max_new_tokens": 200})
-    model = random_model()
-    assert engine_setup(config, model, ranks=4).requests == 128
-    assert engine_setup(config, model, ranks=1).requests == 512
-    assert engine_setup(config, model, ranks=64).requests == 16
-    chosen = apply_overrides(config, {"rollout.vllm.max_num_seqs": 40})
-    assert engine_setup(chosen, model, ranks=4).requests == 40
-
-
-def test_options_on_a_gpu():
-    setup = EngineSetup("model", 4496, "bfloat16", VllmConfig(gpu_memory_utilization=0.4), requests=128)
-    options = llm_options(setup, GPU, ranks=4)
-    assert options["max_num_seqs"] == 128
-    assert options["max_num_batched_tokens"] == 8192
-    assert options["gpu_memory_utilization"] == 0.4
-    assert options["enable_sleep_mode"] and not options["enforce_eager"]
-    assert options["distributed_executor_backend"] == "external_launcher"
-    assert "kv_cache_memory_bytes" not in options and "block_size" not in options
-    assert not llm_options(EngineSetup("model", 64, settings=VllmConfig(sleep_level=0)), GPU, 1)[
-        "enable_sleep_mode"
-    ]
-
-
-def test_weights_go_by_nccl_between_gpus_and_by_http_elsewhere():
-    assert [transfer_kind(VllmConfig(), on_gpus) for on_gpus in (True, False)] == ["nccl", "http"]
-    assert transfer_kind(VllmConfig(server_weight_transfer="http"), True) == "http"
-    assert transfer_kind(VllmConfig(server_weight_transfer="nccl"), False) == "nccl"

@@ -1,0 +1,149 @@
+"""What the problems tell of a verdict's noise: the variance components found, and a verdict that uses them.
+
+    python -m benchmarks.problem_pairing            # about three minutes on one core
+
+Every configuration answers the same problems with the same seeds, once each. A problem is solved with a
+probability around 0.5 that differs from problem to problem; training moves that of all problems of a configuration
+and a seed alike. `training` is the share of the variance of a score, beside its configuration, its seed and its
+problems, that comes from training; the rest is evaluation on few problems. Gains are in standard deviations of one
+score.
+"""
+
+import argparse
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.tables import mean, percent, print_rows
+from benchmarks.verdict_errors import squares
+from dashboards.statistics.guards import Variances, critical_values, difference_noise
+from dashboards.statistics.problems import split
+
+Array = NDArray[np.float64]
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+SPREAD = 0.15  # standard deviation of a problem's probability
+
+
+def solve(
+    generator: np.random.Generator, shape: tuple[int, int, int], training: float, gain: float = 0.0
+) -> Array:
+    """Answers of [C, S, P] configurations, seeds and problems; configuration 1 is better by ``gain``."""
+    configurations, seeds, problems = shape
+    easy = SPREAD * generator.standard_normal(problems)
+    evaluation, moved = deviations(problems, training)
+    shift = moved * generator.standard_normal((configurations, seeds, 1))
+    shift[1] += gain * float(np.hypot(evaluation, moved))
+    probability = np.clip(0.5 + easy + shift, 0.02, 0.98)
+    if training == 1:  # without the noise of evaluation
+        return probability
+    return (generator.random(shape) < probability).astype(float)
+
+
+def deviations(problems: int, training: float) -> tuple[float, float]:
+    """Standard deviations of a score by evaluation and by training."""
+    evaluation = np.sqrt((0.25 - SPREAD**2) / problems)
+    if training == 1:
+        return 0.0, float(evaluation)
+    return float(evaluation), float(evaluation * np.sqrt(training / (1 - training)))
+
+
+def components(repeats: int) -> None:
+    rows = []
+    for seeds, problems in [(3, 100), (10, 100), (10, 400)]:
+        for share in SHARES[:-1]:
+            generator = np.random.default_rng(0)
+            found = [split(*solve(generator, (2, seeds, problems), share)[::-1]) for _ in range(repeats)]
+            evaluation, training = (2 * deviation**2 for deviation in deviations(problems, share))
+            rows.append(
+                [
+                    f"{seeds} x {problems}",
+                    f"{share:g}",
+                    f"{1e4 * evaluation:.1f}",
+                    mean([1e4 * one.evaluation for one in found], 1),
+                    f"{1e4 * training:.1f}",
+                    mean([1e4 * (one.training or 0.0) for one in found], 1),
+                    percent([one.training == 0 for one in found]),
+                ]
+            )
+    headings = [
+        "seeds x problems",
+        "training",
+        "evaluation: true",
+        "found",
+        "training: true",
+        "found",
+        "found 0, %",
+    ]
+    print_rows("Variances of a difference, in 0.0001 (what is below 0 is cut off)", headings, rows)
+
+
+def verdicts(sweeps: int) -> None:
+    rows = []
+    for configurations, seeds, problems in [
+        (2, 2, 100),
+        (4, 2, 100),
+        (10, 2, 100),
+        (4, 3, 100),
+        (4, 3, 30),
+        (10, 3, 100),
+    ]:
+        for share in SHARES:
+            cells = [f"{configurations} x {seeds}", str(problems), f"{share:g}"]
+            for gain in (0.0, 2.0):
+                generator = np.random.default_rng(1)
+                shape = (configurations, seeds, problems)
+                answers = np.stack([solve(generator, shape, share, gain) for _ in range(sweeps)])
+                for by_problem in (False, True):
+                    claims, best = judge(answers, by_problem)
+                    cells.append(percent(claims & (best == 1) if gain else claims))
+            rows.append(cells)
+    headings = ["configurations x seeds", "problems", "training"]
+    headings += ["false claims, % (before)", "now", "found at 2 sd, % (before)", "now"]
+    print_rows("Verdicts from seeds alone, and with the problems", headings, rows)
+
+
+def judge(answers: Array, by_problem: bool) -> tuple[Array, Array]:
+    """Whether each sweep claims a gain, and for which configuration, for answers [N, C, S, P]."""
+    scores = answers.mean(axis=3)
+    sweeps, configurations, seeds = scores.shape
+    best = 1 + (scores[:, 1:] - scores[:, :1]).mean(axis=2).argmax(axis=1)
+    differences = scores[np.arange(sweeps), best] - scores[:, 0]
+    base, others = None, None
+    others_freedom = (configurations - 2) * (seeds - 1)
+    if others_freedom:
+        others = squares(scores[:, 1:]) / others_freedom
+        own = (scores[:, 0] - scores[:, 1:].mean(axis=1)).var(axis=1, ddof=1)
+        base = np.maximum(own - others / (configurations - 1), 0)
+    freedom = (configurations - 1) * (seeds - 1)
+    evaluation = None
+    if by_problem:
+        pairs = zip(answers[np.arange(sweeps), best], answers[:, 0], strict=True)
+        evaluation = np.array([split(ours, theirs).evaluation for ours, theirs in pairs])
+    found = Variances(
+        pooled=squares(scores) / freedom,
+        freedom=freedom,
+        own=differences.var(axis=1, ddof=1),
+        base=base,
+        base_freedom=seeds - 1,
+        others=others,
+        others_freedom=others_freedom,
+        evaluation=evaluation,
+        evaluation_freedom=(seeds - 1) * (answers.shape[3] - 1),
+        own_freedom=seeds - 1,
+    )
+    deviation, freedoms = difference_noise(found, configurations - 1)
+    varied = found.pooled > 1e-18  # equal scores on all seeds are coarse scores, not the absence of noise
+    needed = critical_values(configurations - 1, freedoms) * deviation / np.sqrt(seeds)
+    return np.asarray(varied & (differences.mean(axis=1) > needed)), best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweeps", type=int, default=4000, help="simulated sweeps a cell (default: 4000)")
+    sweeps = parser.parse_args().sweeps
+    components(sweeps)
+    verdicts(sweeps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Which tokens every update rule moves as their advantage wants: one panel per rule, from `trainer diagnose`.
+
+``python -m benchmarks.rule_diagnosis FILE.png`` trains the embedded policy five steps by each rule, updates
+copies of it on one more batch with the run's AdamW, and draws, by probability when sampled, the share of the
+tokens that moved in the direction of their advantage: with the rule alone, with AR and with Lopti. Eight
+optimizer steps per batch, for before the first of them all losses weigh all tokens alike.
+"""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from dashboards.pages.export import write_pngs
+from dashboards.pictures.theme import PALETTE, Picture
+from trainer.commands.diagnose import RESOLUTION, Diagnosis, diagnose
+from trainer.config.schema import load_config
+from trainer.metrics.bands import PUBLISHED_BANDS
+
+RULES = {
+    "grpo": {},
+    "dr_grpo": {"algorithm.advantage": "dr_grpo", "algorithm.loss_aggregation": "constant"},
+    "rloo": {"algorithm.advantage": "rloo"},
+    "reinforce_plus_plus": {"algorithm.advantage": "reinforce_plus_plus"},
+    "gspo": {"algorithm.loss": "gspo"},
+    "cispo": {"algorithm.loss": "cispo"},
+    "dppo_tv": {"algorithm.loss": "dppo_tv"},
+    "sapo": {"algorithm.loss": "sapo"},
+}
+STEPS_PER_BATCH = 8
+AFTER_STEPS = 5
+
+
+def right_way(found: Diagnosis) -> dict[str, list[float]]:
+    """By update: of each band's tokens that moved, the share that moved as their advantage wants."""
+    shares = {}
+    for update in (found.updates[0], found.updates[3], found.updates[-1]):
+        change = update.logprobs - found.logprobs
+        counted = (change.abs() > RESOLUTION) & (found.advantages != 0)
+        right = change.sign() == found.advantages.sign()
+        bands = [counted & (found.bands == index) for index in range(len(PUBLISHED_BANDS))]
+        shares[update.name] = [float(right[band].float().mean()) for band in bands]
+    return shares
+
+
+def draw(measured: dict[str, dict[str, list[float]]]) -> go.Figure:
+    """A panel of bars per rule."""
+    drawing = make_subplots(
+        rows=2, cols=4, subplot_titles=list(measured), shared_yaxes=True, vertical_spacing=0.16
+    )
+    for panel, shares in enumerate(measured.values()):
+        for color, (name, values) in zip(PALETTE, shares.items(), strict=False):
+            label = {"all tokens": "the rule alone"}.get(name, name.split(",")[0])
+            drawing.add_bar(
+                x=["< .25", "< .5", "< .75", "≤ 1"],
+                y=values,
+                name=label,
+                legendgroup=label,
+                showlegend=panel == 0,
+                marker_color=color,
+                row=panel // 4 + 1,
+                col=panel % 4 + 1,
+            )
+    drawing.add_hline(y=0.5, line={"color": "#888", "dash": "dot", "width": 1})
+    drawing.update_yaxes(range=[0, 1], tickformat=".0%")
+    drawing.update_yaxes(title_text="moved as the advantage wants", col=1)
+    drawing.update_xaxes(title_text="probability when sampled", row=2)
+    drawing.update_xaxes(tickangle=0)
+    drawing.update_layout(
+        template="none",
+        height=600,
+        margin={"l": 62, "r": 14, "t": 70, "b": 46},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.07, "xanchor": "left", "x": 0},
+    )
+    return drawing
+
+
+def main(arguments: Sequence[str]) -> int:
+    (path,) = arguments
+    rollout = load_config("tiny_kk").rollout
+    update_batch_size = rollout.prompts_per_step * rollout.group_size // STEPS_PER_BATCH
+    measured = {}
+    for rule, settings in RULES.items():
+        config = load_config("tiny_kk", {"optim.update_batch_size": update_batch_size, **settings})
+        with tempfile.TemporaryDirectory() as folder:
+            measured[rule] = right_way(diagnose(config, Path(folder), AFTER_STEPS, 4, "adamw"))
+        for name, values in measured[rule].items():
+            print(f"{rule:<20} {name:<22}", *(f"{value:6.1%}" for value in values), flush=True)
+    (written,) = write_pngs([Picture(Path(path).stem, "", "", (draw(measured),))], Path(path).parent)
+    print(written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""What limits a paired difference: seeds that train differently, or an evaluation on too few problems.
+
+Two configurations answer the same problems with the same seeds. The differences d[s, p] of their accuracies follow
+the crossed random-effects model ``d = mean + seed + problem + rest``; its variances come from the mean squares of
+the two-way table (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4).
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dashboards.statistics.seed_noise import Noise
+
+Array = NDArray[np.float64]
+Answers = Mapping[str, Mapping[Hashable, Array]]  # configuration -> seed -> accuracy of every problem, [P]
+
+
+@dataclass(frozen=True)
+class ProblemSplit:
+    """The variances of one seed's mean difference, and how many seeds and problems there were."""
+
+    seeds: int
+    problems: int
+    training: float | None  # differs from seed to seed, on however many problems; None with one seed
+    evaluation: float  # of the evaluation: shrinks with the number of problems, and with that of seeds
+    population: float | None  # of the choice of problems, common to all seeds; None with one seed
+
+    def error(self, seeds: float, problems: float) -> float:
+        """Standard error of the mean difference on these problems, were there so many seeds and problems."""
+        evaluation = self.evaluation * self.problems / problems
+        return math.sqrt(((self.training or 0.0) + evaluation) / seeds)
+
+    @property
+    def evaluation_share(self) -> float | None:
+        """Share of the difference's variance that is evaluation; None where seeds cannot be told apart."""
+        if self.training is None or self.training + self.evaluation == 0:
+            return None
+        return self.evaluation / (self.training + self.evaluation)
+
+
+def split(ours: Array, theirs: Array) -> ProblemSplit:
+    """The variances of ``ours - theirs``, both accuracies of [S, P] seeds and problems.
+
+    With one seed the variance over problems is taken for the evaluation's, of which it is an upper bound.
+    """
+    differences = np.asarray(ours, float) - np.asarray(theirs, float)
+    seeds, problems = differences.shape
+    if seeds < 2:
+        return ProblemSplit(seeds, problems, None, float(differences.var(ddof=1)) / problems, None)
+    by_seed, by_problem, middle = differences.mean(axis=1), differences.mean(axis=0), differences.mean()
+    rest = differences - by_seed[:, None] - by_problem + middle
+    within = float((rest**2).sum()) / ((seeds - 1) * (problems - 1))
+    training = max(0.0, float(by_seed.var(ddof=1)) - within / problems)
+    population = max(0.0, float(by_problem.var(ddof=1)) - within / seeds) / problems
+    return ProblemSplit(seeds, problems, training, within / problems, population)
+
+
+def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Hashable]) -> Noise:
+    """Noise of one seed's difference that evaluation alone makes: no degrees of freedom without records.
+
+    Args:
+        answers: which problems were solved.
+        name: a configuration.
+        other: the one it is compared with.
+        seeds: that both have a score of; all of them must have records.
+    """
+    pair = paired_answers(answers, name, other)
+    if pair is None or len(seeds) < 2 or len(pair[0]) < len(seeds):
+        return Noise(math.nan, 0)
+    found = split(*pair)
+    return Noise(math.sqrt(found.evaluation), (found.seeds - 1) * (found.problems - 1))
+
+
+def paired_answers(answers: Answers, name: str, other: str) -> tuple[Array, Array] | None:
+    """Accuracies of both, [S, P] each, on the seeds that have a record of both; None without any."""
+    ours, theirs = answers.get(name, {}), answers.get(other, {})
+    seeds = [seed for seed in ours if seed in theirs and len(ours[seed]) == len(theirs[seed])]
+    if name == other or not seeds:
+        return None
+    return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
+
+
+def evaluation_interval(ours: Array, theirs: Array, level: float = 0.9) -> tuple[float, float]:
+    """Interval of the mean difference of these very policies over problems like these, from the paired problems.
+
+    It knows nothing of other seeds: a difference outside of it may still be one of training luck.
+    """
+    by_problem = (np.asarray(ours, float) - np.asarray(theirs, float)).mean(axis=0)
+    half = float(stats.t.ppf((1 + level) / 2, len(by_problem) - 1) * stats.sem(by_problem))
+    return float(by_problem.mean()) - half, float(by_problem.mean()) + half

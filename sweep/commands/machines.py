@@ -1,0 +1,53 @@
+"""The machines that a sweep is planned for and runs on."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.space.spec import SweepSpec
+from sweep.trials.address import check_address
+from sweep.trials.cluster import Node, check_fit, cluster_nodes, local_node, prepare_environment
+from trainer.commands.arguments import count
+from trainer.commands.own_packages import check_folder
+
+if TYPE_CHECKING:
+    from sweep.runner import Options
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """The cluster to use, or how much of this machine."""
+    parser.add_argument(
+        "--address", help="Ray cluster that this machine is a node of: auto or HOST:PORT (default: start Ray here)"
+    )
+    parser.add_argument("--cpus", type=count, help="CPUs of this machine to use (default: all)")
+
+
+def planned_nodes(arguments: argparse.Namespace) -> list[Node]:
+    """The machines to plan for: those of a cluster, or such as are described."""
+    if arguments.address is None:
+        machine = local_node(arguments.cpus)
+        return [replace(machine, gpus=arguments.gpus or machine.gpus)] * (arguments.nodes or 1)
+    check_address(arguments.address)
+    return cluster_nodes(arguments.address)
+
+
+def prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
+    """What comes before Ray is imported, which takes seconds and reads the environment.
+
+    Raises:
+        ConfigError: an address that cannot be one, or a folder that hides a package of loptune.
+        MissingError: a trial needs more than this machine has.
+    """
+    check_address(arguments.address)
+    check_folder(Path.cwd())
+    prepare_environment(arguments.address)
+    if arguments.address is None:
+        check_fit(spec.resources, [local_node(arguments.cpus)])
+
+
+def run_options(arguments: argparse.Namespace) -> "Options":
+    """How a sweep runs on them."""
+    from sweep.runner import Options
+
+    return replace(arguments.options or Options(), address=arguments.address, cpus=arguments.cpus)

@@ -1,0 +1,53 @@
+"""Whether the disk has room for the checkpoints of another trial."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from sweep.record.folder import SweepFolder
+from sweep.space.spec import SweepSpec
+from trainer.errors import StorageError
+from trainer.files import free_bytes
+from trainer.policy.memory import planned_checkpoint_bytes, size_text
+
+
+class CheckpointRoom:
+    """Compares free space with what trials will still write.
+
+    A checkpoint is taken to be as large as the largest of the sweep so far, or as its model lets expect. A trial
+    holds those it keeps, and for a moment one more: a new one is whole before the oldest is removed.
+    """
+
+    def __init__(self, spec: SweepSpec, folder: SweepFolder) -> None:
+        kept = spec.base.checkpoint
+        self._folder = folder
+        self._at_a_time = kept.keep_last + kept.keep_best + 1
+        trials = folder.root / "trials"
+        found = [size for trial in trials.glob("*") for size in checkpoint_sizes(trial)]
+        self._largest = max([*found, planned_checkpoint_bytes(spec.base, spec.resources.gpus_per_trial > 0) or 0])
+
+    def lack(self, trial: str, running: Collection[str]) -> StorageError | None:
+        """What is wrong with starting a trial beside those that run; None where there is room."""
+        held = {name: checkpoint_sizes(self._folder.trial(name)) for name in (trial, *running)}
+        self._largest = max([self._largest, *(size for sizes in held.values() for size in sizes)])
+        whole = self._largest * self._at_a_time
+        needed = sum(max(0, whole - sum(sizes)) for sizes in held.values())
+        free = free_bytes(self._folder.root)
+        if needed <= free:
+            return None
+        return StorageError(
+            f"no room for the checkpoints of trial {trial}: with those of {len(running)} running trials "
+            f"{size_text(needed)} will be written",
+            f"{self._folder.root}, {size_text(free)} free",
+            "free some space, then resume",
+        )
+
+
+def checkpoint_sizes(run_dir: Path) -> list[int]:
+    """Bytes of each checkpoint of a trial; one that is removed meanwhile counts for nothing."""
+    sizes = []
+    for checkpoint in (run_dir / "checkpoints").glob("*step-*"):
+        try:
+            sizes.append(sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()))
+        except FileNotFoundError:
+            continue
+    return sizes

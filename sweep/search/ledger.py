@@ -1,0 +1,129 @@
+"""``events.jsonl``: every trial issued and every result, the truth from which a sweep is resumed.
+
+Every line ends in a checksum of the rest, for a flipped bit may be another number and valid JSON. Lines without
+one, as earlier versions wrote them, are read too.
+"""
+
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from sweep.search.history import ENDED, LOOK, PROPOSED, RETRIED, STARTED, TrialState
+from trainer.errors import StorageError
+from trainer.files import JsonLines, Record, read_json_lines
+
+CHECKSUM = "crc32"
+
+_ADVICE = (
+    "restore it from a backup, or remove the line: a lost result is trained again from its last checkpoint, "
+    "a lost configuration cannot be replaced"
+)
+
+_NUMBER = (int, float)
+_FIELDS: dict[str, dict[str, Any]] = {
+    PROPOSED: {
+        "configuration": int,
+        "origin": str,
+        "parameters": dict,
+        "resolved": dict,
+        "fingerprint": str,
+        "attributes": dict,
+        "time": _NUMBER,
+    },
+    STARTED: {"configuration": int, "seed": int},
+    ENDED: {
+        "configuration": int,
+        "seed": int,
+        "state": str,
+        "score": (*_NUMBER, type(None)),
+        "step": (int, type(None)),
+        "reason": str,
+        "time": _NUMBER,
+    },
+    RETRIED: {"configuration": int, "seed": int},
+    LOOK: {"standings": list},
+}
+
+
+class Ledger:
+    """The one writer of a ledger.
+
+    Args:
+        path: the file; its folder exists.
+
+    Raises:
+        StorageError: the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lines = JsonLines(path)
+
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Write records, all of them or none.
+
+        Raises:
+            StorageError: as of ``JsonLines.append``.
+        """
+        self._lines.append(*({**record, CHECKSUM: _checksum(record)} for record in records))
+
+
+def read_ledger(path: Path) -> Iterator[Record]:
+    """The records of a ledger without their checksums, also while its driver writes it.
+
+    Raises:
+        StorageError: a line is damaged, or speaks of what is not there; says which, and what helps.
+    """
+    proposed = 0
+    for number, (record, _) in enumerate(read_json_lines(path, advice=_ADVICE), 1):
+        checksum = record.pop(CHECKSUM, None)
+        if checksum is not None and checksum != _checksum(record):
+            raise StorageError(f"{path} is damaged: a checksum differs", f"{path}:{number}", _ADVICE)
+        event = record.get("event")
+        wrong = _wrong_field(record)
+        if wrong:
+            raise StorageError(f"{path} is damaged: {wrong} is {record.get(wrong)!r}", f"{path}:{number}", _ADVICE)
+        missing = _missing_configuration(record, proposed)
+        if missing is not None:
+            raise StorageError(
+                f"{path} has lost the line that proposes configuration {missing}",
+                f"before {path}:{number}",
+                "restore it from a backup, or start a sweep with another --name",
+            )
+        proposed += event == PROPOSED
+        yield record
+
+
+def lines_without_checksum(path: Path) -> int:
+    """How many lines an earlier version wrote, damage in which may go unnoticed."""
+    return sum(CHECKSUM not in record for record, _ in read_json_lines(path))
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
+
+
+def _wrong_field(record: Record) -> str | None:
+    """The first field that an event of this kind does not have so; kinds that are not known are passed over."""
+    for name, kinds in _FIELDS.get(str(record.get("event")), {}).items():
+        value = record.get(name, ...)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            return name
+    if record.get("event") == ENDED:
+        if record["state"] not in get_args(TrialState):
+            return "state"
+        if record["state"] != "FAIL" and (record["score"] is None or not math.isfinite(record["score"])):
+            return "score"
+    return None
+
+
+def _missing_configuration(record: Record, proposed: int) -> int | None:
+    """The configuration that should have been proposed before this record; None where nothing is missing."""
+    event = record.get("event")
+    if event == PROPOSED:
+        return proposed if record["configuration"] != proposed else None
+    named = [int(one["finalist"]) for one in record["standings"]] if event == LOOK else []
+    named += [record["configuration"]] if event in (STARTED, ENDED, RETRIED) else []
+    return next((number for number in named if not 0 <= number < proposed), None)

@@ -1,0 +1,81 @@
+"""Noticing that Ray itself has died: its own calls wait a minute for it, or for ever."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from sweep.record.control import StopControl
+from sweep.record.folder import command
+from sweep.trials.address import check_cluster
+from trainer.errors import MissingError, StorageError
+
+POLL_S = 1.0
+SILENCE_S = 4.0  # of the control server until it counts as dead; a busy one answers late
+GRACE_S = 6.0  # for this process to end by itself: what waits for Ray inside of a call does not come back
+
+
+@contextmanager
+def watched(control: StopControl) -> Iterator[Callable[[], None]]:
+    """From the call of what this yields on, have the sweep end soon after a daemon of Ray's has died.
+
+    ``control`` raises the error in Tune's loop. Where that does not end this process, the thread here does, with
+    the error's exit code; nothing is lost, for the ledger is on disk.
+    """
+    over = threading.Event()
+
+    def begin() -> None:
+        threading.Thread(target=_watch, args=(control, over), name="ray-watch", daemon=True).start()
+
+    try:
+        yield begin
+    finally:
+        over.set()
+
+
+def _watch(control: StopControl, over: threading.Event) -> None:
+    import ray
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    raylet = _own_raylet()
+    heard = time.monotonic()
+    while not over.wait(POLL_S):
+        lost = "" if raylet is None or _lives(raylet) else f"raylet, process {raylet.pid},"
+        try:
+            check_cluster(host, int(port))
+            heard = time.monotonic()
+        except MissingError:
+            if time.monotonic() - heard > SILENCE_S:
+                lost = lost or f"control server at {host}:{port}"
+        if lost:
+            break
+    else:
+        return
+    error = StorageError(f"Ray's {lost} has died", str(control.folder.log), command("resume", control.folder))
+    control.lost = error
+    if not over.wait(GRACE_S):
+        print(error, file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
+
+
+def _own_raylet() -> psutil.Process | None:
+    """The raylet on this machine that this process is connected to; None where it cannot be told."""
+    from ray._private import worker
+
+    node = worker._global_node
+    socket = None if node is None else node.raylet_socket_name
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.name() == "raylet" and socket is not None and socket in " ".join(process.cmdline()):
+                return process
+    return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

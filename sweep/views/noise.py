@@ -1,0 +1,122 @@
+"""What differences a planned sweep can find, from the noise between seeds that an earlier sweep has shown."""
+
+import functools
+import math
+from dataclasses import dataclass
+
+from scipy import stats
+
+from dashboards.statistics.power import minimum_detectable_effect, seeds_for
+from dashboards.statistics.seed_noise import Noise
+from dashboards.statistics.sequential import make_design
+from sweep.record.folder import SweepFolder, all_sweeps, read_spec
+from sweep.record.noise import sweep_noise, unpaired_noise
+from sweep.record.summary import configurations
+from sweep.space.spec import DecideSpec, SweepSpec
+from trainer.errors import UserError
+
+MAX_NAMED = 3  # sweeps
+
+
+@dataclass(frozen=True)
+class NoiseForecast:
+    """What the seeds of a plan can tell apart."""
+
+    deviation: float  # of one score between seeds
+    freedom: int  # degrees of freedom of that
+    source: str
+    detectable: float | None  # gain found 8 times in 10; None with one seed
+    wanted: dict[str, tuple[float, int | None, int]]  # what -> gain, seeds of every configuration, seeds to decide
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The 80 % interval of the deviation."""
+        low, high = (self.freedom / stats.chi2.isf(tail, self.freedom) for tail in (0.1, 0.9))
+        return self.deviation * math.sqrt(low), self.deviation * math.sqrt(high)
+
+
+def forecast_noise(spec: SweepSpec, folder: SweepFolder, planned: int) -> NoiseForecast | None:
+    """The forecast for a plan of so many configurations; None where no earlier sweep measured the noise."""
+    found = _measured(spec, folder)
+    if found is None:
+        return None
+    noise, source = found
+    detectable = None
+    if len(spec.seeds) > 1 and planned > 1:
+        detectable = minimum_detectable_effect(noise.deviation, len(spec.seeds), planned)
+    wanted = {"worthwhile": spec.objective.worthwhile}
+    if spec.objective.published is not None:
+        wanted["published"] = spec.objective.published
+    most = (spec.decide or DecideSpec()).max_seeds
+    return NoiseForecast(
+        deviation=noise.deviation,
+        freedom=noise.freedom,
+        source=source,
+        detectable=detectable,
+        wanted={
+            name: (gain, seeds_for(gain, noise.deviation, max(2, planned)), _to_decide(noise, gain, most))
+            for name, gain in wanted.items()
+        },
+    )
+
+
+def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -> list[str]:
+    """The forecast in words."""
+    if forecast is None:
+        return [
+            "unknown between seeds, and so is what this plan can find; two seeds of the baselines measure it: "
+            f"sweep run SPACE search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
+        ]
+    low, high = forecast.range
+    lines = [
+        f"{forecast.deviation:.2g} between seeds ({forecast.source}), {low:.2g} to {high:.2g} at 80 % with "
+        f"{forecast.freedom} degree{'s' * (forecast.freedom != 1)} of freedom"
+    ]
+    seeds = f"{len(spec.seeds)} seed{'s' * (len(spec.seeds) > 1)} of {planned} configurations"
+    if forecast.detectable is None:
+        lines.append(f"{seeds} find nothing: one seed tells no difference from chance")
+    else:
+        lines.append(f"{seeds} find, 8 times in 10, a gain of {forecast.detectable:.2g}")
+    for name, (gain, everywhere, alone) in forecast.wanted.items():
+        all_ = f"{everywhere} seeds of every configuration" if everywhere else "more than 100 seeds of each"
+        lines.append(f"the {name} gain of {gain:.2g} takes {all_}; `sweep decide` at most {alone} of a finalist")
+    return lines
+
+
+def _to_decide(noise: Noise, gain: float, most: int) -> int:
+    return make_design(noise, gain, 1, most).looks[-1]
+
+
+def _measured(spec: SweepSpec, folder: SweepFolder) -> tuple[Noise, str] | None:
+    """The noise of all earlier sweeps that train and score alike; searched parameters may differ."""
+    paired: dict[str, Noise] = {}
+    unpaired: dict[str, Noise] = {}
+    for other in all_sweeps(folder.runs_dir):
+        try:
+            before = read_spec(other)
+            if _alike(before, spec):
+                paired[other.name] = sweep_noise(before, configurations(other))
+                unpaired[other.name] = unpaired_noise(configurations(other))
+        except UserError:
+            continue
+    for found, note in ((paired, ""), (unpaired, ", not paired")):
+        told = {name: noise for name, noise in found.items() if noise.freedom and noise.deviation > 0}
+        if told:
+            return functools.reduce(Noise.pooled, told.values()), f"measured in {_named(list(told))}{note}"
+    return None
+
+
+def _named(sweeps: list[str]) -> str:
+    more = f" and {len(sweeps) - MAX_NAMED} more" if len(sweeps) > MAX_NAMED else ""
+    return ", ".join(sweeps[:MAX_NAMED]) + more
+
+
+def _alike(before: SweepSpec, spec: SweepSpec) -> bool:
+    def scored(one: SweepSpec) -> tuple[object, ...]:
+        base, objective = one.base, one.objective
+        return (
+            *(base.model, base.data, base.rollout, base.optim, base.evaluation, base.max_steps, base.epochs),
+            *(objective.metric, objective.window),
+        )
+
+    return scored(before) == scored(spec)

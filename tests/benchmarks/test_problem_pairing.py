@@ -1,0 +1,43 @@
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.problem_pairing import deviations, judge, solve
+from dashboards.statistics.problems import split
+from dashboards.statistics.verdict import verdict
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_known_components_are_recovered(share):
+    generator = np.random.default_rng(1)
+    found = [split(*solve(generator, (2, 20, 100), share)[::-1]) for _ in range(200)]
+    evaluation, training = (2 * deviation**2 for deviation in deviations(100, share))
+    assert np.mean([one.evaluation for one in found]) == pytest.approx(evaluation, rel=0.03)
+    # What is cut off at 0 leaves a little where there is none.
+    assert np.mean([one.training for one in found]) == pytest.approx(training, rel=0.1, abs=0.2 * evaluation)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize(("configurations", "seeds"), [(2, 2), (5, 3)])
+def test_many_sweeps_at_once_are_decided_like_each_alone(configurations, seeds, share):
+    generator = np.random.default_rng(2)
+    answers = np.stack([solve(generator, (configurations, seeds, 60), share, gain=1.5) for _ in range(40)])
+    claims, best = judge(answers, by_problem=True)
+    for place, sweep in enumerate(answers):
+        named = {f"c{number}": dict(enumerate(rows)) for number, rows in enumerate(sweep)}
+        scores = {name: {seed: float(row.mean()) for seed, row in own.items()} for name, own in named.items()}
+        alone = verdict(scores, "c0", answers=named)
+        assert (alone.evidence, alone.best) == (bool(claims[place]), f"c{best[place]}")
+    assert 3 < claims.sum() < 37
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_no_effect_is_claimed_no_more_often_than_allowed_and_a_gain_is_found_more_often(share):
+    generator = np.random.default_rng(3)
+    none, better = (
+        np.stack([solve(generator, (4, 2, 60), share, gain) for _ in range(1500)]) for gain in (0.0, 2.0)
+    )
+    assert judge(none, by_problem=True)[0].mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1500)
+    before, now = (judge(better, by_problem)[0].mean() for by_problem in (False, True))
+    assert now > before + 0.04

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from dashboards.statistics.dunnett import critical_value
+from dashboards.statistics.guards import (
+    NOISIER,
+    UNSEEN,
+    Variances,
+    critical_values,
+    difference_noise,
+    evaluation_alone,
+)
+
+
+def of(**values: object) -> Variances:
+    """Three sweeps of 4 configurations on 3 seeds, everything of variance 1 but what is given."""
+    equal = {"pooled": np.ones(3), "freedom": 6, "own": np.full(3, 2.0), "base": np.ones(3), "base_freedom": 2}
+    return Variances(**{**equal, "others": np.ones(3), "others_freedom": 4, **values})
+
+
+def test_equal_noise_counts_twice_with_all_its_freedom():
+    deviation, freedom = difference_noise(of(), 3)
+    assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 2.0])) and freedom.tolist() == [6, 6, 6]
+
+
+def test_the_larger_of_pooled_and_own_variance_counts():
+    deviation, freedom = difference_noise(of(own=np.array([1.0, 2.0, 5.0])), 3)
+    assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 5.0])) and freedom.tolist() == [6, 6, 6]
+
+
+def test_a_baseline_that_is_found_noisier_has_welchs_degrees_of_freedom():
+    # F(2, 4) exceeds 4.32 in one of ten: 4 passes, 9 does not.
+    assert 4 < stats.f.isf(NOISIER, 2, 4) < 9
+    deviation, freedom = difference_noise(of(base=np.array([1.0, 4.0, 9.0])), 3)
+    assert deviation**2 == pytest.approx([2, 4 + 1, 9 + 1])
+    # (9 + 1)^2 / (9^2 / 2 + 1^2 / 4) = 2.45
+    assert freedom.tolist() == [6, 6, 2]
+
+
+def test_two_seeds_allow_no_test_and_the_wider_interval_counts():
+    found = of(base=np.array([0.0, 1.0, 9.0]), base_freedom=1, others_freedom=2, freedom=3)
+    deviation, freedom = difference_noise(found, 3)
+    # Welch's 100 / (81 / 1 + 1 / 2) = 1.2 and 4 / (1 + 1 / 2) = 2.7 degrees of freedom; the first has 1 / (1 / 2).
+    assert freedom.tolist() == [3, 2, 1]
+    assert deviation**2 == pytest.approx([2, 2, 10])
+
+
+def test_without_others_there_is_no_second_estimate():
+    deviation, freedom = difference_noise(of(base=None, others=None), 1)
+    assert deviation == pytest.approx(np.sqrt(2.0)) and freedom.tolist() == [6, 6, 6]
+
+
+def test_the_problems_tell_the_noise_where_seeds_show_no_more():
+    known = {"evaluation": np.full(3, 2.0), "evaluation_freedom": 198, "own_freedom": 2}
+    # The median of F(6, 198) is 0.89; a quarter of F(2, 198) lies above 1.40.
+    assert stats.f.isf(UNSEEN[0], 6, 198) == pytest.approx(0.894, abs=1e-3)
+    assert stats.f.isf(UNSEEN[1], 2, 198) == pytest.approx(1.396, abs=1e-3)
+    quiet, loud, loud_best = (0.8, 2.0), (1.0, 2.0), (0.8, 3.0)
+    pooled, own = (np.array(values) for values in zip(quiet, loud, loud_best, strict=True))
+    found = of(pooled=pooled, own=own, **known)
+    assert evaluation_alone(found).tolist() == [True, False, False]
+    deviation, freedom = difference_noise(found, 3)
+    assert deviation**2 == pytest.approx([2.0, 2.0, 3.0]) and freedom.tolist() == [198, 6, 6]
+
+
+def test_answers_that_never_differ_are_no_evaluation_without_noise():
+    known = {"evaluation": np.zeros(3), "evaluation_freedom": 198, "own_freedom": 2}
+    assert not evaluation_alone(of(own=np.array([0.0, 1.0, 2.0]), **known)).any()
+    assert not evaluation_alone(of()).any()
+
+
+def test_every_degree_of_freedom_has_its_critical_value():
+    values = critical_values(3, np.array([2, 6, 2]))
+    assert values == pytest.approx([critical_value(3, 2), critical_value(3, 6), critical_value(3, 2)])

@@ -1,0 +1,65 @@
+import math
+
+import numpy as np
+import pytest
+
+from dashboards.statistics.problems import evaluation_interval, evaluation_noise, split
+
+
+def test_variances_by_hand():
+    ours = np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+    theirs = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    # Differences 1 0 0 and 1 1 1: means of seeds 1/3 and 1, of problems 1, 1/2 and 1/2. What is left over is
+    # 1/3 -1/6 -1/6 and its negative; squares sum to 1/3 over 2 degrees of freedom.
+    found = split(ours, theirs)
+    assert (found.seeds, found.problems) == (2, 3)
+    assert found.evaluation == pytest.approx(1 / 6 / 3)
+    assert found.training == pytest.approx(2 / 9 - 1 / 18)
+    assert found.population == pytest.approx((1 / 12 - 1 / 12) / 3)
+    assert found.evaluation_share == pytest.approx(1 / 4)
+    # Together they are the variance between the seeds' means.
+    assert found.error(2, 3) == pytest.approx(math.sqrt((2 / 9) / 2))
+    assert found.error(4, 6) == pytest.approx(math.sqrt((1 / 6 + 1 / 36) / 4))
+
+
+def test_the_simulated_variances_are_found():
+    generator = np.random.default_rng(0)
+    seeds, problems = 400, 300
+    differences = (
+        0.02 * generator.standard_normal((seeds, 1))
+        + 0.3 * generator.standard_normal((1, problems))
+        + 0.4 * generator.standard_normal((seeds, problems))
+    )
+    found = split(differences, np.zeros_like(differences))
+    assert found.training == pytest.approx(0.02**2, rel=0.2)
+    assert found.evaluation == pytest.approx(0.4**2 / problems, rel=0.02)
+    assert found.population == pytest.approx(0.3**2 / problems, rel=0.2)
+
+
+def test_one_seed_has_the_noise_of_evaluation_alone():
+    ours, theirs = np.array([[1.0, 0.5, 0.0, 1.0]]), np.array([[0.0, 0.5, 0.0, 0.0]])
+    found = split(ours, theirs)
+    assert found.training is None and found.evaluation_share is None
+    assert found.evaluation == pytest.approx(1 / 3 / 4)  # of 1 0 0 1
+    low, high = evaluation_interval(ours, theirs)
+    # t with 3 degrees of freedom: 2.3534 at 95 %.
+    assert (low, high) == pytest.approx(
+        (0.5 - 2.3534 * math.sqrt(1 / 12), 0.5 + 2.3534 * math.sqrt(1 / 12)), abs=1e-4
+    )
+
+
+def test_equal_answers_leave_nothing():
+    same = np.ones((2, 5))
+    assert split(same, same).evaluation_share is None
+
+
+def test_the_noise_of_evaluation_needs_records_of_every_seed():
+    ours, theirs = np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]), np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    answers = {"a": dict(enumerate(ours)), "base": dict(enumerate(theirs))}
+    found = evaluation_noise(answers, "a", "base", [0, 1])
+    assert found == (pytest.approx(math.sqrt(1 / 18)), 2)  # as by hand above
+    for seeds in ([0], [0, 1, 2]):
+        assert evaluation_noise(answers, "a", "base", seeds).freedom == 0
+    assert evaluation_noise({}, "a", "base", [0, 1]).freedom == 0
+    other_set = {**answers, "base": {0: theirs[0], 1: theirs[1][:2]}}
+    assert evaluation_noise(other_set, "a", "base", [0, 1]).freedom == 0

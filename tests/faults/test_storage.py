@@ -1,0 +1,149 @@
+"""Faults of disk and tracking interrupt a sweep; they are no results of its trials."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from tests.sweep.harness import finish, history, ledger, metrics, results, running, sweep, wait_until, write_space
+from tests.trainer.tracking.store import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_full_disk_stops_the_sweep_and_costs_no_trial(tmp_path: Path) -> None:
+    folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
+    (tmp_path / "faults.json").write_text(json.dumps({"c001-s0": {"full_at": 1}}))
+    (tmp_path / "full").touch()
+    space = write_space(tmp_path / "space.yaml", limits={"max_concurrent": 1, "max_failures": 0})
+    code, out, err = sweep("run", space, *here, "--offline", "--cpus", 2)
+    assert code == 4, err
+    assert "error: cannot write: No space left on device" in out
+    assert out.splitlines()[-1] == f"python -m sweep resume fake --runs-dir {tmp_path}"
+    assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "COMPLETE"}
+    assert "0 failed" in out
+
+    (tmp_path / "full").unlink()
+    code, out, err = sweep("resume", "fake", *here, "--cpus", 2)
+    assert code == 0, err
+    assert {result["state"] for result in results(folder).values()} == {"COMPLETE"}
+    assert [line["step"] for line in metrics(folder, "c001-s0")] == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of 12 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "loptune", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount a disk of a few MB")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write a file until nothing more fits."""
+    ballast = folder / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    here, folder = ["--runs-dir", small_disk], small_disk / "fake"
+    space = write_space(tmp_path / "space.yaml", limits={"max_concurrent": 1, "max_failures": 0})
+
+    ballast = fill(small_disk)
+    code, _, err = sweep("run", space, *here, "--offline", "--cpus", 2)
+    assert code == 4, err
+    assert "error: cannot write the sweep's folder: No space left on device\nwhere: " in err
+    assert f"{folder}, 0 MiB free" in err
+    assert not (folder / "space.lock.yaml").exists()
+
+    ballast.write_bytes(bytes(8 * 2**20))  # nothing is left of the first attempt that stood in the way
+    code, out, err = sweep("run", space, *here, "--offline", "--cpus", 2)
+    assert code == 4, err
+    assert "error: no room for the checkpoints of trial c000-s0" in out
+    assert not (folder / "trials").exists()
+
+    ballast.unlink()
+    with running("resume", "fake", *here, "--cpus", 2, step_s=0.5) as process:
+        wait_until(lambda: len(history(folder, "c001-s0", "step")) > 0, what="the second trial's first step")
+        fill(small_disk)
+        code, out, err = finish(process)
+    assert code == 4, err
+    assert "No space left on device" in out
+    assert "Traceback" not in out + err
+    assert out.splitlines()[-1] == f"python -m sweep resume fake --runs-dir {small_disk}"
+    assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "COMPLETE"}
+
+    ballast.unlink()
+    code, _, err = sweep("resume", "fake", *here, "--cpus", 2)
+    assert code == 0, err
+    for trial in ("c000-s0", "c001-s0", "c002-s0"):
+        assert results(folder)[trial]["state"] == "COMPLETE"
+        assert [line["step"] for line in metrics(folder, trial)] == [1, 2, 3, 4]
+
+
+def test_failed_trials_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
+    (tmp_path / "faults.json").write_text(json.dumps({"c001-s0": {"diverge_at": 3}}))
+    space = write_space(tmp_path / "space.yaml", search={"sampler": "random", "configurations": 0})
+    code, _, err = sweep("run", space, *here, "--offline", "--cpus", 2)
+    assert code == 1, err
+    (tmp_path / "faults.json").unlink()
+
+    assert sweep("resume", "fake", *here, "--cpus", 2)[0] == 1  # not by itself
+    code, out, err = sweep("resume", "fake", *here, "--cpus", 2, "--retry-failed")
+    assert code == 0, err
+    assert "trying again: c001-s0" in out
+    assert [record["state"] for record in ledger(folder) if record["event"] == "result"].count("COMPLETE") == 2
+    assert history(folder, "c001-s0", "resume")[-1]["step"] == 2
+    assert [line["step"] for line in metrics(folder, "c001-s0")] == [1, 2, 3, 4]
+
+
+def test_trials_begin_and_end_while_mlflow_is_away_and_the_report_waits_for_their_record(tmp_path: Path) -> None:
+    folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
+    server = Server(tmp_path / "server")
+    server.start()
+    space = write_space(
+        tmp_path / "space.yaml",
+        trainer={"preset": "tiny_kk", "overrides": {"max_steps": 4, "tracking.uri": server.uri}},
+        limits={"max_concurrent": 1, "max_failures": 0},
+    )
+    try:
+        with running("run", space, *here, "--cpus", 2) as process:
+            wait_until(lambda: len(history(folder, "c000-s0", "step")) > 0, what="the first step")
+            server.kill()
+            code, out, err = finish(process)
+        assert code == 4, err
+        assert {trial: result["state"] for trial, result in results(folder).items()} == {
+            f"c00{number}-s0": "COMPLETE" for number in range(3)
+        }
+        assert "error: MLflow lacks a part of the record of c000-s0, c001-s0, c002-s0" in out
+        assert f"python -m sweep resume fake --runs-dir {tmp_path} sends it" in out
+        assert not (folder / "report").exists()
+
+        server.start()
+        code, out, err = sweep("resume", "fake", *here, "--cpus", 2)
+        assert code == 0, out + err
+        assert (folder / "report" / "report.html").is_file()
+        client = mlflow.MlflowClient(server.uri)
+        runs = client.search_runs([client.get_experiment_by_name("fake").experiment_id])
+        trials = {run.data.tags["loptune.trial"]: run for run in runs if "loptune.trial" in run.data.tags}
+        assert sorted(trials) == sorted(results(folder))
+        assert {run.info.status for run in runs} == {"FINISHED"}
+        for run in trials.values():
+            points = client.get_metric_history(run.info.run_id, "rollout/reward")
+            assert [point.step for point in points] == [1, 2, 3, 4]
+    finally:
+        server.kill()

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.cli import main
+from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.harness import SHORT
+
+OFFLINE = {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.offline": True}}
+
+
+def elsewhere(uri: str) -> dict[str, object]:
+    return {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.uri": uri}}
+
+
+@pytest.fixture(autouse=True)
+def no_store_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.mark.parametrize("verb", ["report", "ui"])
+def test_an_offline_sweep_has_no_pages_yet(tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(tmp_path, "demo", SCORES, trainer=OFFLINE)
+    assert main([verb, "demo", "--runs-dir", str(tmp_path)]) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "error: sweep demo ran offline",
+        f"where: {tmp_path / 'demo'}",
+        "next:  send its runs with `trainer upload` first",
+    ]
+
+
+def test_a_store_that_has_gone_exits_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(tmp_path, "demo", SCORES)
+    assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 4
+    assert "error: the MLflow store is gone" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.db"))
+
+
+def test_sweeps_of_two_stores_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, uri in (("one", "http://127.0.0.1:1"), ("two", "http://127.0.0.1:2")):
+        write_sweep(tmp_path, name, SCORES, trainer=elsewhere(uri))
+    assert main(["report", "one", "two", "--runs-dir", str(tmp_path)]) == 2
+    what, where, _ = capsys.readouterr().err.splitlines()
+    assert what == "error: the sweeps are in different MLflow stores"
+    assert where == "where: http://127.0.0.1:1, http://127.0.0.1:2"

@@ -1,0 +1,59 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sweep.cli import main
+from sweep.record.folder import sweep_folder
+from tests.sweep.ended_sweeps import SCORES, write_sweep
+
+
+def test_status_reads_ledger_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    assert main(["status", "demo", "--runs-dir", str(tmp_path), "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    states = {trial["trial"]: trial["state"] for trial in status["trials"]}
+    assert states["c001-s1"] == "FAIL"
+    assert states["c003-s1"] == "WAITING"
+    assert sum(state == "COMPLETE" for state in states.values()) == 6
+    assert [trial["step"] for trial in status["trials"] if trial["trial"] == "c000-s0"] == [3]
+    assert not status["running"]
+    # Configuration 1 lost a seed and 3 misses one, so 2 wins with (0.7 + 0.6) / 2.
+    assert (status["best"]["configuration"], status["best"]["score"]) == (2, pytest.approx(0.65))
+    assert main(["status", "demo", "--runs-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["trial", "state", "step", "score", "parameters", "reason"]
+    assert lines[1] == ["c000-s0", "COMPLETE", "3/4", "0.5", "ar_alpha=0"]
+    assert lines[4][:4] == ["c001-s1", "FAIL", "3/4", "ar_alpha=0.1"]
+    assert "diverged at step 3: policy/loss is nan" in out
+    assert "best: configuration 2  ar_alpha=0.2" in out
+
+
+def test_the_best_of_a_loss_is_the_smallest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    objective = {"metric": "eval/completion_length", "mode": "min"}
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], objective=objective)
+    main(["status", "demo", "--runs-dir", str(tmp_path), "--json"])
+    assert json.loads(capsys.readouterr().out)["best"]["configuration"] == 0
+
+
+def test_ls_lists_every_sweep_even_a_broken_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(tmp_path, "one", SCORES, seeds=[0, 1])
+    write_sweep(tmp_path, "two", {0: {0: 0.5}, 1: {0: 0.4}, 2: {0: 0.1}})
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "space.lock.yaml").write_text("nonsense: [")
+    assert main(["ls", "--runs-dir", str(tmp_path), "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert list(found) == ["one", "three", "two"]
+    assert (found["two"]["state"], found["two"]["best"]) == ("done", 0.5)
+    assert (found["one"]["ended"], found["one"]["planned"]) == (7, 6)
+    assert "YAML" in found["three"]["state"]
+    assert main(["ls", "--runs-dir", str(tmp_path / "none")]) == 0
+    assert "no sweeps" in capsys.readouterr().out
+
+
+def test_stopping_a_sweep_that_does_not_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(tmp_path, "demo", SCORES)
+    assert main(["stop", "demo", "--runs-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "sweep demo is not running\n"
+    assert not sweep_folder(tmp_path, "demo").stop.exists()

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.record import disk
+from sweep.record.disk import CheckpointRoom, checkpoint_sizes
+from sweep.record.folder import SweepFolder
+from tests.sweep.spaces import make_spec
+from trainer.policy.memory import planned_checkpoint_bytes
+
+ONE = 105_920 * (4 + 8)  # float32 weights of the embedded policy and Adam's two moments
+AT_A_TIME = 2 + 1 + 1  # the last two, the best, and the one that is being written
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    found = SweepFolder(tmp_path, "kk")
+    found.root.mkdir()
+    return found
+
+
+def room(folder: SweepFolder, tmp_path: Path) -> CheckpointRoom:
+    spec = make_spec(tmp_path)
+    assert (spec.base.checkpoint.keep_last, spec.base.checkpoint.keep_best) == (2, True)
+    assert planned_checkpoint_bytes(spec.base, on_gpu=False) == ONE
+    return CheckpointRoom(spec, folder)
+
+
+def write_checkpoint(folder: SweepFolder, trial: str, step: int, size: int) -> None:
+    checkpoint = folder.trial(trial) / "checkpoints" / f"step-{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").write_bytes(bytes(size))
+
+
+def test_a_trial_needs_room_for_what_it_keeps_and_one_more(
+    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = room(folder, tmp_path)
+    monkeypatch.setattr(disk, "free_bytes", lambda path: AT_A_TIME * ONE)
+    assert found.lack("c000-s0", []) is None
+    monkeypatch.setattr(disk, "free_bytes", lambda path: AT_A_TIME * ONE - 1)
+    problem = found.lack("c000-s0", [])
+    assert problem is not None
+    assert problem.what == (
+        "no room for the checkpoints of trial c000-s0: with those of 0 running trials 5.1 MB will be written"
+    )
+    assert problem.where == f"{folder.root}, 5.1 MB free"
+
+
+def test_running_trials_still_write_what_they_do_not_have_yet(
+    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = room(folder, tmp_path)
+    write_checkpoint(folder, "c000-s0", 10, ONE)
+    write_checkpoint(folder, "c000-s0", 20, ONE)
+    needed = 2 * AT_A_TIME * ONE - 2 * ONE
+    monkeypatch.setattr(disk, "free_bytes", lambda path: needed)
+    assert found.lack("c001-s0", ["c000-s0"]) is None
+    monkeypatch.setattr(disk, "free_bytes", lambda path: needed - 1)
+    assert found.lack("c001-s0", ["c000-s0"]) is not None
+
+
+def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(
+    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(folder, "c000-s0", 10, 2 * ONE)
+    monkeypatch.setattr(disk, "free_bytes", lambda path: 2 * AT_A_TIME * ONE - 1)
+    assert room(folder, tmp_path).lack("c001-s0", []) is not None
+    monkeypatch.setattr(disk, "free_bytes", lambda path: 2 * AT_A_TIME * ONE)
+    assert room(folder, tmp_path).lack("c001-s0", []) is None
+
+
+def test_partial_and_damaged_checkpoints_hold_space_too(folder: SweepFolder) -> None:
+    root = folder.trial("c000-s0") / "checkpoints"
+    for name, size in (("step-10", 3), ("damaged-step-5", 4), (".step-20.partial", 5)):
+        (root / name).mkdir(parents=True)
+        (root / name / "file").write_bytes(bytes(size))
+    assert sorted(checkpoint_sizes(folder.trial("c000-s0"))) == [3, 4, 5]
+    assert checkpoint_sizes(folder.trial("c001-s0")) == []

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.record.folder import SweepFolder
+from sweep.record.unsent import send_unsent
+from tests.trainer.tracking.store import config_for, free_port, history, runs_of, sqlite_store
+from trainer.tracking.shipping import TrackingState, has_unsent
+from trainer.tracking.tracker import Tracker
+from trainer.types import RunContext
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    return SweepFolder(tmp_path, "demo")
+
+
+def record(folder: SweepFolder, trial: str, uri: str, status: str | None = "FINISHED") -> Path:
+    """A trial of three steps whose process ended without reaching MLflow."""
+    tags = {"loptune.run": f"demo/{trial}"}
+    context = RunContext(folder.trial(trial), folder.runs_dir, "exp", trial, tags)
+    tracker = Tracker(config_for(uri), context, must_connect=False, close_limit_s=0)
+    for step in (1, 2, 3):
+        tracker.log({"rollout/reward": 0.5 * step}, step)
+    tracker._stop_shipping()
+    if status is not None:
+        state = TrackingState.load(context.run_dir)
+        assert state is not None
+        state.status = status
+        state.save(context.run_dir)
+    return context.run_dir
+
+
+def test_what_trials_could_not_send_is_sent_once(folder: SweepFolder, tmp_path: Path) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    trials = [record(folder, "c000-s0", away), record(folder, "c001-s0", away, status=None)]
+    assert all(map(has_unsent, trials))
+    uri = sqlite_store(tmp_path / "store")
+    assert send_unsent(folder, uri) is None
+    assert not any(map(has_unsent, trials))
+    runs = {run.data.tags["loptune.run"]: run for run in runs_of(uri)}
+    assert {key: run.info.status for key, run in runs.items()} == {
+        "demo/c000-s0": "FINISHED",
+        "demo/c001-s0": "KILLED",  # its process ended without a word
+    }
+    for run in runs.values():
+        assert history(uri, run.info.run_id, "rollout/reward") == [(1, 0.5), (2, 1.0), (3, 1.5)]
+    assert send_unsent(folder, uri) is None
+    assert len(runs_of(uri)) == 2
+
+
+def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder: SweepFolder) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    for number in range(7):
+        record(folder, f"c00{number}-s0", away)
+    problem = send_unsent(folder, away)
+    assert problem is not None
+    assert problem.what.startswith(
+        "MLflow lacks a part of the record of c000-s0, c001-s0, c002-s0, c003-s0, c004-s0 and 2 more: "
+    )
+    assert "resume demo" in problem.hint
+    assert (problem.where, problem.exit_code) == (away, 4)
+
+
+def test_a_damaged_record_does_not_keep_the_others_from_being_sent(folder: SweepFolder, tmp_path: Path) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    damaged, whole = record(folder, "c000-s0", away), record(folder, "c001-s0", away)
+    lines = (damaged / "metrics.jsonl").read_text().splitlines()
+    (damaged / "metrics.jsonl").write_text("\n".join([lines[0], "{" + lines[1], lines[2]]) + "\n")
+    problem = send_unsent(folder, sqlite_store(tmp_path / "store"))
+    assert problem is not None
+    assert "record of c000-s0: " in problem.what
+    assert has_unsent(damaged)
+    assert not has_unsent(whole)
+
+
+def test_a_sweep_without_trials_has_nothing_to_send(folder: SweepFolder) -> None:
+    assert not has_unsent(folder.trial("c000-s0"))
+    assert send_unsent(folder, "sqlite:///nowhere.db") is None

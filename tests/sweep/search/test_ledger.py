@@ -1,0 +1,154 @@
+"""The ledger and the stored space under damage: refused, or without effect."""
+
+import contextlib
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.record.folder import SweepFolder, read_spec, write_spec
+from sweep.search.history import replay
+from sweep.search.ledger import CHECKSUM, Ledger, lines_without_checksum, read_ledger
+from tests.sweep.search.instant_sweeps import drain, searcher_in
+from tests.sweep.spaces import make_spec
+from trainer.errors import StorageError, UserError
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """Of a sweep of three configurations with two seeds each."""
+    drain(searcher_in(tmp_path, make_spec(tmp_path, search={"sampler": "random", "configurations": 1})))
+    return tmp_path / "events.jsonl"
+
+
+def lines_of(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def index_of(path: Path, event: str, place: int = 0) -> int:
+    found = [n for n, line in enumerate(lines_of(path)) if json.loads(line)["event"] == event]
+    return found[place]
+
+
+def test_every_line_has_a_checksum_that_readers_do_not_see(ledger: Path) -> None:
+    assert lines_without_checksum(ledger) == 0
+    records = list(read_ledger(ledger))
+    assert [record["event"] for record in records].count("result") == 6
+    assert all(CHECKSUM not in record for record in records)
+
+
+def test_of_flipped_bits_none_changes_what_is_read(ledger: Path) -> None:
+    content = ledger.read_bytes()
+    before = replay(read_ledger(ledger))
+    generator = random.Random(0)
+    refused = 0
+    for _ in range(1500):
+        place, bit = generator.randrange(len(content) - 1), generator.randrange(8)  # the last byte ends the file
+        ledger.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
+        try:
+            assert replay(read_ledger(ledger)) == before
+        except StorageError as error:
+            assert re.search(r"events\.jsonl:\d+$", error.where)
+            refused += 1
+    assert refused > 1400
+
+
+def test_of_flipped_bits_none_changes_the_space(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path, "kk")
+    folder.root.mkdir()
+    spec = make_spec(tmp_path)
+    write_spec(folder, spec)
+    assert read_spec(folder) == spec
+    content = folder.space.read_bytes()
+    generator = random.Random(0)
+    for _ in range(400):
+        place, bit = generator.randrange(len(content)), generator.randrange(8)
+        folder.space.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
+        with contextlib.suppress(UserError):
+            assert read_spec(folder) == spec
+
+
+def test_a_changed_space_is_refused_until_its_heading_is_removed(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path, "kk")
+    folder.root.mkdir()
+    write_spec(folder, make_spec(tmp_path))
+    changed = folder.space.read_text().replace("max_failures: 2", "max_failures: 5")
+    folder.space.write_text(changed)
+    with pytest.raises(StorageError, match="search space of sweep kk is damaged") as raised:
+        read_spec(folder)
+    assert "remove its first line" in raised.value.hint
+    folder.space.write_text(changed.partition("\n")[2])
+    assert read_spec(folder).limits.max_failures == 5
+
+
+def test_a_lost_result_is_trained_again(ledger: Path, tmp_path: Path) -> None:
+    lines = lines_of(ledger)
+    lost = json.loads(lines.pop(index_of(ledger, "result", 2)))
+    ledger.write_bytes(b"".join(lines))
+    searcher = searcher_in(tmp_path, make_spec(tmp_path, search={"sampler": "random", "configurations": 1}))
+    again = [(one["configuration"], one["seed"]) for one in drain(searcher)]
+    assert again == [(lost["configuration"], lost["seed"])]
+
+
+def test_a_lost_configuration_is_named(ledger: Path) -> None:
+    lines = lines_of(ledger)
+    place = index_of(ledger, "configuration", 1)
+    lines.pop(place)
+    ledger.write_bytes(b"".join(lines))
+    with pytest.raises(StorageError, match="has lost the line that proposes configuration 1") as raised:
+        list(read_ledger(ledger))
+    assert raised.value.where.startswith("before ")
+
+
+@pytest.mark.parametrize(
+    ("event", "change", "said"),
+    [
+        ("result", {"score": "0.9"}, "score is '0.9'"),
+        ("result", {"score": None}, "score is None"),
+        ("result", {"state": "COMPLETED"}, "state is 'COMPLETED'"),
+        ("result", {"seed": None}, "seed is None"),
+        ("result", {"configuration": 17}, "configuration 17"),
+        ("result", {"configuration": -1}, "configuration -1"),
+        ("trial", {"configuration": 9}, "configuration 9"),
+        ("configuration", {"parameters": []}, "parameters is []"),
+        ("configuration", {"time": True}, "time is True"),
+        ("retry", {"configuration": 9}, "configuration 9"),
+        ("look", {"standings": 3}, "standings is 3"),
+        ("look", {"standings": [{"finalist": "9"}]}, "configuration 9"),
+    ],
+)
+def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
+    ledger: Path, event: str, change: dict[str, Any], said: str
+) -> None:
+    found = [record for record in read_ledger(ledger) if record["event"] == event]
+    record = found[0] if found else {"event": event, "seed": 0}
+    Ledger(ledger).append({**record, **({"configuration": 3} if event == "configuration" else {}), **change})
+    with pytest.raises(StorageError) as raised:
+        list(read_ledger(ledger))
+    assert said in raised.value.what
+
+
+def without_checksums(lines: list[bytes]) -> bytes:
+    records = [json.loads(line) for line in lines]
+    return b"".join(json.dumps({k: v for k, v in r.items() if k != CHECKSUM}).encode() + b"\n" for r in records)
+
+
+@pytest.mark.parametrize("old", [lambda lines: len(lines), lambda lines: 4], ids=["all", "the first four"])
+def test_lines_of_an_earlier_version_are_read_and_counted(ledger: Path, old: Callable[[list[bytes]], int]) -> None:
+    before = replay(read_ledger(ledger))
+    lines = lines_of(ledger)
+    count = old(lines)
+    ledger.write_bytes(without_checksums(lines[:count]) + b"".join(lines[count:]))
+    assert replay(read_ledger(ledger)) == before
+    assert lines_without_checksum(ledger) == count
+
+
+def test_text_of_any_kind_keeps_its_checksum(tmp_path: Path) -> None:
+    reason = 'a \ud800 half, ünïcödé, \x1b[31m and a "quote"'
+    Ledger(tmp_path / "events.jsonl").append({"event": "note", "reason": reason, "numbers": [1.0, 1e-300, 3]})
+    (record,) = read_ledger(tmp_path / "events.jsonl")
+    assert record == {"event": "note", "reason": reason, "numbers": [1.0, 1e-300, 3]}

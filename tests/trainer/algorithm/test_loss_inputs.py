@@ -1,0 +1,36 @@
+from dataclasses import replace
+
+import torch
+
+from tests.trainer.algorithm.batches import make_batch
+from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+
+
+def test_the_log_ratio_is_bounded_and_has_a_gradient_within_the_bounds_alone():
+    batch = make_batch()
+    old = torch.zeros_like(batch.completion_mask)
+    logprobs = old.clone()
+    logprobs[0, :3] = torch.tensor([-0.5, -30.0, 25.0])
+    logprobs.requires_grad_()
+    inputs = LossInputs.of(replace(batch, old_logprobs=old), logprobs, batch.completion_mask, UpdateTotals(1, 1))
+    assert inputs.log_ratio[0, :3].tolist() == [-0.5, -20.0, 20.0]
+    inputs.log_ratio.sum().backward()
+    assert logprobs.grad[0, :3].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_the_pass_is_told_from_the_completions():
+    batch = replace(make_batch(), advantages=torch.ones(8, 12), ref_logprobs=torch.full((8, 12), -2.0))
+    low = batch.completion_mask * (torch.arange(12) < 2)
+    logprobs = torch.full((8, 12), -3.0)
+    inputs = LossInputs.of(batch, logprobs, low, UpdateTotals(tokens=49, sequences=8))
+    for given, taken in (
+        (logprobs, inputs.logprobs),
+        (low, inputs.token_mask),
+        (batch.completion_mask, inputs.completion_mask),
+        (batch.old_logprobs, inputs.old_logprobs),
+        (batch.ref_logprobs, inputs.ref_logprobs),
+        (batch.rollout_logprobs, inputs.rollout_logprobs),
+        (batch.advantages, inputs.advantages),
+    ):
+        assert taken is given
+    assert inputs.totals == (49, 8, 1.0)

@@ -1,0 +1,68 @@
+import copy
+
+import pytest
+import torch
+
+from tests.conftest import random_model
+from tests.trainer.algorithm.batches import make_batch
+from trainer.algorithm.batching import plan_update_batches
+from trainer.algorithm.scoring import attach_logprobs, score_batch
+from trainer.policy.logprobs import LogprobModel
+from trainer.types import TrainBatch
+
+TEMPERATURE = 0.9
+
+
+def by_row(model: torch.nn.Module, batch: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies of the completions, row by row from the whole logits."""
+    logprobs, entropies = torch.zeros(2, *batch.completion_mask.shape)
+    for row, (start, length) in enumerate(zip(batch.prompt_lengths, batch.completion_lengths, strict=True)):
+        ids = batch.input_ids[row, : start + length]
+        with torch.no_grad():
+            table = (model(ids[None]).logits[0, start - 1 : -1] / TEMPERATURE).log_softmax(-1)
+        logprobs[row, :length] = table[torch.arange(length), ids[start:]]
+        entropies[row, :length] = -(table.exp() * table).sum(-1)
+    return logprobs, entropies
+
+
+@pytest.mark.parametrize("tokens_per_microbatch", [10_000, 20])
+def test_scores_are_those_of_each_row_alone(tokens_per_microbatch):
+    batch, causal_lm, other = make_batch(), random_model(), random_model(seed=1)
+    plan = plan_update_batches(batch, 4, tokens_per_microbatch)
+    policy, reference = (LogprobModel(lm, TEMPERATURE, chunk_tokens=16) for lm in (causal_lm, other))
+    scored = attach_logprobs(batch, policy, reference, plan)
+    logprobs, entropies = by_row(causal_lm, batch)
+    assert torch.allclose(scored.old_logprobs, logprobs, atol=1e-5)
+    assert torch.allclose(scored.entropies, entropies, atol=1e-5)
+    assert torch.allclose(scored.ref_logprobs, by_row(other, batch)[0], atol=1e-5)
+    assert not scored.old_logprobs.requires_grad
+    assert not scored.old_logprobs[batch.completion_mask == 0].any()
+
+
+def test_without_a_reference_there_are_no_reference_logprobs():
+    batch = make_batch()
+    plan = plan_update_batches(batch, 8, 10_000)
+    model = LogprobModel(random_model(), TEMPERATURE, chunk_tokens=16)
+    assert attach_logprobs(batch, model, None, plan).ref_logprobs is None
+
+
+def test_graphs_are_kept_of_the_policy_alone_and_as_far_as_there_is_room():
+    batch = make_batch()
+    model = LogprobModel(random_model(), TEMPERATURE, chunk_tokens=16)
+    reference = copy.deepcopy(model)
+    plan = plan_update_batches(batch, 4, 40, kept_tokens=36)  # the first update batch has 2 x 18 and 2 x 11 tokens
+    requires_grad: dict[str, list[bool]] = {"policy": [], "reference": []}
+    for name, module in (("policy", model), ("reference", reference)):
+        module.register_forward_hook(
+            lambda _, __, scores, name=name: requires_grad[name].append(scores.logprobs.requires_grad)
+        )
+    attach_logprobs(batch, model, reference, plan)
+    assert requires_grad["policy"] == [True] + [False] * (len(requires_grad["policy"]) - 1)
+    assert not any(requires_grad["reference"])
+
+
+def test_without_entropies_there_are_none():
+    batch = make_batch()
+    model = LogprobModel(random_model(), TEMPERATURE, chunk_tokens=16)
+    scores = score_batch(model, batch, plan_update_batches(batch, 8, 10_000), with_entropy=False)
+    assert scores.entropies is None and scores.gradient_norms is None

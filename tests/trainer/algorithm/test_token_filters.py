@@ -1,0 +1,72 @@
+import math
+
+import pytest
+import torch
+
+from trainer.algorithm.token_filters import high_entropy_tokens, low_probability_tokens, select_tokens
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.types import TrainBatch
+
+MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
+
+
+def batch_with(entropies: list[list[float]], mask: torch.Tensor = MASK, truncated: tuple[float, ...] = (0.0, 0.0)):
+    old = torch.tensor([[0.2, 0.5, 0.9], [0.7, 0.1, 1.0]]).log()
+    empty = torch.zeros(0)
+    return TrainBatch(
+        *(empty, empty, mask, old, old, None, torch.tensor(entropies), empty, empty, empty, empty),
+        truncated=torch.tensor(truncated),
+    )
+
+
+ENTROPIES = [[0.1, 0.5, 0.4], [0.2, 0.3, 9.0]]  # the last is padding
+
+
+def test_a_token_at_eta_is_not_of_low_probability_and_padding_is_nothing():
+    old = torch.tensor([[0.25, 0.5, 0.125], [0.75, 0.25, 1.0]]).log()
+    assert low_probability_tokens(old, MASK, 0.25).tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert low_probability_tokens(old, MASK, 1.0).tolist() == MASK.tolist()
+
+
+@pytest.mark.parametrize(
+    ("share", "kept"),
+    [
+        (0.2, [[0, 1, 0], [0, 0, 0]]),  # at least 0.4 + 0.2 * (0.5 - 0.4)
+        (0.5, [[0, 1, 1], [0, 1, 0]]),  # at least the median
+        (1.0, [[1, 1, 1], [1, 1, 0]]),
+    ],
+)
+def test_tokens_of_the_highest_entropies_by_hand(share, kept):
+    assert high_entropy_tokens(batch_with(ENTROPIES), share, lambda items: items).tolist() == kept
+
+
+def test_the_entropies_of_all_ranks_decide():
+    others = [1.0] * 20
+    assert not high_entropy_tokens(batch_with(ENTROPIES), 0.2, lambda items: [*items, *others]).any()
+    lower = [0.0] * 20
+    everything = high_entropy_tokens(batch_with(ENTROPIES), 0.2, lambda items: [*items, *lower])
+    assert torch.equal(everything, MASK)
+
+
+def test_equal_entropies_are_all_kept_and_no_token_is_none():
+    assert torch.equal(high_entropy_tokens(batch_with([[0.3] * 3] * 2), 0.01, lambda items: items), MASK)
+    nothing = batch_with(ENTROPIES, mask=torch.zeros(2, 3))
+    assert not high_entropy_tokens(nothing, 0.2, lambda items: items).any()
+
+
+@pytest.mark.parametrize("token_filter", ["none", "high_entropy"])
+def test_truncated_completions_are_left_out_where_asked(token_filter):
+    batch = batch_with(ENTROPIES, truncated=(1.0, 0.0))
+    kept = AlgorithmConfig(token_filter=token_filter, entropy_share=1.0)
+    left_out = AlgorithmConfig(token_filter=token_filter, entropy_share=1.0, mask_truncated=True)
+    assert select_tokens(batch, kept).tolist() == MASK.tolist()
+    assert select_tokens(batch, left_out).tolist() == [[0, 0, 0], [1, 1, 0]]
+
+
+def test_a_filter_is_applied_at_the_threshold_of_lopti():
+    batch = batch_with(ENTROPIES)
+    assert math.isclose(batch.old_logprobs[0, 1].exp().item(), 0.5)
+    low = select_tokens(batch, AlgorithmConfig(token_filter="drop_high", lopti_eta=0.6))
+    high = select_tokens(batch, AlgorithmConfig(token_filter="drop_low", lopti_eta=0.6))
+    assert low.tolist() == [[1, 1, 0], [0, 1, 0]]
+    assert torch.equal(low + high, MASK)

@@ -1,0 +1,99 @@
+"""`trainer export`: the model of a run for others, with its card."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.trainer.test_loop import small_config
+from trainer import train
+from trainer.cli import main
+from trainer.commands.export import scores
+from trainer.config.schema import dump_config, load_config
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_policy, tmp_path_factory):
+    """A folder of runs with one of two steps, a checkpoint after each."""
+    folder = tmp_path_factory.mktemp("runs")
+    spec = folder / "spec.yaml"
+    changes = {"max_steps": 2, "evaluation.every_steps": 1, "checkpoint.every_steps": 1, "checkpoint.keep_last": 2}
+    spec.write_text(dump_config(small_config(tiny_policy, **changes)))
+    train(spec, {"tracking.offline": True}, name="first", runs_dir=folder / "runs")
+    return folder / "runs"
+
+
+def export(runs, output, *arguments):
+    return main(["export", "first", "--runs-dir", str(runs), "--output", str(output), *arguments])
+
+
+def test_the_folder_loads_in_transformers_and_holds_nothing_of_the_training(runs, tmp_path, capsys):
+    assert export(runs, tmp_path / "model") == 0
+    assert "step 2" in capsys.readouterr().out
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert {"README.md", "run.yaml", "config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert not [name for name in names if name.startswith(("training_state", "manifest"))]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    saved = AutoModelForCausalLM.from_pretrained(runs / "first" / "checkpoints" / "step-2", dtype=torch.float32)
+    for ours, theirs in zip(model.parameters(), saved.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "model")) > 10
+    assert load_config(str(tmp_path / "model" / "run.yaml")) == load_config(str(runs / "first" / "config.yaml"))
+
+
+def test_the_card_has_front_matter_the_score_of_that_step_and_the_settings(runs, tmp_path):
+    assert export(runs, tmp_path / "model", "--step", "1") == 0
+    _, front, text = (tmp_path / "model" / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(front)["library_name"] == "transformers"
+    assert "base_model" not in yaml.safe_load(front)  # the start was a folder of this machine
+    (score,) = scores(runs / "first", 1)
+    low, high = score.interval
+    assert low <= score.accuracy <= high
+    assert f"| {score.problems} | {score.completions} | {score.accuracy:.3f} | {low:.3f} to {high:.3f} |" in text
+    config = load_config(str(runs / "first" / "config.yaml"))
+    assert f"| `optim.lr` | {config.optim.lr} |" in text
+    assert "after 1 steps" in text
+
+
+def test_what_cannot_be_exported_leaves_nothing(runs, tmp_path, capsys):
+    assert export(runs, tmp_path / "model", "--step", "7") == 3
+    assert "there are: 1, 2" in capsys.readouterr().err
+    (tmp_path / "taken").mkdir()
+    assert export(runs, tmp_path / "taken") == 2
+    copy = tmp_path / "runs"
+    shutil.copytree(runs, copy)
+    weights = copy / "first" / "checkpoints" / "step-2" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    assert export(copy, tmp_path / "model") == 4
+    assert "damaged: model.safetensors" in capsys.readouterr().err
+    assert not list(tmp_path.glob("model*"))
+
+
+def test_the_hub_is_written_to_only_when_asked_and_privately(runs, tmp_path, monkeypatch, capsys):
+    asked = []
+    api = SimpleNamespace(
+        create_repo=lambda repo, **options: asked.append((repo, options)),
+        upload_folder=lambda **options: asked.append(options) or "https://hub/me/first",
+    )
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api)
+    export(runs, tmp_path / "one")
+    assert asked == []
+    export(runs, tmp_path / "two", "--push-to-hub", "me/first")
+    assert asked[0] == ("me/first", {"private": True, "exist_ok": True})
+    assert asked[1] == {"repo_id": "me/first", "folder_path": tmp_path / "two"}
+    assert "https://hub/me/first" in capsys.readouterr().out
+
+
+def test_a_run_that_was_not_evaluated_at_the_step_says_so(runs, tmp_path):
+    copy = tmp_path / "runs"
+    shutil.copytree(runs, copy)
+    lines = (copy / "first" / "correctness.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["step"] != 2]
+    (copy / "first" / "correctness.jsonl").write_text("".join(kept))
+    assert export(copy, tmp_path / "model") == 0
+    assert "was not evaluated at step 2" in (tmp_path / "model" / "README.md").read_text()

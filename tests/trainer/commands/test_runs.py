@@ -1,0 +1,115 @@
+"""`trainer ls`, `status` and `ui`: what they read from the folders of runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainer.cli import main
+from trainer.commands import runs
+from trainer.commands.run_folder import hold
+from trainer.config.schema import load_config, save_config
+from trainer.tracking.mlflow_store import connect, prepare_store
+
+EVALUATIONS = [
+    {"step": 0, "eval/accuracy": 0.5, "eval/reward": 1.0, "eval/completion_length": 70.0},
+    {"step": 1, "reward/mean": 0.2},
+    {"step": 2, "eval/accuracy": 0.75, "eval/reward": 1.5, "eval/completion_length": 72.0},
+    {"step": 3, "reward/mean": 0.3},
+    {"step": 4, "eval/accuracy": 0.625, "eval/reward": 1.25, "eval/completion_length": 71.0},
+]
+
+
+def write_run(root: Path, name: str, records=(), state=None, steps=(), **overrides) -> Path:
+    folder = root / name
+    (folder / "checkpoints").mkdir(parents=True)
+    save_config(load_config("tiny_kk", {"max_steps": 8, **overrides}), folder / "config.yaml")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    if state is not None:
+        (folder / "tracking.json").write_text(json.dumps(state))
+    for step in steps:
+        (folder / "checkpoints" / f"step-{step}").mkdir()
+    return folder
+
+
+def test_the_list_names_every_run_its_state_and_its_rule(tmp_path, capsys):
+    write_run(tmp_path, "b", EVALUATIONS, {"status": "KILLED"}, **{"algorithm.ar_alpha": 0.3})
+    done = [*EVALUATIONS, {"step": 8, "final/accuracy": 0.6}]
+    write_run(tmp_path, "a", done, {"status": "FINISHED"})
+    write_run(tmp_path, "c", EVALUATIONS[:2], {"status": "FAILED"})
+    write_run(tmp_path, "empty")
+    (write_run(tmp_path, "sweep") / "space.lock.yaml").touch()
+    (write_run(tmp_path, "evaluated") / "evaluation.json").touch()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.yaml").write_text("optim: {lrr: 1}\n")
+    assert main(["ls", "--runs-dir", str(tmp_path)]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["name", "state", "step", "accuracy", "best", "rule"],
+        ["a", "done", "8/8", "0.625", "0.75", "grpo"],
+        ["b", "stopped", "4/8", "0.625", "0.75", "grpo", "+", "AR"],
+        ["broken", "unknown", "key", "optim.lrr", "0"],
+        ["c", "failed", "1/8", "0.5", "0.5", "grpo"],
+        ["empty", "stopped", "0/8", "grpo"],
+    ]
+
+
+def test_an_empty_folder_says_how_to_begin(tmp_path, capsys):
+    assert main(["ls", "--runs-dir", str(tmp_path / "none")]) == 0
+    assert "trainer run tiny_kk" in capsys.readouterr().out
+
+
+def test_status_of_a_stopped_run_ends_with_the_command_that_resumes_it(tmp_path, capsys):
+    write_run(tmp_path, "b", EVALUATIONS, steps=(2, 4))
+    assert main(["status", "b", "--runs-dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "b: stopped, step 4/8, grpo"
+    assert [line.split() for line in lines[1:3]] == [
+        ["step", "accuracy", "reward", "completion_length"],
+        ["0", "0.5", "1", "70"],
+    ]
+    assert lines[-2:] == ["checkpoints: step-2 step-4", f"next:        trainer resume b --runs-dir {tmp_path}"]
+    assert main(["status", "b", "--runs-dir", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["checkpoints"], len(found["evaluations"])) == ("stopped", [2, 4], 3)
+
+
+def test_a_run_that_is_held_is_running(tmp_path, capsys):
+    folder = write_run(tmp_path, "b", EVALUATIONS)
+    with hold(folder):
+        assert main(["status", "b", "--runs-dir", str(tmp_path)]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("b: running by process ")
+    assert last == "checkpoints: none"
+
+
+def test_a_name_without_a_run_is_refused(tmp_path, capsys):
+    (write_run(tmp_path, "s") / "space.lock.yaml").touch()
+    assert main(["status", "nope", "--runs-dir", str(tmp_path)]) == 3
+    assert "see `trainer ls`" in capsys.readouterr().err
+    assert main(["ui", "s", "--runs-dir", str(tmp_path)]) == 3
+    assert "next:  sweep status s" in capsys.readouterr().err
+    assert main(["status", "../s", "--runs-dir", str(tmp_path)]) == 2
+
+
+def test_the_ui_opens_at_the_run(tmp_path, capsys, monkeypatch):
+    served = []
+    monkeypatch.setattr(runs, "serve", lambda *arguments: served.append(arguments))
+    write_run(tmp_path, "b", EVALUATIONS, {"run_id": None})
+    assert main(["ui", "b", "--runs-dir", str(tmp_path)]) == 3
+    assert f"trainer upload {tmp_path / 'b'}" in capsys.readouterr().err
+    assert main(["ui", "--runs-dir", str(tmp_path)]) == 4  # no store yet
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    prepare_store(uri)
+    number = connect(uri).create_experiment("trainer")
+    (tmp_path / "b" / "tracking.json").write_text(json.dumps({"run_id": "abc"}))
+    main(["ui", "b", "--runs-dir", str(tmp_path)])
+    main(["ui", "--runs-dir", str(tmp_path), "--port", "5055"])
+    assert served == [
+        (uri, 5000, f"/#/experiments/{number}/runs/abc", "run b", "trainer ui b"),
+        (uri, 5055, f"/#/experiments/{number}/runs", "all runs", "trainer ui"),
+    ]
+
+
+@pytest.mark.parametrize(("step", "last", "text"), [(3, 8, "3/8"), (3, None, "3")])
+def test_progress_where_epochs_decide(step, last, text):
+    assert runs.RunSummary("a", "done", step, last).progress == text

@@ -1,0 +1,80 @@
+import pytest
+
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.schema import load_config
+
+
+def test_settings_that_make_no_sense_are_refused():
+    for settings, reason in [
+        ({"loss": "gspo", "loss_aggregation": "token_mean"}, "one ratio for a completion"),
+        ({"loss": "sapo", "clip_ratio_high": 0.3}, "does not clip"),
+        ({"loss": "clipped", "dppo_threshold": 0.1}, "no divergence threshold"),
+        ({"advantage": "rloo", "kl_placement": "reward"}, "no token rewards"),
+        ({"advantage": "reinforce_plus_plus", "kl_gradient": "unbiased"}, "has no gradient"),
+        ({"lopti_split": "random"}, "splits Lopti's passes"),
+        ({"importance_sampling_cap": 2.0, "importance_sampling_floor": 0.5}, "a floor masks"),
+        ({"importance_sampling_cap": 0.5, "importance_sampling_floor": 0.5}, "must lie below"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            AlgorithmConfig(**settings)
+
+
+def test_filter_without_threshold_is_refused():
+    with pytest.raises(ValueError, match="lopti_eta"):
+        AlgorithmConfig(token_filter="drop_low")
+
+
+def test_the_estimator_may_still_be_called_name(tmp_path):
+    path = tmp_path / "old.yaml"
+    path.write_text("algorithm: {name: rloo}\n")
+    assert load_config(str(path)).algorithm.advantage == "rloo"
+    assert load_config("tiny_kk", ["algorithm.name=rloo"]).algorithm.advantage == "rloo"
+
+
+@pytest.mark.parametrize(
+    ("loss", "clips", "aggregation"),
+    [
+        ("clipped", (0.2, 0.24), "token_mean"),
+        ("gspo", (3e-4, 4e-4), "seq_mean_token_mean"),
+        ("cispo", (1.0, 4.0), "token_mean"),
+        ("sapo", (0.0, 0.0), "seq_mean_token_mean"),
+    ],
+)
+def test_a_loss_brings_the_clips_and_the_aggregation_of_its_authors(loss, clips, aggregation):
+    config = AlgorithmConfig(loss=loss)
+    assert (config.clip_low, config.clip_high, config.aggregation) == (*clips, aggregation)
+
+
+def test_what_is_set_goes_before_what_a_loss_brings():
+    config = AlgorithmConfig(clip_ratio_low=0.0, clip_ratio_high=0.5, loss_aggregation="constant")
+    assert (config.clip_low, config.clip_high, config.aggregation) == (0.0, 0.5, "constant")
+
+
+@pytest.mark.parametrize(
+    ("advantage", "placement", "in_loss"),
+    [
+        ("grpo", "auto", True),
+        ("reinforce_plus_plus", "auto", False),
+        ("reinforce_plus_plus_baseline", "auto", True),
+        ("reinforce_plus_plus", "loss", True),
+        ("reinforce_plus_plus_baseline", "reward", False),
+    ],
+)
+def test_where_the_kl_penalty_goes(advantage, placement, in_loss):
+    assert AlgorithmConfig(advantage=advantage, kl_placement=placement).kl_in_loss is in_loss
+
+
+def test_ratios_of_tokens_are_cut_and_those_of_completions_masked():
+    rules = [
+        AlgorithmConfig(importance_sampling_level=level).importance_rule
+        for level in ("token", "sequence", "geometric_mean")
+    ]
+    assert rules == ["truncate", "mask", "mask"]
+    assert AlgorithmConfig(importance_sampling_rule="mask").importance_rule == "mask"
+
+
+def test_a_filter_that_leaves_one_side_leaves_nothing_to_isolate():
+    assert not AlgorithmConfig().isolates
+    assert AlgorithmConfig(lopti_eta=0.5).isolates
+    assert AlgorithmConfig(lopti_eta=0.5, token_filter="high_entropy").isolates
+    assert not AlgorithmConfig(lopti_eta=0.5, token_filter="drop_low").isolates

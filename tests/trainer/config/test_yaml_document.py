@@ -1,0 +1,141 @@
+import pytest
+
+from trainer.config.bounded_yaml import MAX_BYTES
+from trainer.config.schema import TrainConfig, load_config
+from trainer.config.yaml_document import (
+    field_names,
+    leaf_keys,
+    nearest,
+    parse_value,
+    parse_yaml,
+    read_scalars,
+    read_yaml,
+    submodel,
+)
+from trainer.errors import ConfigError, MissingError
+
+
+def write(folder, text: str) -> str:
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what", "hint"),
+    [
+        ("seed: 1\nalgorithm:\n  ar_alpa: 0.3\n", 3, "unknown key algorithm.ar_alpa", "did you mean ar_alpha?"),
+        ("algorithm:\n  advantage: gpo\n", 2, "algorithm.advantage", "did you mean grpo?"),
+        ("optim: {lr: fast}\n", 1, "optim.lr", "change the value"),
+        ("algorithm:\n  ar_alpha: 1.5\n", 2, "less than or equal to 1", ""),
+        ("algorithm:\n  ar_alpha: .nan\n", 2, "finite", ""),
+        ("evaluation:\n  sets:\n    dev: {sorce: x.parquet}\n", 3, "evaluation.sets.dev.sorce", "source"),
+        ("a: [1\n", 2, "not valid YAML", ""),
+        ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),
+        ("seed: !!python/object/apply:os.system [touch x]\n", 1, "not valid YAML", ""),
+    ],
+)
+def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, what, hint):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert what in caught.value.what
+    assert caught.value.where.startswith(f"{path}:{line}")
+    assert hint in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("algorithm.ar_alpha=7", "algorithm.ar_alpha"),
+        ("optim.betas=[0.9, x]", "optim.betas.1"),
+        ("optim.learning=1", "optim.learning"),
+        ("rollout.top_p.x=1", "rollout.top_p.x"),
+    ],
+)
+def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("tiny_kk", [override])
+    assert caught.value.key == key
+
+
+def test_the_line_of_the_refusal_is_named():
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml("name: x\nseed: 2024-02-30\n", "space.yaml")
+    assert caught.value.where == "space.yaml:2"
+
+
+def test_a_file_is_read_no_further_than_the_limit(tmp_path):
+    (tmp_path / "big.yaml").write_bytes(b"a: " + "é".encode() * MAX_BYTES)
+    with pytest.raises(ConfigError, match="more than 256 KiB"):
+        read_yaml(tmp_path / "big.yaml")
+
+
+def test_files_that_cannot_be_read_say_which(tmp_path):
+    with pytest.raises(MissingError, match="no such file") as missing:
+        read_yaml(tmp_path / "absent.yaml")
+    assert missing.value.where == str(tmp_path / "absent.yaml")
+    (tmp_path / "latin.yaml").write_bytes("a: é".encode("latin-1"))
+    with pytest.raises(ConfigError) as refused:
+        read_yaml(tmp_path / "latin.yaml")
+    assert refused.value.hint == "name a YAML file in UTF-8"
+    with pytest.raises(ConfigError, match="must hold a mapping"):
+        parse_yaml("", "empty.yaml")
+
+
+def test_a_key_stands_where_it_is_or_where_its_parent_is():
+    document = parse_yaml("a:\n  b:\n  - 1\n  - c: 2\n", "f.yaml")
+    assert document.place(("a", "b", 1, "c")) == "f.yaml:4"
+    assert document.place(("a", "b", 7)) == "f.yaml:2"
+    assert document.place(("x",)) == "f.yaml"
+    assert document.where(("a", "b", 1, "c")) == "f.yaml:4, key a.b.1.c"
+    assert document.where(()) == "f.yaml"
+
+
+def test_a_key_may_stand_in_two_mappings_but_not_twice_in_one():
+    assert parse_yaml("a: {x: 1}\nb: {x: 2}\n", "f.yaml").data == {"a": {"x": 1}, "b": {"x": 2}}
+    with pytest.raises(ConfigError) as refused:
+        parse_yaml("a:\n- x: 1\n  y: 2\n  x: 3\n", "f.yaml")
+    assert refused.value.what == "key a.0.x stands twice (lines 2 and 4)"
+
+
+@pytest.mark.parametrize(
+    ("word", "choices", "hint"),
+    [
+        ("grop", ["grpo", "rloo"], "did you mean grpo?"),
+        ("lr", ["optim.lr", "seed"], "did you mean optim.lr?"),
+        ("zzz", ["b", "a"], "valid: a, b"),
+        ("x", [], "valid: "),
+    ],
+)
+def test_the_nearest_choice(word, choices, hint):
+    assert nearest(word, choices) == hint
+
+
+def test_of_many_choices_some_are_named():
+    hint = nearest("zzzzzz", [f"name{i}" for i in range(13)])
+    assert hint.startswith("valid: name") and hint.endswith(", and others")
+    assert hint.count("name") == 6
+
+
+def test_a_long_value_is_shown_in_part():
+    with pytest.raises(ConfigError) as refused:
+        parse_value("[" + "x" * 100, "data.train")
+    assert "[" + "x" * 76 + "... (" in refused.value.what
+    assert (refused.value.where, refused.value.hint) == ("data.train", "quote it")
+
+
+def test_exponents_are_numbers_wherever_they_stand():
+    given = {"a": ["1e-6", "e5", "1e", "-.5E+2"], "b": {"c": "3.e1"}, "d": 7, "e": True}
+    assert read_scalars(given) == {"a": [1e-6, "e5", "1e", -50.0], "b": {"c": 30.0}, "d": 7, "e": True}
+
+
+def test_models_are_found_through_lists_mappings_and_options():
+    assert "source" in field_names(TrainConfig, ("evaluation", "sets", "dev"))
+    assert "source" in field_names(TrainConfig, ("data", "train", 0))
+    assert field_names(TrainConfig, ("seed", "first")) == []
+    assert submodel(TrainConfig, ()) is TrainConfig
+    keys = leaf_keys(TrainConfig)
+    assert {"seed", "optim.lr", "rollout.vllm.mode"} <= set(keys)
+    assert "rollout.vllm" not in keys and len(keys) == len(set(keys))

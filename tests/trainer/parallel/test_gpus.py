@@ -1,0 +1,61 @@
+import subprocess
+
+import pytest
+
+from trainer.parallel import gpus
+
+
+def test_the_memory_of_gpus_is_that_of_the_smallest(monkeypatch):
+    monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: ["81559", "40960", ""])
+    assert gpus.gpu_bytes() == 40960 * 2**20
+    monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: [])
+    assert gpus.gpu_bytes() is None
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """Puts a program of that name, with the given body of a shell script, before all others."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def write(body: str) -> None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return write
+
+
+def test_gpus_driver_and_memory_are_what_the_driver_lists(nvidia_smi):
+    nvidia_smi(
+        'case "$1" in\n'
+        '-L) echo "GPU 0: H100 (UUID: GPU-0)"; echo "  MIG 1g.10gb"; echo "GPU 1: H100 (UUID: GPU-1)";;\n'
+        "--query-gpu=driver_version) echo 570.86.10; echo 570.86.10;;\n"
+        "--query-gpu=memory.total) echo 81559; echo '[N/A]';;\n"
+        "esac"
+    )
+    assert gpus.visible_gpus() == 2
+    assert gpus.driver_version() == "570.86.10"
+    assert gpus.gpu_bytes() == 81559 * 2**20
+
+
+@pytest.mark.parametrize(("chosen", "number"), [("", 0), ("-1", 0), ("0, 3", 2), ("GPU-8932f937,MIG-1", 2)])
+def test_the_gpus_a_process_was_given_count_before_those_listed(nvidia_smi, monkeypatch, chosen, number):
+    nvidia_smi('echo "GPU 0: NVIDIA H100"')
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert gpus.visible_gpus() == number
+
+
+def test_a_driver_that_fails_or_hangs_lists_nothing(nvidia_smi, monkeypatch):
+    nvidia_smi('echo "GPU 0: NVIDIA H100"; exit 9')
+    assert (gpus.visible_gpus(), gpus.driver_version(), gpus.gpu_bytes()) == (0, None, None)
+    monkeypatch.setattr(gpus, "LISTING_TIMEOUT_S", 0.05)
+    nvidia_smi('echo "GPU 0: NVIDIA H100"; exec sleep 20')
+    assert gpus.visible_gpus() == 0
+
+
+def test_without_the_program_nothing_is_started(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(subprocess, "run", None)
+    assert gpus.visible_gpus() == 0

@@ -1,0 +1,89 @@
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from tests.conftest import random_model
+from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.errors import MissingError
+from trainer.parallel.models import load_models, logprob_model
+from trainer.parallel.ranks import Parallel
+from trainer.policy.logprobs import LogprobModel
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "model"
+    random_model().save_pretrained(path)
+    return path
+
+
+def config_of(folder, **changes) -> TrainConfig:
+    return apply_overrides(TrainConfig(), {"model.name_or_path": str(folder), **changes})
+
+
+def test_policy_and_reference_begin_alike_and_the_policy_alone_is_trained(folder):
+    config = config_of(folder, **{"optim.lr": 0.25, "optim.betas": [0.8, 0.9], "optim.weight_decay": 0.5})
+    models = load_models(config, Parallel())
+    assert isinstance(models.policy, LogprobModel) and not models.is_wrapped
+    assert models.policy.causal_lm is models.causal_lm
+    policy, reference = (dict(module.named_parameters()) for module in (models.policy, models.reference))
+    assert policy.keys() == reference.keys()
+    assert all(torch.equal(policy[name], reference[name]) for name in policy)
+    assert all(parameter.requires_grad for parameter in policy.values())
+    assert not any(parameter.requires_grad for parameter in reference.values())
+    assert not models.reference.training
+    (group,) = models.optimizer.param_groups
+    assert (group["lr"], tuple(group["betas"]), group["weight_decay"]) == (0.25, (0.8, 0.9), 0.5)
+    assert {id(parameter) for parameter in group["params"]} == {id(parameter) for parameter in policy.values()}
+
+    next(iter(policy.values())).data.add_(1.0)  # the reference has weights of its own
+    assert not torch.equal(next(iter(policy.values())), next(iter(reference.values())))
+
+
+def test_a_strategy_that_shards_loads_the_reference_anew(folder, monkeypatch):
+    """No rank has a whole model to copy. A strategy that only says that it shards stands for ZeRO stage 3."""
+
+    class Sharding(Parallel):
+        shards_parameters = True
+        prepared = 0
+
+        def prepare_frozen(self, model):
+            self.prepared += 1
+            return model
+
+        def full_parameters(self, model):
+            return nullcontext()
+
+    monkeypatch.setattr("trainer.parallel.models.frozen_copy", None)
+    parallel = Sharding()
+    models = load_models(config_of(folder), parallel)
+    assert parallel.prepared == 1
+    assert models.reference.causal_lm is not models.causal_lm
+    assert not any(parameter.requires_grad for parameter in models.reference.parameters())
+
+
+def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(folder):
+    config = config_of(folder, **{"rollout.temperature": 0.5, "optim.logits_chunk_mb": 1})
+    model = logprob_model(random_model(), config, torch.float32)
+    assert (model.head.temperature, model.head.chunk_tokens) == (0.5, 2**20 // (4 * 61))
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "computed"),
+    [
+        (torch.float32, "bfloat16", torch.bfloat16),  # autocast over float32 weights
+        (torch.float32, "float32", torch.float32),
+        (torch.bfloat16, "bfloat16", torch.float32),  # the weights themselves are in bfloat16: no autocast
+    ],
+)
+def test_autocast_is_for_weights_kept_in_float32(folder, stored, wanted, computed):
+    assert (
+        logprob_model(random_model(), config_of(folder, **{"model.dtype": wanted}), stored).compute_dtype
+        == computed
+    )
+
+
+def test_a_missing_model_is_said_with_its_place(tmp_path):
+    with pytest.raises(MissingError, match="no such model folder"):
+        load_models(config_of(tmp_path / "absent"), Parallel())

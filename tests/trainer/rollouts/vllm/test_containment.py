@@ -1,0 +1,137 @@
+"""What vLLM does to its process, done by hand here; needs no vLLM."""
+
+import logging
+import os
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainer.rollouts.vllm.containment import (
+    default_group_kept,
+    eager_on_cpu,
+    process_state_kept,
+    random_state_kept,
+    send_log_to,
+)
+
+
+def test_random_numbers_go_on_as_if_there_had_been_no_engine():
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.random()), float(torch.rand(()))
+
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    expected = draw()
+    random.setstate(states[0]), np.random.set_state(states[1]), torch.set_rng_state(states[2])
+    with pytest.raises(RuntimeError), random_state_kept():
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        raise RuntimeError
+    assert draw() == expected
+
+
+def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
+    for name in ("VLLM_NO_USAGE_STATS", "VLLM_MADE", "LD_PRELOAD", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")  # so that what is set is taken back
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    threads = torch.set_num_threads
+    monkeypatch.setattr(torch, "set_num_threads", threads)
+    with pytest.raises(RuntimeError), process_state_kept(local_rank=3):
+        assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+        assert (os.environ["LOCAL_RANK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("3", "1")
+        os.environ |= {"LD_PRELOAD": "libomp.so", "VLLM_MADE": "x", "LOCAL_WORLD_SIZE": "1"}
+        torch.set_num_threads = None
+        raise RuntimeError
+    assert torch.set_num_threads is threads
+    assert "LD_PRELOAD" not in os.environ and "LOCAL_RANK" not in os.environ
+    assert os.environ["LOCAL_WORLD_SIZE"] == "4"
+    assert os.environ["VLLM_MADE"] == "x"
+
+
+def test_who_wants_usage_statistics_sends_them(monkeypatch):
+    monkeypatch.setenv("VLLM_NO_USAGE_STATS", "0")
+    with process_state_kept(local_rank=0):
+        assert os.environ["VLLM_NO_USAGE_STATS"] == "0"
+
+
+def test_warnings_about_the_future_of_vllm_alone_are_dropped():
+    def warn(module: str) -> None:
+        warnings.warn_explicit("later", FutureWarning, "file.py", 1, module=module, registry={})
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with process_state_kept(local_rank=0):
+            warn("vllm.config")
+            warn("torch.nn")
+    assert len(caught) == 1
+
+
+def test_the_trainers_process_group_outlives_an_engine(monkeypatch):
+    destroyed = []
+    monkeypatch.setattr(dist, "destroy_process_group", destroyed.append)
+    before = dist.destroy_process_group
+    with default_group_kept():
+        dist.destroy_process_group()
+        dist.destroy_process_group(dist.group.WORLD)
+        dist.destroy_process_group("a group of vLLM's")
+    assert destroyed == ["a group of vLLM's"]
+    assert dist.destroy_process_group is before
+
+
+def test_nothing_is_compiled_on_a_cpu():
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    double = torch.compile(lambda x: x * 2, backend=backend)
+    with eager_on_cpu(torch.device("cpu")):
+        assert double(torch.ones(1)).item() == 2
+        assert compiled == []
+    with eager_on_cpu(torch.device("cuda")):
+        assert double(torch.ones(1)).item() == 2
+    assert len(compiled) == 1
+
+
+@pytest.fixture
+def vllm_logger(monkeypatch):
+    logger = logging.getLogger("vllm")
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    monkeypatch.setenv("VLLM_CONFIGURE_LOGGING", "1")
+    kept = logger.handlers[:], logger.level, logger.propagate
+    yield logger
+    for handler in logger.handlers:
+        handler.close()
+    logger.handlers[:], logger.level, logger.propagate = kept
+
+
+def test_messages_go_to_the_file_of_the_run_that_is_sampled_for(vllm_logger, tmp_path, caplog):
+    for name in ("one", "two"):
+        send_log_to(tmp_path / f"{name}.log")
+        logging.getLogger("vllm.core").info("says %s", name)
+    assert (tmp_path / "one.log").read_text().endswith("INFO vllm.core: says one\n")
+    assert (tmp_path / "two.log").read_text().endswith("INFO vllm.core: says two\n")
+    assert len((tmp_path / "one.log").read_text().splitlines()) == 1
+    assert os.environ["VLLM_CONFIGURE_LOGGING"] == "0"
+    send_log_to(None)
+    vllm_logger.error("lost")
+    assert len((tmp_path / "two.log").read_text().splitlines()) == 1
+    assert caplog.messages == []
+
+
+def test_a_file_is_made_by_its_first_message(vllm_logger, tmp_path):
+    send_log_to(tmp_path / "vllm.log")
+    assert not (tmp_path / "vllm.log").exists()
+
+
+def test_who_sets_the_level_gets_the_messages_where_vllm_sends_them(vllm_logger, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    send_log_to(tmp_path / "vllm.log")
+    vllm_logger.error("seen")
+    assert not (tmp_path / "vllm.log").exists()
+    assert os.environ["VLLM_CONFIGURE_LOGGING"] == "1"

@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from trainer.errors import EngineError
+from trainer.rollouts.vllm import failures
+from trainer.rollouts.vllm.failures import failures_named, is_short_of_memory
+
+
+@pytest.mark.parametrize(
+    ("message", "knob"),
+    [
+        ("No available memory for the cache blocks.\nTry more", "gpu_memory_utilization"),
+        ("CUDA out of memory. Tried to allocate 2 GiB", "gpu_memory_utilization"),
+        ("Model architectures ['Odd'] are not supported", "rollout.engine=transformers"),
+    ],
+)
+def test_a_failed_start_names_the_knobs(message, knob):
+    error = failures.start_error(ValueError(message))
+    assert knob in error.hint and message.splitlines()[0] in error.what
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "what"),
+    [
+        (
+            RuntimeError("CUDA Error: out of memory at cumem.cpp:139\nand more"),
+            "rollout.vllm.gpu_memory_utilization",
+            "vLLM does not get the memory it needs while it samples: CUDA Error: out of memory at cumem.cpp:139",
+        ),
+        (torch.OutOfMemoryError("too large"), "rollout.vllm.gpu_memory_utilization", None),
+        (ValueError("bad request"), "rollout.engine", "vLLM failed while it samples: bad request"),
+        (RuntimeError(), "rollout.engine", "vLLM failed while it samples: RuntimeError"),
+    ],
+)
+def test_a_failure_says_when_it_happened_and_which_setting_mends_it(error, where, what):
+    with pytest.raises(EngineError) as failed, failures_named("while it samples"):
+        raise error
+    assert failed.value.where == where
+    assert what in (None, failed.value.what)
+    assert failed.value.__cause__ is error
+
+
+def test_what_is_no_failure_of_the_engine_passes():
+    with pytest.raises(KeyboardInterrupt), failures_named("now"):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyError), failures_named("now"):
+        raise KeyError("a fault of ours")
+
+
+@pytest.mark.parametrize(
+    ("message", "short"),
+    [("The KV cache is too small", True), ("No free Cache Blocks", True), ("unknown architecture", False)],
+)
+def test_missing_memory_is_told_by_its_words(message, short):
+    assert is_short_of_memory(ValueError(message)) is short

@@ -1,0 +1,112 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.conftest import random_model
+from trainer.config.schema import TrainConfig, VllmConfig, apply_overrides
+from trainer.errors import ConfigError
+from trainer.rollouts.vllm import setup
+from trainer.rollouts.vllm.setup import (
+    EngineSetup,
+    check_request,
+    engine_setup,
+    llm_options,
+    transfer_kind,
+    without_dual_chunk_attention,
+)
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def config(**changes) -> TrainConfig:
+    keys = {"prompt": "data.max_prompt_tokens", "new": "rollout.max_new_tokens"}
+    keys |= {"evaluation": "evaluation.max_new_tokens", "context": "rollout.vllm.max_model_len"}
+    return apply_overrides(TrainConfig(), {keys[name]: value for name, value in changes.items()})
+
+
+def test_the_context_holds_the_longest_prompt_with_the_longest_completion():
+    model = random_model()  # 512 positions
+    assert setup.context_length(config(prompt=100, new=200), model) == 300
+    assert setup.context_length(config(prompt=100, new=200, evaluation=300), model) == 400
+    assert setup.context_length(config(prompt=100, new=200, context=450), model) == 450
+
+
+@pytest.mark.parametrize(
+    ("lengths", "key"),
+    [
+        ({"prompt": 300, "new": 213}, "max_position_embeddings of the model is 512"),
+        ({"prompt": 100, "new": 100, "evaluation": 500}, "max_position_embeddings of the model is 512"),
+        ({"prompt": 100, "new": 200, "context": 299}, "rollout.vllm.max_model_len is 299"),
+    ],
+)
+def test_requests_longer_than_the_context_are_refused_before_training(lengths, key):
+    with pytest.raises(ConfigError, match=key):
+        setup.context_length(config(**lengths), random_model())
+
+
+def test_a_rank_decodes_its_share_of_a_step_at_one_time():
+    keys = {"rollout.prompts_per_step": 64, "rollout.group_size": 8, "data.max_prompt_tokens": 100}
+    config = apply_overrides(TrainConfig(), {**keys, "rollout.max_new_tokens": 200})
+    model = random_model()
+    assert engine_setup(config, model, ranks=4).requests == 128
+    assert engine_setup(config, model, ranks=1).requests == 512
+    assert engine_setup(config, model, ranks=64).requests == 16
+    chosen = apply_overrides(config, {"rollout.vllm.max_num_seqs": 40})
+    assert engine_setup(chosen, model, ranks=4).requests == 40
+
+
+def test_options_on_a_gpu():
+    setup = EngineSetup("model", 4496, "bfloat16", VllmConfig(gpu_memory_utilization=0.4), requests=128)
+    options = llm_options(setup, GPU, ranks=4)
+    assert options["max_num_seqs"] == 128
+    assert options["max_num_batched_tokens"] == 8192
+    assert options["gpu_memory_utilization"] == 0.4
+    assert options["enable_sleep_mode"] and not options["enforce_eager"]
+    assert options["distributed_executor_backend"] == "external_launcher"
+    assert "kv_cache_memory_bytes" not in options and "block_size" not in options
+    assert not llm_options(EngineSetup("model", 64, settings=VllmConfig(sleep_level=0)), GPU, 1)[
+        "enable_sleep_mode"
+    ]
+
+
+def test_weights_go_by_nccl_between_gpus_and_by_http_elsewhere():
+    assert [transfer_kind(VllmConfig(), on_gpus) for on_gpus in (True, False)] == ["nccl", "http"]
+    assert transfer_kind(VllmConfig(server_weight_transfer="http"), True) == "http"
+    assert transfer_kind(VllmConfig(server_weight_transfer="nccl"), False) == "nccl"
+
+
+def test_options_on_a_cpu_keep_whole_prompts_in_one_step():
+    options = llm_options(EngineSetup("model", 300), CPU, ranks=1)
+    assert options["enforce_eager"] and not options["enable_sleep_mode"]
+    assert options["enable_chunked_prefill"] is False
+    assert (options["kv_cache_memory_bytes"], options["block_size"]) == (256 * 2**20, 32)
+    assert options["max_num_batched_tokens"] == 4096
+    assert llm_options(EngineSetup("model", 5000), CPU, ranks=1)["max_num_batched_tokens"] == 5000
+    assert "max_num_seqs" not in options and "distributed_executor_backend" not in options
+
+
+def test_ranks_that_share_an_engine_do_not_look_for_devices_they_are_not_shown(monkeypatch):
+    two = EngineSetup("model", 64, settings=VllmConfig(tensor_parallel=2))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert llm_options(two, GPU, ranks=4)["disable_custom_all_reduce"] is True
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert llm_options(two, GPU, ranks=4)["disable_custom_all_reduce"] is False
+    assert "disable_custom_all_reduce" not in llm_options(EngineSetup("model", 64), GPU, ranks=4)
+
+
+def test_a_request_fits_to_the_last_token():
+    check_request(0, [1] * 6, max_new_tokens=4, max_model_len=10)
+    with pytest.raises(ConfigError) as refused:
+        check_request(3, [1] * 7, max_new_tokens=4, max_model_len=10)
+    assert refused.value.what == (
+        "prompt 3 has 7 tokens: with 4 for its completion it exceeds the engine's context of 10"
+    )
+    with pytest.raises(ValueError, match="prompt 2 has no tokens"):
+        check_request(2, [], max_new_tokens=4, max_model_len=10)
+
+
+def test_attention_for_contexts_of_a_million_tokens_is_taken_out():
+    config = SimpleNamespace(dual_chunk_attention_config={"chunk_size": 262144}, hidden_size=8)
+    assert vars(without_dual_chunk_attention(config)) == {"hidden_size": 8}
+    assert vars(without_dual_chunk_attention(config)) == {"hidden_size": 8}

@@ -1,0 +1,62 @@
+"""Training from Python, and the page that shows it."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import sweep
+import trainer
+from tests.paths import ROOT
+from tests.trainer.test_loop import small_config
+from trainer.config.schema import dump_config
+from trainer.errors import ConfigError, MissingError
+
+
+def test_names_are_found_at_their_first_use_and_nothing_is_imported_before():
+    heavy = ("torch", "pandas", "pydantic", "ray")
+    code = f"import sys, trainer, sweep; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    for package in (trainer, sweep):
+        for name in package.__all__:
+            assert getattr(package, name).__name__ == name
+        with pytest.raises(AttributeError, match="no attribute 'trian'"):
+            package.trian  # noqa: B018
+
+
+def test_train_says_how_it_ended_and_its_metrics_are_a_table(tiny_policy, tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(dump_config(small_config(tiny_policy)))
+    overrides = {"max_steps": 2, "tracking.offline": True}
+    run = trainer.train(spec, overrides, name="first", runs_dir=tmp_path / "runs")
+    assert (run.state, run.step, run.last_step) == ("done", 2, 2)
+    table = trainer.load_metrics("first", tmp_path / "runs")
+    assert table["rollout/reward"].dropna().size == 2
+    assert table["eval/accuracy"].dropna().iloc[-1] == run.accuracy
+    with pytest.raises(ConfigError, match="run first exists"):
+        trainer.train(spec, overrides, name="first", runs_dir=tmp_path / "runs")
+    run = trainer.train(spec, {**overrides, "max_steps": 3}, name="first", runs_dir=tmp_path / "runs", resume=True)
+    assert (run.state, run.step) == ("done", 3)
+    with pytest.raises(MissingError, match="no run second"):
+        trainer.load_metrics("second", tmp_path / "runs")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_page_runs_as_it_stands(tmp_path):
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert len(blocks) == 3
+    script = tmp_path / "page.py"
+    script.write_text(
+        "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in "\n".join(blocks).split("\n"))
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stderr
+    assert "done 0." in done.stdout
+    assert re.search(r"^0\.3 +0\.\d+$", done.stdout, re.MULTILINE)  # the mean score of AR's trials
+    assert len((tmp_path / "runs" / "first" / "events.jsonl").read_text().splitlines()) > 8
+    assert not (tmp_path / "runs" / "by_hand" / "tracking.json").exists()

@@ -1,0 +1,48 @@
+"""Training from Python: what ``trainer run`` does, and its metrics as a table."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from trainer.commands.runs import RunSummary, existing_run, summary
+from trainer.commands.start import Start, start_run
+from trainer.files import read_json_lines
+
+
+def train(
+    spec: str | Path,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    name: str,
+    runs_dir: str | Path = "runs",
+    resume: bool = False,
+) -> RunSummary:
+    """Train as ``trainer run SPEC KEY=VALUE --name NAME`` does, and say how it ended.
+
+    Args:
+        spec: preset, ``PRESET:VARIANT`` or YAML file.
+        overrides: dotted keys and values, or ``key=value`` strings.
+        name: of the run; its folder is ``runs_dir/name``.
+        runs_dir: folder of all runs, with the MLflow store.
+        resume: go on with the run of this name.
+
+    Returns:
+        its ``state`` is done, stopped (by a signal) or failed (it diverged).
+
+    Raises:
+        UserError: whatever keeps the run from starting or going on.
+    """
+    start_run(Start(str(spec), overrides, Path(runs_dir), name, resume=resume))
+    return summary(Path(runs_dir) / name)
+
+
+def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
+    """The metrics of a run, a row per record: training steps and evaluations. ``trainer metrics`` explains them.
+
+    Raises:
+        MissingError: there is no such run.
+    """
+    records = existing_run(Path(runs_dir), name) / "metrics.jsonl"
+    return pd.DataFrame([record for record, _ in read_json_lines(records)] if records.is_file() else [])

@@ -1,0 +1,166 @@
+"""``trainer export``: a trained model as a folder for transformers, vLLM or the hub, with a model card."""
+
+import argparse
+import shutil
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import yaml
+
+from trainer.commands.arguments import Commands
+from trainer.commands.runs import existing_run
+from trainer.commands.start import CONFIG_FILE, rule_of
+from trainer.config.schema import TrainConfig, load_config, value_of
+from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.files import write_atomically
+from trainer.metrics.declared import CORRECTNESS_FILE
+
+_TRAINING_ONLY = ("manifest.json", "training_state")  # prefixes of files that only a resumption needs
+_SETTINGS = (
+    "algorithm.advantage",
+    "algorithm.loss",
+    "algorithm.ar_alpha",
+    "algorithm.lopti_eta",
+    "algorithm.kl_coef",
+    "optim.lr",
+    "optim.update_batch_size",
+    "rollout.prompts_per_step",
+    "rollout.group_size",
+    "rollout.temperature",
+    "rollout.max_new_tokens",
+    "seed",
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy of one evaluation set at a step."""
+
+    set_name: str
+    problems: int
+    completions: int
+    accuracy: float
+    interval: tuple[float, float]  # 95 %, over problems
+
+
+def add_export(commands: Commands) -> None:
+    """``trainer export``."""
+    export = commands.add_parser("export", help="a run's model as a folder for transformers, vLLM or the hub")
+    export.add_argument("name", help="name of the run, see `trainer ls`")
+    export.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
+    export.add_argument("--output", type=Path, help="folder to make (default: NAME-model)")
+    export.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload it, as a private repository")
+    export.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    export.set_defaults(command=_export)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    run = existing_run(arguments.runs_dir, arguments.name)
+    output = arguments.output or Path(f"{arguments.name}-model")
+    step = export_model(run, output, arguments.step)
+    print(f"model: {output}  (step {step}; README.md is its card, run.yaml the configuration)")
+    if arguments.push_to_hub:
+        from huggingface_hub import HfApi
+
+        api = HfApi()
+        api.create_repo(arguments.push_to_hub, private=True, exist_ok=True)
+        print(f"hub:   {api.upload_folder(repo_id=arguments.push_to_hub, folder_path=output)}")
+    return 0
+
+
+def export_model(run: Path, output: Path, step: int | None = None) -> int:
+    """Copy a checkpoint without what only a resumption needs, and write its card; returns the step.
+
+    Raises:
+        ConfigError: the folder exists.
+        MissingError: the run has no such checkpoint.
+        StorageError: the checkpoint is damaged.
+    """
+    from trainer.checkpoint import damaged_files, steps_on_disk  # torch takes seconds to import
+
+    if output.exists():
+        raise ConfigError(f"{output} exists", "--output", "name a new folder")
+    steps = steps_on_disk(run / "checkpoints")
+    if not steps or (step is not None and step not in steps):
+        there = ", ".join(map(str, sorted(steps))) or "none"
+        raise MissingError(
+            f"no checkpoint of step {step or 'any'}", str(run / "checkpoints"), f"there are: {there}"
+        )
+    step = steps[0] if step is None else step
+    checkpoint = run / "checkpoints" / f"step-{step}"
+    damaged = damaged_files(checkpoint)
+    if damaged:
+        raise StorageError(f"damaged: {', '.join(damaged)}", str(checkpoint), "export another --step")
+    config = load_config(str(run / CONFIG_FILE))
+    partial = output.with_name(output.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(checkpoint, partial, ignore=_only_for_training)
+    shutil.copyfile(run / CONFIG_FILE, partial / "run.yaml")
+    write_atomically(partial / "README.md", model_card(run.name, config, step, scores(run, step)))
+    partial.rename(output)
+    return step
+
+
+def scores(run: Path, step: int) -> list[Score]:
+    """The run's own evaluations at a step, the configuration's sets in order."""
+    from trainer.evaluation.correctness import read_correctness
+    from trainer.evaluation.estimators import accuracy_interval
+
+    path = run / CORRECTNESS_FILE
+    found = []
+    for name, by_step in read_correctness(path).items() if path.is_file() else ():
+        if step in by_step:
+            shares, completions = by_step[step]
+            interval = accuracy_interval(shares * completions, [completions] * len(shares))
+            found.append(Score(name, len(shares), completions, float(shares.mean()), interval))
+    return found
+
+
+def model_card(name: str, config: TrainConfig, step: int, found: list[Score]) -> str:
+    """A model card: front matter as the hub reads it, then what was done and how well it works."""
+    front: dict[str, object] = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["reinforcement-learning", config.algorithm.advantage, "loptune"],
+    }
+    start = config.model.name_or_path
+    if "/" in start and not Path(start).exists():
+        front["base_model"] = start
+    sources = ", ".join(dataset.source for dataset in config.data.train)
+    lines = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
+        f"# {name}",
+        f"`{start}` after {step} steps of {rule_of(config)}, trained on {sources} with loptune "
+        f"{metadata.version('loptune')} for the reward {', '.join(config.reward.functions)}.",
+        "## Evaluation",
+        _score_table(config, found) if found else f"The run was not evaluated at step {step}.",
+        "## Training",
+        _setting_table(config),
+        "To repeat it: `trainer run run.yaml`, with the file beside this one, which has every setting.",
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _score_table(config: TrainConfig, found: list[Score]) -> str:
+    rows = ["| set | problems | completions each | accuracy | 95 % interval |", "|---|---|---|---|---|"]
+    for score in found:
+        low, high = score.interval
+        rows.append(
+            f"| {score.set_name} | {score.problems} | {score.completions} | {score.accuracy:.3f} "
+            f"| {low:.3f} to {high:.3f} |"
+        )
+    note = (
+        f"Sampled at temperature {config.evaluation.temperature:g}. The interval is over problems, not over "
+        "training runs: one run says nothing about how the same rule does with another seed."
+    )
+    return "\n".join([*rows, "", note])
+
+
+def _setting_table(config: TrainConfig) -> str:
+    rows = [f"| `{key}` | {value_of(config, key)} |" for key in _SETTINGS]
+    return "\n".join(["| setting | value |", "|---|---|", *rows])
+
+
+def _only_for_training(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith(_TRAINING_ONLY)]

@@ -1,0 +1,171 @@
+"""The runs of a folder, from what they wrote: `trainer ls`, `trainer status`, `trainer ui`."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainer.commands.run_folder import check_name, holder, resume_command
+from trainer.commands.start import CONFIG_FILE, rule_of
+from trainer.config.schema import TrainConfig, load_config
+from trainer.errors import MissingError, StorageError, UserError
+from trainer.files import read_json_lines
+from trainer.tracking.mlflow_store import connect, sqlite_path, tracking_uri
+from trainer.tracking.shipping import STATE_FILE
+from trainer.tracking.ui import serve
+
+SWEEP_FILE = "space.lock.yaml"  # in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
+_EVALUATIONS = 5  # that `trainer status` shows
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run at a glance."""
+
+    name: str
+    state: str  # running, done, stopped, failed, or what cannot be read
+    step: int = 0
+    last_step: int | None = None  # None where epochs decide
+    accuracy: float | None = None  # of the last evaluation
+    best: float | None = None
+    rule: str = ""
+
+    @property
+    def progress(self) -> str:
+        """``20/50``."""
+        return f"{self.step}/{self.last_step}" if self.last_step else str(self.step)
+
+
+def existing_run(runs_dir: Path, name: str) -> Path:
+    """The folder of a run.
+
+    Raises:
+        ConfigError: not a plain name.
+        MissingError: there is no such run, or it is a sweep.
+    """
+    folder = runs_dir / check_name(name)
+    if (folder / SWEEP_FILE).is_file():
+        raise MissingError(f"{name} is a sweep", str(folder), f"sweep status {name}")
+    if not (folder / CONFIG_FILE).is_file():
+        raise MissingError(f"no run {name}", str(folder), "see `trainer ls`")
+    return folder
+
+
+def all_runs(runs_dir: Path) -> list[Path]:
+    """The folders of training runs by name; sweeps and evaluations left out."""
+    return sorted(
+        config.parent
+        for config in runs_dir.glob(f"*/{CONFIG_FILE}")
+        if not (config.parent / "evaluation.json").is_file() and not (config.parent / SWEEP_FILE).is_file()
+    )
+
+
+def summary(folder: Path) -> RunSummary:
+    """What a run's own files say of it; a folder that cannot be read says why in ``state``."""
+    try:
+        config = load_config(str(folder / CONFIG_FILE))
+        records = _records(folder)
+    except UserError as error:
+        return RunSummary(folder.name, error.what)
+    step = max((int(record.get("step", 0)) for record in records), default=0)
+    evaluations = [record["eval/accuracy"] for record in records if "eval/accuracy" in record]
+    accuracy, best = (evaluations[-1], max(evaluations)) if evaluations else (None, None)
+    state = _state(folder, records)
+    return RunSummary(folder.name, state, step, config.max_steps, accuracy, best, rule_of(config))
+
+
+def list_runs(runs_dir: Path, as_json: bool) -> None:
+    """Print a line for every run."""
+    found = [summary(folder) for folder in all_runs(runs_dir)]
+    if as_json:
+        print(json.dumps([asdict(run) for run in found], indent=2))
+    elif found:
+        _print_columns(
+            ["name", "state", "step", "accuracy", "best", "rule"],
+            [
+                [run.name, run.state, run.progress, _number(run.accuracy), _number(run.best), run.rule]
+                for run in found
+            ],
+        )
+    else:
+        print(f"no runs in {runs_dir}; to start one: trainer run tiny_kk")
+
+
+def show_run(folder: Path, runs_dir: Path, as_json: bool) -> None:
+    """Print where a run stands, its last evaluations and what to type next."""
+    run = summary(folder)
+    steps = sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-[0-9]*"))
+    evaluations = [record for record in _records(folder) if "eval/accuracy" in record][-_EVALUATIONS:]
+    if as_json:
+        print(json.dumps({**asdict(run), "checkpoints": steps, "evaluations": evaluations}, indent=2))
+        return
+    by = holder(folder)
+    print(f"{run.name}: {run.state}{f' by {by}' if by else ''}, step {run.progress}, {run.rule}")
+    if evaluations:
+        metrics = ["eval/accuracy", "eval/reward", "eval/completion_length"]
+        _print_columns(
+            ["step", *(metric.removeprefix("eval/") for metric in metrics)],
+            [
+                [str(record["step"]), *(_number(record.get(metric)) for metric in metrics)]
+                for record in evaluations
+            ],
+        )
+    print(f"checkpoints: {' '.join(f'step-{step}' for step in steps) or 'none'}")
+    if run.state == "done":
+        print(f"next:        trainer evaluate {folder}, trainer ui {run.name}")
+    elif run.state != "running":
+        print(f"next:        {resume_command(run.name, runs_dir)}")
+
+
+def open_ui(runs_dir: Path, name: str | None, port: int) -> NoReturn:
+    """Serve MLflow on this machine, at one run or at the table of runs.
+
+    Raises:
+        MissingError: there is no such run, or it ran offline and was not uploaded.
+        StorageError: the store is gone.
+        ConfigError: the port is in use.
+    """
+    folder = existing_run(runs_dir, name) if name else None
+    config = load_config(str(folder / CONFIG_FILE)) if folder else TrainConfig()
+    run_id = _run_id(folder) if folder else None
+    uri = tracking_uri(config.tracking, runs_dir)
+    database = sqlite_path(uri)
+    if database is not None and not database.exists():
+        raise StorageError("there is no MLflow store", str(database), "trainer run, without --offline, makes one")
+    found = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
+    page = f"/#/experiments/{found.experiment_id}/runs{f'/{run_id}' if run_id else ''}" if found else ""
+    serve(uri, port, page, f"run {name}" if name else "all runs", f"trainer ui{f' {name}' if name else ''}")
+
+
+def _run_id(folder: Path) -> str:
+    state = folder / STATE_FILE
+    run_id = json.loads(state.read_text(encoding="utf-8")).get("run_id") if state.is_file() else None
+    if run_id is None:
+        raise MissingError(f"run {folder.name} is not in MLflow", str(folder), f"trainer upload {folder}")
+    return str(run_id)
+
+
+def _state(folder: Path, records: list[dict[str, Any]]) -> str:
+    if holder(folder) is not None:
+        return "running"
+    if any("final/accuracy" in record for record in records[-1:]):
+        return "done"
+    state = folder / STATE_FILE
+    ended = json.loads(state.read_text(encoding="utf-8")).get("status") if state.is_file() else None
+    return "failed" if ended == "FAILED" else "stopped"
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    metrics = folder / "metrics.jsonl"
+    return [record for record, _ in read_json_lines(metrics)] if metrics.is_file() else []
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _print_columns(headings: list[str], rows: list[list[str]]) -> None:
+    lines = [headings, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,121 @@
+"""Where else the metrics of a run go: TensorBoard, Weights & Biases, trackio (``tracking.report_to``).
+
+MLflow and ``metrics.jsonl`` are the record; what is written here is a view of it for those who look elsewhere. A
+writer that fails is left out for the rest of the run, with a warning.
+"""
+
+import hashlib
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from trainer.config.schema import TrainConfig
+from trainer.errors import ConfigError
+from trainer.types import RunContext
+
+_logger = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """Takes the metrics of one run."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write the metrics of a step."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+class TensorBoardWriter:
+    """Event files in ``RUN/tensorboard``, to be read by ``tensorboard --logdir runs``."""
+
+    def __init__(self, config: TrainConfig, context: RunContext) -> None:
+        self._folder = context.run_dir / "tensorboard"
+        self._events: Any = None
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write scalars; of a run that goes on, the first step takes the place of it and all later ones."""
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(self._folder), purge_step=step)
+        for name, value in metrics.items():
+            self._events.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush and end the event file."""
+        if self._events is not None:
+            self._events.close()
+
+
+class RunWriter:
+    """Weights & Biases, or trackio, which has the same interface. The run's folder decides its id."""
+
+    def __init__(self, module: str, config: TrainConfig, context: RunContext) -> None:
+        self._module = importlib.import_module(module)
+        settings: dict[str, Any] = {
+            "config": config.model_dump(mode="json"),
+            "name": context.run_name,
+            "resume": "allow",
+        }
+        if module == "wandb":
+            settings["id"] = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:16]
+            settings |= {"dir": str(context.run_dir), "group": context.tags.get("loptune.sweep")}
+        self._run = self._module.init(project=context.experiment, **settings)
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Send the metrics of a step."""
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        """Send the rest."""
+        self._run.finish()
+
+
+_WRITERS: dict[str, Callable[[TrainConfig, RunContext], Writer]] = {
+    "tensorboard": TensorBoardWriter,
+    "wandb": lambda config, context: RunWriter("wandb", config, context),
+    "trackio": lambda config, context: RunWriter("trackio", config, context),
+}
+
+
+class Writers:
+    """The writers of a run.
+
+    Raises:
+        ConfigError: the package of one is not installed, or it refuses to begin.
+    """
+
+    def __init__(self, config: TrainConfig, context: RunContext) -> None:
+        for name in config.tracking.report_to:
+            found = find_spec(name)
+            if (
+                found is None or found.origin is None
+            ):  # without an origin it is a folder that happens to be called so
+                raise ConfigError(f"{name} is not installed", "tracking.report_to", f"pip install {name}")
+        self._open: dict[str, Writer] = {}
+        for name in config.tracking.report_to:
+            try:
+                self._open[name] = _WRITERS[name](config, context)
+            except Exception as error:  # of another program's: no key, no network, no such project
+                self.close()
+                raise ConfigError(f"{name} cannot begin: {error}", "tracking.report_to", f"{name} init") from error
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Hand the metrics of a step to every writer."""
+        self._each(lambda writer: writer.log(metrics, step))
+
+    def close(self) -> None:
+        """End every writer."""
+        self._each(lambda writer: writer.close())
+        self._open.clear()
+
+    def _each(self, call: Callable[[Writer], None]) -> None:
+        for name in list(self._open):
+            try:
+                call(self._open[name])
+            except Exception as error:  # a view of the record must not end the run
+                _logger.warning("%s is left out from here on: %s", name, error)
+                del self._open[name]
