@@ -57,7 +57,9 @@ def _finding(sweep: Sweep, judged: pd.DataFrame, found: Verdict) -> str:
             f"({difference.format('')})."
         )
     judgement = "more than seed noise" if found.evidence else "not shown to be more than seed noise"
-    if found.candidate and not found.evidence:
+    if found.candidate and found.failing:
+        judgement = "a candidate, because so many seeds failed that the lucky ones are left"
+    elif found.candidate and not found.evidence:
         judgement = "a candidate, because the search itself followed these seeds; only fresh ones give evidence"
     against = f" against the plain baseline {found.baseline} ({number(means[found.baseline])})"
     return f"Best: {found.best} with {metric} {mean}, {difference.format(against)}: {judgement}."

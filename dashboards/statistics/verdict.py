@@ -15,6 +15,7 @@ Departures, each for an assumption that fails in practice:
 - Seeds that failed are the unlucky ones: their configurations make no claim and lend no noise. Configurations that
   kept all their seeds are the lucky ones: what survival can have given them, where it is always the unluckiest
   seeds that fail, is taken off their gain (a trimming bound [Lee, Rev. Econ. Stud. 76, 2009], for normal noise).
+  Where more than a quarter failed, that bound is too rough for evidence.
 - Seeds may differ by nothing but the few problems they are evaluated on. Where it is known which problems each
   solved, and no more than that is seen, the problems give the noise, with their many degrees of freedom.
 - A search follows noise that is smooth in its parameters, which no correction for the number of configurations
@@ -47,6 +48,8 @@ from dashboards.statistics.seed_noise import (
     seed_noise,
 )
 
+MOST_FAILED = 0.25  # share of failed seeds above which nothing is evidence
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -60,13 +63,14 @@ class Verdict:
     baseline: str
     winner: str  # best, or the baseline where nothing scored above it
     evidence: bool
-    candidate: bool  # it would be evidence, had the seeds not steered the search
+    candidate: bool  # it would be evidence, had the seeds not steered the search, and fewer failed
     difference: float  # mean over shared seeds of best - baseline, in units of the score
     shrunken: float | None  # what is left of it after shrinking the best of many towards all of them
     interval: tuple[float, float] | None  # each bound holds with 95 %, simultaneous over all comparisons
     p_value: float | None  # one-sided, corrected for having picked the best of `comparisons`
     comparisons: int  # configurations compared with the baseline
     silent: tuple[str, ...]  # configurations that make no claim, because a seed of theirs failed
+    failing: bool  # more than `MOST_FAILED` of the seeds failed
     luck: float  # at most what survival gave the others' gain, which the interval and the p value leave out
     seeds: int  # seeds that best and baseline share
     deviation: float | None  # standard deviation of one score between seeds
@@ -128,7 +132,8 @@ def verdict(
     shared = tuple(frozenset(one.by_seed) for one in candidates.values())
     evaluation = evaluation_noise(answers or {}, best, baseline, list(candidates[best].by_seed))
     variances = _variances(candidates[best], noise, baseline_noise(matched, baseline), evaluation)
-    undecided = replace(undecided, luck=survival_luck(scores, baseline) * noise.deviation)
+    share = failed_share(scores, baseline)
+    undecided = replace(undecided, failing=share > MOST_FAILED, luck=survival_luck(share) * noise.deviation)
     tested = _tested(undecided, sign, shared, variances, adaptive)
     return _worded(_with_forecast(tested, sign, shrunken_difference(candidates, best, noise.deviation), noise))
 
@@ -144,7 +149,7 @@ def _tested(
     low, high = undecided.difference - half, undecided.difference + half
     return replace(
         undecided,
-        evidence=p_value < LEVEL and not adaptive,
+        evidence=p_value < LEVEL and not adaptive and not undecided.failing,
         candidate=p_value < LEVEL,
         interval=(low - luck, high) if sign > 0 else (low, high + luck),
         p_value=p_value,
@@ -166,19 +171,25 @@ def _with_forecast(tested: Verdict, sign: float, shrunken: float, noise: Noise) 
     )
 
 
-def survival_luck(scores: Scores, baseline: str) -> float:
+def failed_share(scores: Scores, baseline: str) -> float:
+    """Share of failed seeds among the configurations besides the baseline.
+
+    Configurations that failed on every seed are broken, not unlucky; they do not count.
+    """
+    rows = [list(row.values()) for name, row in scores.items() if name != baseline]
+    seeds = [value for row in rows if any(map(math.isfinite, row)) for value in row]
+    return sum(not math.isfinite(value) for value in seeds) / len(seeds) if seeds else 0.0
+
+
+def survival_luck(share: float) -> float:
     """What configurations can gain by having kept all their seeds, in standard deviations between the seeds kept.
 
     The mean of a normal deviate above its quantile at the share of seeds that failed, over the deviation that is
-    left there: as much as if those had all been the unluckiest. Configurations that failed on every seed are
-    broken, not unlucky; they do not count.
+    left there: as much as if those had all been the unluckiest.
     """
-    rows = [list(row.values()) for name, row in scores.items() if name != baseline]
-    alive = [value for row in rows if any(map(math.isfinite, row)) for value in row]
-    failed = sum(not math.isfinite(value) for value in alive)
-    if not failed:
+    if not share:
         return 0.0
-    kept = stats.truncnorm(stats.norm.ppf(failed / len(alive)), math.inf)
+    kept = stats.truncnorm(stats.norm.ppf(share), math.inf)
     return float(kept.mean() / kept.std())
 
 
@@ -258,6 +269,7 @@ def _undecided(
         p_value=None,
         comparisons=comparisons,
         silent=tuple(silent),
+        failing=False,
         luck=0.0,
         seeds=seeds,
         deviation=None,
@@ -322,6 +334,12 @@ def _worded(verdict: Verdict) -> Verdict:
             verdict,
             reason=f"This is more than the noise between seeds: {tested}.",
             next_step="Confirm it on fresh seeds: the best of many looks better than it is.",
+        )
+    if verdict.candidate and verdict.failing:
+        return replace(
+            verdict,
+            reason=f"It stands out ({tested}), but of so many failed seeds the lucky ones are left.",
+            next_step="Find out why trials fail, then run it on fresh seeds.",
         )
     if verdict.candidate:
         return replace(

@@ -7,7 +7,7 @@ from scipy import stats
 from dashboards.statistics import dunnett
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.verdict import survival_luck, verdict
+from dashboards.statistics.verdict import failed_share, survival_luck, verdict
 
 HAND = {
     "base": {0: 1.0, 1: 2.0, 2: 3.0},
@@ -72,14 +72,25 @@ def test_what_surviving_can_have_given_is_taken_off_the_gain():
     found, without = verdict(broken, "base"), verdict(HAND, "base")
     # One of nine failed, without the configuration that failed on every seed: of normal deviates above -1.2206 the
     # mean is phi(1.2206) / (8/9) = 0.2131 and the variance 1 - 1.2206 * 0.2131 - 0.2131^2 = 0.6945.
-    assert survival_luck(broken, "base") == pytest.approx(0.2131 / math.sqrt(0.6945), abs=2e-4)
-    assert found.luck == pytest.approx(survival_luck(broken, "base") * found.deviation)
+    assert survival_luck(failed_share(broken, "base")) == pytest.approx(0.2131 / math.sqrt(0.6945), abs=2e-4)
+    assert failed_share(broken, "base") == pytest.approx(1 / 9)
+    assert found.luck == pytest.approx(survival_luck(1 / 9) * found.deviation)
     assert found.interval == pytest.approx((without.interval[0] - found.luck, without.interval[1]))
-    assert found.p_value > without.p_value and (without.luck, survival_luck(HAND, "base")) == (0, 0)
+    assert found.p_value > without.p_value and (without.luck, survival_luck(0.0)) == (0, 0)
     smaller = {name: {seed: -y for seed, y in row.items()} for name, row in broken.items()}
     mirrored = verdict(smaller, "base", mode="min")
     assert mirrored.interval == pytest.approx((-found.interval[1], -found.interval[0]))
     assert mirrored.p_value == pytest.approx(found.p_value)
+
+
+def test_where_more_than_a_quarter_fails_nothing_is_evidence():
+    clear = {name: {seed: y + 20 * (name == "a") for seed, y in row.items()} for name, row in HAND.items()}
+    some = {**clear, "c": {0: 1.0, 1: 2.0, 2: math.nan}}  # one of nine
+    many = {**some, "d": {0: 1.0, 1: math.nan, 2: math.nan}, "e": {0: 2.0, 1: math.nan, 2: math.nan}}  # five of 15
+    assert verdict(some, "base").evidence
+    found = verdict(many, "base")
+    assert (found.evidence, found.candidate, found.failing) == (False, True, True)
+    assert found.next_step == "Find out why trials fail, then run it on fresh seeds."
 
 
 def test_known_noise_is_pooled_with_the_sweeps_own():
