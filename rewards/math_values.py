@@ -15,7 +15,7 @@ _TOLERANCE = 1e-25  # relative; far below any difference that a decimal could hi
 
 
 def same_value(gold: str, final: str) -> bool:
-    """Whether two formulas, equations or words in LaTeX are equal; what cannot be parsed equals nothing."""
+    """Whether two formulas, equations or words in LaTeX are equal; what cannot be parsed equals itself alone."""
     return any(_equal(one, other) for one in _parse(gold) for other in _parse(final))
 
 

@@ -1,0 +1,99 @@
+"""Processes that go on below a supervisor and end in different ways."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.paths import ROOT
+
+
+def start(body: str) -> tuple[subprocess.Popen[str], int]:
+    """A supervised program that runs ``body`` in the child; returns the supervisor and our end of its lifeline."""
+    theirs, ours = os.pipe()
+    code = f"import os, signal, time; from rewards.supervisor import supervise; supervise({theirs})\n{body}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        pass_fds=[theirs],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    os.close(theirs)
+    return process, ours
+
+
+def gone(pid: int, within_s: float = 10.0) -> bool:
+    end = time.monotonic() + within_s
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("os._exit(0)", 0),
+        ("os._exit(7)", 7),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+)
+def test_the_supervisor_ends_as_its_child_did(body, code):
+    process, lifeline = start(body)
+    assert process.wait(30) == code
+    os.close(lifeline)
+
+
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_what_outlives_the_child_is_ended_with_it():
+    process, lifeline = start(DAEMON + "os._exit(3)")
+    daemon = int(process.stdout.readline())
+    assert process.wait(30) == 3
+    assert gone(daemon)
+    os.close(lifeline)
+
+
+def test_everything_ends_with_the_lifeline():
+    process, lifeline = start(DAEMON + "time.sleep(600)")
+    daemon = int(process.stdout.readline())
+    assert psutil.pid_exists(daemon) and process.poll() is None
+    os.close(lifeline)
+    assert process.wait(30) == -signal.SIGKILL  # as the child that it had to kill
+    assert gone(daemon)
+
+
+def test_the_child_does_not_outlive_its_supervisor():
+    process, lifeline = start("print(os.getpid(), flush=True); time.sleep(600)")
+    child = int(process.stdout.readline())
+    process.kill()
+    process.wait(30)
+    assert gone(child)
+    os.close(lifeline)
+
+
+def test_the_ends_of_pipes_that_the_child_closes_are_closed():
+    # Only the child writes to stdout: the supervisor holds no copy that would keep the reader waiting.
+    process, lifeline = start("os.close(1); time.sleep(600)")
+    assert process.stdout.read() == ""
+    assert process.poll() is None
+    process.kill()
+    process.wait(30)
+    os.close(lifeline)
