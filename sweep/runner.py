@@ -23,7 +23,7 @@ from sweep.record.control import StopControl, orderly_signals
 from sweep.record.disk import CheckpointRoom
 from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held, write_spec
 from sweep.record.guard import MARKER, guarded
-from sweep.record.parent_run import ParentRun, open_parent_run
+from sweep.record.parent_run import ParentRun, TrialOutcome, open_parent_run
 from sweep.record.summary import (
     best_configuration,
     caveats,
@@ -46,7 +46,7 @@ from sweep.trials.watch import watched
 from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import Reporter, SweepCallback
 from trainer.config.schema import save_config
-from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError
+from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
 from trainer.scratch import scratch_folder
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 
@@ -238,7 +238,14 @@ def _tuner(
 @contextmanager
 def _ray(options: Options, folder: SweepFolder) -> Iterator[list[Node]]:
     try:
-        yield start_ray(options.address, options.cpus, folder.log)
+        try:
+            nodes = start_ray(options.address, options.cpus, folder.log)
+        except UserError:
+            raise
+        except Exception as error:  # what Ray raises where one of its daemons does not come up
+            told = f"Ray does not start: {first_line(error)}"
+            raise StorageError(told, str(folder.log), command("resume", folder)) from error
+        yield nodes
     finally:
         ray.shutdown()
 
@@ -284,12 +291,16 @@ def _states_in_mlflow(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | 
     """Keep the states in MLflow in step with the ledger, from a thread, because MLflow may hang."""
     changed, over = threading.Event(), threading.Event()
 
+    known: dict[str, TrialOutcome] = {}  # as MLflow has them
+
     def work() -> None:
         while parent is not None and not over.is_set():
             if changed.wait(timeout=1.0):
                 changed.clear()
                 try:
-                    parent.reconcile(trial_outcomes(spec, folder))
+                    latest = {outcome.key: outcome for outcome in trial_outcomes(spec, folder)}
+                    parent.reconcile((one for key, one in latest.items() if known.get(key) != one), create=False)
+                    known.update(latest)
                 except Exception as error:  # the end of the sweep does it again, and reports
                     logger.warning("MLflow does not have the latest states: %s", error)
 

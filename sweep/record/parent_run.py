@@ -27,6 +27,7 @@ TrialState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 
 STATE_TAG = "loptune.state"
 REASON_TAG = "loptune.reason"
+ASKED_SINGLY = 20  # runs that are asked for one by one
 
 _STATUS: dict[TrialState, str] = {
     "RUNNING": "RUNNING",
@@ -71,22 +72,32 @@ class ParentRun:
         """Set the final status: FINISHED, FAILED or KILLED."""
         self._retry(lambda: self._client.set_terminated(self.run_id, status))
 
-    def reconcile(self, outcomes: Iterable[TrialOutcome]) -> int:
+    def reconcile(self, outcomes: Iterable[TrialOutcome], create: bool = True) -> int:
         """Make the trials' runs say what the sweep knows: state, reason, score and status.
 
         A run left RUNNING by a killed process gets its end; a trial that died before it opened a run gets
         one, so that no trial is missing. Doing it twice changes nothing.
 
+        Args:
+            outcomes: of trials that have ended.
+            create: whether to make the runs that are missing; not while ranks live, which may be about to.
+
         Returns:
             The number of runs changed or created.
         """
-        runs = {
-            run.data.tags.get(RUN_TAG): run
-            for run in self._retry(
-                lambda: find_runs(self._client, [self._experiment_id], {PARENT_TAG: self.run_id})
-            )
-        }
-        return sum(self._reconcile(outcome, runs.get(outcome.key)) for outcome in outcomes)
+        outcomes = list(outcomes)
+        # All runs of a large sweep are megabytes; after a trial has ended only its own is wanted.
+        few = len(outcomes) <= ASKED_SINGLY
+        wanted = [{RUN_TAG: outcome.key} for outcome in outcomes] if few else [{PARENT_TAG: self.run_id}]
+        runs = {run.data.tags.get(RUN_TAG): run for tags in wanted for run in self._find(tags)}
+        return sum(
+            self._reconcile(outcome, runs.get(outcome.key))
+            for outcome in outcomes
+            if create or outcome.key in runs
+        )
+
+    def _find(self, tags: Mapping[str, str]) -> list[Any]:
+        return self._retry(lambda: find_runs(self._client, [self._experiment_id], tags))
 
     def _reconcile(self, outcome: TrialOutcome, run: Any | None) -> bool:
         tags = {**outcome.tags, STATE_TAG: outcome.state, REASON_TAG: outcome.reason[:500]}

@@ -9,8 +9,9 @@ import pytest
 from ray import tune
 
 from sweep.record.folder import leftovers, sweep_folder
-from sweep.runner import _given_up
+from sweep.runner import Options, _given_up, _ray
 from tests.sweep.harness import history, metrics, results, sweep, write_space
+from trainer.errors import StorageError
 
 pytestmark = pytest.mark.slow
 
@@ -165,3 +166,18 @@ def test_what_tune_gives_up_with_is_told_by_the_line_that_names_an_error(
     error = _given_up(tune.TuneError(text), sweep_folder(tmp_path, "fake"))
     assert f"Ray Tune gave up: {told or 'ray.exceptions.RayTaskError(OSError): no'}" in error.what
     assert "resume fake" in error.hint
+
+
+def test_where_ray_does_not_start_the_command_to_go_on_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise Exception("The current node timed out during startup.\nmore")
+
+    monkeypatch.setattr("sweep.runner.start_ray", fail)
+    with (
+        pytest.raises(StorageError, match="Ray does not start: The current node timed out") as raised,
+        _ray(Options(), sweep_folder(tmp_path, "fake")),
+    ):
+        pass
+    assert "resume fake" in raised.value.hint

@@ -122,6 +122,7 @@ class Connection:
     uri: str
     open: Callable[[TrackingState], tuple["MlflowClient", str]]  # gives client and run id
     client: "MlflowClient | None" = None
+    opening: Lock = field(default_factory=Lock)
 
 
 class Shipper:
@@ -157,14 +158,16 @@ class Shipper:
         Raises:
             StorageError: MLflow does not answer, or refuses.
         """
-        if self.connection.client is None:
-            client, run_id = self.connection.open(self._state)
-            uri = self.connection.uri
-            with self._remember():
-                if (self._state.uri, self._state.run_id) != (uri, run_id):
-                    self._state.reset()
-                self._state.uri, self._state.run_id = uri, run_id
-            self.connection.client = client
+        # A call of an abandoned shipper that still hangs may be about to create the run: two would make two.
+        with self.connection.opening:
+            if self.connection.client is None:
+                client, run_id = self.connection.open(self._state)
+                uri = self.connection.uri
+                with self._remember():
+                    if (self._state.uri, self._state.run_id) != (uri, run_id):
+                        self._state.reset()
+                    self._state.uri, self._state.run_id = uri, run_id
+                self.connection.client = client
 
     @property
     def _client(self) -> "MlflowClient":

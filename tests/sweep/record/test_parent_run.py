@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from sweep.record import parent_run
 from sweep.record.parent_run import TrialOutcome, open_parent_run
 from tests.trainer.tracking.store import config_for, context_for, runs_of, sqlite_store
 from trainer.tracking.tracker import Tracker
@@ -12,7 +13,11 @@ def uri(tmp_path: Path) -> str:
     return sqlite_store(tmp_path)
 
 
-def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path: Path, uri: str) -> None:
+@pytest.mark.parametrize("singly", [20, 0], ids=["one by one", "all"])
+def test_parent_run_is_found_again_and_reconciles_its_trials(
+    tmp_path: Path, uri: str, singly: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_run, "ASKED_SINGLY", singly)
     parent = open_parent_run(uri, "exp", "demo", {"stage": "first"}, {"objective.metric": "eval/accuracy"})
     tags = {"loptune.run": "demo/t1", "mlflow.parentRunId": parent.run_id}
     trial = Tracker(config_for(uri), context_for(tmp_path, "t1", **tags))
@@ -21,7 +26,8 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path: Path, uri
         TrialOutcome("demo/t1", "t1", "COMPLETE", score=0.5),
         TrialOutcome("demo/t2", "t2", "FAIL", "diverged at step 3", params={"algorithm.ar_alpha": 0.9}),
     ]
-    assert parent.reconcile(outcomes) == 2
+    assert parent.reconcile(outcomes, create=False) == 1  # ranks live: their tracker makes the run
+    assert parent.reconcile(outcomes) == 1
     assert parent.reconcile(outcomes) == 0
 
     again = open_parent_run(uri, "exp", "demo", {"stage": "second"}, {"objective.metric": "changed"})
