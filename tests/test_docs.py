@@ -118,3 +118,10 @@ def test_the_search_space_of_the_page_is_accepted(tmp_path):
     (tmp_path / "my_run.yaml").write_text("extends: tiny_kk\n", encoding="utf-8")
     (tmp_path / "space.yaml").write_text(block, encoding="utf-8")
     assert load_space(tmp_path / "space.yaml").base.max_steps == 200
+
+
+def test_the_page_on_faults_names_tests_that_there_are():
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text_of("docs/faults.md"))
+    assert len(named) > 40
+    for file, function in named:
+        assert not function or re.search(rf"^def {function}\(", text_of(file), re.MULTILINE), f"{file}::{function}"
