@@ -4,7 +4,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.pictures.judged import comparable, plain_baseline
+from dashboards.pictures.judged import comparable
 from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep
 from tests.dashboards.table import sweep_of
@@ -76,12 +76,6 @@ def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
     lines = verdict(sweep)
     assert lines[0].startswith("Best: #1 grpo α 0.3")
     assert lines[-1].endswith("1 configurations are left out because the scheduler stopped some of their seeds.")
-
-
-def test_the_baseline_is_the_plain_configuration_started_first() -> None:
-    assert plain_baseline(comparable(sweep_of())) == "#0 grpo"
-    trials = sweep_of().trials
-    assert "no plain baseline" in verdict(replace(sweep_of(), trials=trials[trials.alpha + trials.eta > 0]))[0]
 
 
 def test_a_search_names_a_candidate_and_failed_seeds_silence_a_configuration() -> None:
