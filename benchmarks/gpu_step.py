@@ -1,0 +1,231 @@
+"""One GRPO step of a model with random weights on one GPU, by phase and update rule, against TRL's GRPOTrainer.
+
+    python -m benchmarks.gpu_step                                   # Qwen2.5-0.5B's shape, 32 x 8 x 512 tokens
+    python -m benchmarks.gpu_step --model 3B --prompts 16
+    python -m benchmarks.gpu_step --model tiny --prompts 2 --tokens 16 --steps 1    # on any CPU, to try the script
+
+Every row runs in a process of its own: plain GRPO, AR, Lopti, both, and TRL where `pip install trl==1.16` has been
+done. vLLM samples on both sides where it is installed, else the transformers library. Prints seconds by phase,
+tokens per second of the update, its model FLOP utilisation (6 P + 12 layers x width x length FLOPs a token), peak
+memory, and Lopti's cost as a ratio (table 6 of arXiv:2505.12929: training 2.0x, a whole step 1.45x).
+
+Never run on a GPU; on a CPU with --model tiny.
+"""
+
+import argparse
+import importlib.util
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.grpo_step import reward_tokens
+from benchmarks.tables import print_rows
+from trainer.policy.architectures import KNOWN
+
+GROUP_SIZE = 8
+ALPHA = 0.3
+RULES = {"plain": (False, False), "AR": (True, False), "Lopti": (False, True), "AR + Lopti": (True, True)}
+PHASES = ("rollout", "logprobs", "update", "sync", "step")
+MODELS = {"tiny": "tiny", **{size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B")}}
+PEAK_FLOPS = {
+    "A100": 312e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "B200": 2250e12,
+}  # bfloat16, dense, of the data sheets
+TRL = "TRL"
+
+
+def make_folder(folder: Path, model: str) -> None:
+    """The model's config.json, and a tokenizer whose EOS it cannot sample, so that no completion ends early."""
+    from transformers import AddedToken, AutoConfig, Qwen2Tokenizer
+
+    settings = KNOWN[MODELS[model]].settings()
+    vocabulary = settings["vocab_size"]
+    ends = {"eos_token_id": vocabulary, "pad_token_id": 0, "bos_token_id": None, "max_position_embeddings": 8192}
+    AutoConfig.for_model(**{**settings, **ends}).save_pretrained(folder)
+    words = [f"w{i}" for i in range(vocabulary)]
+    ids = {word: i for i, word in enumerate([*words, "</s>"])}
+    tokenizer = Qwen2Tokenizer(vocab=ids, eos_token="</s>", pad_token="w0", unk_token="w0")
+    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in words[1:70]])
+    tokenizer.save_pretrained(folder)
+
+
+def prompts(arguments: argparse.Namespace) -> list[str]:
+    return [
+        " ".join(f"w{(7 * i + 3 * j) % 60 + 1}" for j in range(arguments.prompt_tokens))
+        for i in range(arguments.prompts * (arguments.steps + 1))
+    ]
+
+
+def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float]]:
+    """Seconds by phase of every step."""
+    from trainer.config.schema import TrainConfig
+    from trainer.loop import Trainer
+    from trainer.tracking.tracker import NullTracker
+    from trainer.types import RunContext
+
+    data = folder / "prompts.jsonl"
+    data.write_text("\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts(arguments)))
+    reweighted, isolated = RULES[arguments.side]
+    # A random model gives every token about this probability: with the paper's 0.5 the second pass would be empty.
+    eta = 1 / KNOWN[MODELS[arguments.model]].vocab_size
+    config = TrainConfig.model_validate(
+        {
+            "model": {"name_or_path": str(folder), "random_weights": True, "gradient_checkpointing": True},
+            "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
+            "reward": {"functions": {"benchmarks.grpo_step:reward_tokens": 1.0}},
+            "rollout": {
+                "prompts_per_step": arguments.prompts,
+                "group_size": GROUP_SIZE,
+                "temperature": 1.0,
+                "max_new_tokens": arguments.tokens,
+                "vllm": {"gpu_memory_utilization": arguments.vllm_share},
+            },
+            "algorithm": {
+                "kl_coef": 0.001,
+                "ar_alpha": ALPHA if reweighted else 0.0,
+                "lopti_eta": eta if isolated else 0.0,
+            },
+            "optim": {"update_batch_size": arguments.prompts * GROUP_SIZE},
+            "evaluation": {"sets": {"dev": {"source": str(data), "limit": 1}}},
+            "max_steps": arguments.steps + 1,
+        }
+    )
+    trainer = Trainer(config, RunContext(folder / "run", folder, "benchmark", "benchmark"), NullTracker())
+    steps = [trainer.training_step() for _ in range(arguments.steps + 1)]
+    trainer.close()
+    return [{phase: step.get(f"time/{phase}", 0.0) for phase in PHASES} for step in steps]
+
+
+def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float]]:
+    """Seconds of every step; TRL does not tell its phases."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    on_gpu, vllm = torch.cuda.is_available(), importlib.util.find_spec("vllm") is not None
+    if vllm:  # TRL's vLLM reads the weights from the folder
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
+        model.save_pretrained(folder)
+    seconds: list[float] = []
+
+    class Timer(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            self.started = time.perf_counter()
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if on_gpu:
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - self.started)
+
+    sampling = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": arguments.vllm_share}
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        reward_funcs=lambda completions, **_: [reward_tokens(text, "").reward for text in completions],
+        train_dataset=Dataset.from_dict({"prompt": prompts(arguments)}),
+        args=GRPOConfig(
+            output_dir=str(folder / "trl"),
+            use_cpu=not on_gpu,
+            bf16=on_gpu,
+            gradient_checkpointing=True,
+            per_device_train_batch_size=GROUP_SIZE,
+            gradient_accumulation_steps=arguments.prompts,
+            num_generations=GROUP_SIZE,
+            max_completion_length=arguments.tokens,
+            max_steps=arguments.steps + 1,
+            temperature=1.0,
+            beta=0.001,
+            learning_rate=1e-6,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            **(sampling if vllm else {}),
+        ),
+        callbacks=[Timer()],
+    )
+    trainer.train()
+    return [{"step": second} for second in seconds]
+
+
+def measured(side: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a process of its own says of one row."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_folder(Path(folder), arguments.model)
+        command = [sys.executable, "-m", "benchmarks.gpu_step", "--side", side, "--folder", folder]
+        for name in ("model", "prompts", "prompt_tokens", "tokens", "steps", "vllm_share"):
+            command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    found: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return found
+
+
+def measure_side(arguments: argparse.Namespace) -> None:
+    """Run one row and print it as JSON."""
+    import torch
+
+    steps = (run_trl if arguments.side == TRL else run_ours)(arguments.folder, arguments)
+    on_gpu = torch.cuda.is_available()
+    peak = (
+        torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+    device = torch.cuda.get_device_name() if on_gpu else "CPU"
+    counted = steps[1:]
+    medians = {phase: statistics.median(step[phase] for step in counted) for phase in counted[0]}
+    print(json.dumps({"seconds": medians, "peak_bytes": peak, "device": device}))
+
+
+def row(side: str, found: dict[str, Any], arguments: argparse.Namespace) -> list[str]:
+    architecture, seconds = KNOWN[MODELS[arguments.model]], found["seconds"]
+    length = arguments.prompt_tokens + arguments.tokens
+    tokens = arguments.prompts * GROUP_SIZE * length
+    per_token = 6 * architecture.parameters
+    per_token += 12 * architecture.num_hidden_layers * architecture.hidden_size * length
+    peak = next((flops for name, flops in PEAK_FLOPS.items() if name in found["device"]), None)
+    cells = [f"{seconds[phase]:.2f}" if phase in seconds else "" for phase in PHASES]
+    passes = 2 if "Lopti" in side else 1
+    speed = passes * tokens / seconds["update"] if "update" in seconds else None
+    used = f"{100 * speed * per_token / peak:.1f} %" if speed and peak else "unknown"
+    return [side, *cells, f"{speed:,.0f}" if speed else "", used, f"{found['peak_bytes'] / 1e9:.1f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=list(MODELS), default="0.5B")
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--prompt-tokens", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=512, help="new ones of each completion")
+    parser.add_argument("--steps", type=int, default=3, help="counted steps, after one to warm up")
+    parser.add_argument("--vllm-share", type=float, default=0.3, help="of the GPU's memory")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side:
+        measure_side(arguments)
+        return
+    sides = [*RULES, *([TRL] if importlib.util.find_spec("trl") else [])]
+    found = {side: measured(side, arguments) for side in sides}
+    headings = ["", *(f"{phase} s" for phase in PHASES), "update tokens/s", "utilisation", "peak GB"]
+    title = (
+        f"{MODELS[arguments.model]} on {found['plain']['device']}, {arguments.prompts} x {GROUP_SIZE} completions"
+    )
+    print_rows(title, headings, [row(side, found[side], arguments) for side in sides])
+    plain, lopti = found["plain"]["seconds"], found["Lopti"]["seconds"]
+    training, step = (lopti[phase] / plain[phase] for phase in ("update", "step"))
+    print(f"Lopti costs {training:.2f}x in training, {step:.2f}x a step")
+    if TRL in found:
+        print(f"speed: {found[TRL]['seconds']['step'] / plain['step']:.2f}x TRL's")
+    else:
+        print("TRL is not installed here: pip install trl==1.16")
+
+
+if __name__ == "__main__":
+    main()
