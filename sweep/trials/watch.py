@@ -1,6 +1,7 @@
 """Noticing that Ray itself has died: its own calls wait a minute for it, or for ever."""
 
 import os
+import socket
 import sys
 import threading
 import time
@@ -11,11 +12,11 @@ import psutil
 
 from sweep.record.control import StopControl
 from sweep.record.folder import command
-from sweep.trials.address import check_cluster
-from trainer.errors import MissingError, StorageError
+from trainer.errors import StorageError
 
 POLL_S = 1.0
-SILENCE_S = 4.0  # of the control server until it counts as dead; a busy one answers late
+CONNECT_S = 2.0  # a busy server is connected to all the same: its machine's kernel does that
+SILENCE_S = 4.0  # without a connection until the control server counts as dead
 GRACE_S = 6.0  # for this process to end by itself: what waits for Ray inside of a call does not come back
 
 
@@ -45,12 +46,10 @@ def _watch(control: StopControl, over: threading.Event) -> None:
     heard = time.monotonic()
     while not over.wait(POLL_S):
         lost = "" if raylet is None or _lives(raylet) else f"raylet, process {raylet.pid},"
-        try:
-            check_cluster(host, int(port))
+        if _listens(host, int(port)):
             heard = time.monotonic()
-        except MissingError:
-            if time.monotonic() - heard > SILENCE_S:
-                lost = lost or f"control server at {host}:{port}"
+        elif time.monotonic() - heard > SILENCE_S:
+            lost = lost or f"control server at {host}:{port}"
         if lost:
             break
     else:
@@ -62,15 +61,21 @@ def _watch(control: StopControl, over: threading.Event) -> None:
         os._exit(error.exit_code)
 
 
+def _listens(host: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((host, port), timeout=CONNECT_S):
+        return True
+    return False
+
+
 def _own_raylet() -> psutil.Process | None:
     """The raylet on this machine that this process is connected to; None where it cannot be told."""
     from ray._private import worker
 
     node = worker._global_node
-    socket = None if node is None else node.raylet_socket_name
+    path = None if node is None else node.raylet_socket_name
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.name() == "raylet" and socket is not None and socket in " ".join(process.cmdline()):
+            if process.name() == "raylet" and path is not None and path in " ".join(process.cmdline()):
                 return process
     return None
 
