@@ -1,0 +1,132 @@
+"""Sweeps of 100, 300 and 1,000 simulated trials, eight at a time: what grows, and how fast.
+
+    python -m benchmarks.many_trials 100 300 1000
+
+A trial has four steps of no length and two evaluations, recorded in MLflow (SQLite), so that all of the time is
+the platform's own. On two cores that other work kept busy (load 10 to 15), before the driver asked MLflow only for
+the runs that had changed:
+
+    trials                          100         300
+    sweep [s]                       122         425
+    a trial [s]                    1.22        1.42
+    driver, first half / peak [MB]  546 / 620   591 / 701
+    status / report / resume [s]    9 / 34 / 51  9 / 38 / 61
+    report [MB]                     5.1         5.5
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+
+from benchmarks.tables import print_rows
+
+AT_A_TIME = 8
+SAMPLE_S = 0.5
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "LOPTUNE_FAKE_STEP_S": "0"}
+
+
+@dataclass
+class Command:
+    """What one command took."""
+
+    seconds: float
+    peak_mb: float
+    half_mb: float  # largest in the first half of its time
+    out: str
+
+
+def run(*arguments: object) -> Command:
+    """A `sweep` command with simulated trials to its end, its memory sampled.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    started = time.monotonic()
+    command = [sys.executable, "-m", "tests.sweep.driver", *map(str, arguments)]
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT) as process,
+    ):
+        watched, samples = psutil.Process(process.pid), [0]
+        while process.poll() is None:
+            try:
+                samples.append(watched.memory_info().rss)
+            except psutil.Error:
+                break
+            time.sleep(SAMPLE_S)
+        code = process.wait()
+        seconds = time.monotonic() - started
+        out.seek(0)
+        text = out.read()
+    if code:
+        raise RuntimeError(f"{' '.join(command)} ended with {code}:\n{text[-2000:]}")
+    half = samples[: len(samples) // 2 + 1]
+    return Command(seconds, max(samples) / 2**20, max(half) / 2**20, text)
+
+
+def measure(trials: int, folder: Path) -> list[str]:
+    """Run a sweep of so many trials in a folder and look at it; returns a row of the table."""
+    space = {
+        "name": f"many-{trials}",
+        "trainer": {
+            "preset": "tiny_kk",
+            "overrides": {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 4},
+        },
+        "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}, "optim.lr": {"loguniform": [1e-5, 1e-3]}},
+        "baselines": [{"algorithm.ar_alpha": 0.0}],
+        "search": {"sampler": "random", "configurations": trials - 1, "seed": 0},
+        "limits": {"max_concurrent": AT_A_TIME},
+    }
+    path = folder / "space.yaml"
+    path.write_text(yaml.safe_dump(space))
+    here = ("--runs-dir", folder)
+    sweep = run("run", path, *here, "--cpus", AT_A_TIME)
+    status = run("status", space["name"], *here)
+    report = run("report", space["name"], *here)
+    resume = run("resume", space["name"], *here, "--cpus", AT_A_TIME)
+    size = (folder / str(space["name"]) / "report" / "report.html").stat().st_size
+    return [
+        str(trials),
+        f"{sweep.seconds:.0f}",
+        f"{sweep.seconds / trials:.2f}",
+        f"{sweep.half_mb:.0f} / {sweep.peak_mb:.0f}",
+        f"{status.seconds:.1f}",
+        f"{report.seconds:.1f}",
+        f"{size / 1e6:.1f}",
+        f"{resume.seconds:.1f}",
+    ]
+
+
+HEADINGS = [
+    "trials",
+    "sweep [s]",
+    "a trial [s]",
+    "driver, first half / peak [MB]",
+    "status [s]",
+    "report [s]",
+    "report [MB]",
+    "resume [s]",
+]
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", nargs="+", type=int)
+    rows = []
+    for trials in parser.parse_args().trials:
+        with tempfile.TemporaryDirectory(prefix="many-trials-") as folder:
+            rows.append(measure(trials, Path(folder)))
+            print_rows("simulated trials, eight at a time", HEADINGS, rows)
+
+
+if __name__ == "__main__":
+    main()
