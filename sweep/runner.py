@@ -166,6 +166,7 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
             parent = _open_parent(spec, folder)
             with Reporter(folder, planned_trials(spec), trial_rows(spec, folder)) as reporter:
                 _search(Session(spec, folder, options, nodes, parent, control, reporter))
+        control.check_folder()
     except KeyboardInterrupt:
         control.request("interrupted", interrupted=True)
     except BaseException:

@@ -79,13 +79,21 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
             self._poll(now)
         return self.reason is not None and self._running() == 0
 
-    def _poll(self, now: float) -> None:
+    def check_folder(self) -> None:
+        """Look whether the sweep's folder is there: a trial that cannot write is a consequence.
+
+        Raises:
+            StorageError: it has disappeared.
+        """
         if not self.folder.ledger.exists() or not self.folder.space.exists():
             raise StorageError(
                 f"the folder of sweep {self.folder.name} has disappeared",
                 str(self.folder.root),
                 "put it back, then resume",
             )
+
+    def _poll(self, now: float) -> None:
+        self.check_folder()
         limits = self._limits
         if self.folder.stop.exists():
             self.request("asked to stop", interrupted=True)
