@@ -20,15 +20,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grpo_step import reward_tokens
+from benchmarks.against_trl import GROUP_SIZE, make_prompts, save_tokenizer, train_with_trl
 from benchmarks.tables import print_rows
 from trainer.policy.architectures import KNOWN
 
-GROUP_SIZE = 8
+WORDS = 60  # that prompts are made of
 ALPHA = 0.3
 RULES = {"plain": (False, False), "AR": (True, False), "Lopti": (False, True), "AR + Lopti": (True, True)}
 PHASES = ("rollout", "logprobs", "update", "sync", "step")
@@ -44,24 +43,17 @@ TRL = "TRL"
 
 def make_folder(folder: Path, model: str) -> None:
     """The model's config.json, and a tokenizer whose EOS it cannot sample, so that no completion ends early."""
-    from transformers import AddedToken, AutoConfig, Qwen2Tokenizer
+    from transformers import AutoConfig
 
     settings = KNOWN[MODELS[model]].settings()
     vocabulary = settings["vocab_size"]
     ends = {"eos_token_id": vocabulary, "pad_token_id": 0, "bos_token_id": None, "max_position_embeddings": 8192}
     AutoConfig.for_model(**{**settings, **ends}).save_pretrained(folder)
-    words = [f"w{i}" for i in range(vocabulary)]
-    ids = {word: i for i, word in enumerate([*words, "</s>"])}
-    tokenizer = Qwen2Tokenizer(vocab=ids, eos_token="</s>", pad_token="w0", unk_token="w0")
-    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in words[1:70]])
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(folder, vocabulary, in_prompts=69)
 
 
 def prompts(arguments: argparse.Namespace) -> list[str]:
-    return [
-        " ".join(f"w{(7 * i + 3 * j) % 60 + 1}" for j in range(arguments.prompt_tokens))
-        for i in range(arguments.prompts * (arguments.steps + 1))
-    ]
+    return make_prompts(arguments.prompts * (arguments.steps + 1), arguments.prompt_tokens, WORDS)
 
 
 def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float]]:
@@ -80,7 +72,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
         {
             "model": {"name_or_path": str(folder), "random_weights": True, "gradient_checkpointing": True},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
-            "reward": {"functions": {"benchmarks.grpo_step:reward_tokens": 1.0}},
+            "reward": {"functions": {"benchmarks.against_trl:reward_tokens": 1.0}},
             "rollout": {
                 "prompts_per_step": arguments.prompts,
                 "group_size": GROUP_SIZE,
@@ -107,52 +99,26 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
 def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float]]:
     """Seconds of every step; TRL does not tell its phases."""
     import torch
-    from datasets import Dataset
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     on_gpu, vllm = torch.cuda.is_available(), importlib.util.find_spec("vllm") is not None
     if vllm:  # TRL's vLLM reads the weights from the folder
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
         model.save_pretrained(folder)
-    seconds: list[float] = []
-
-    class Timer(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            self.started = time.perf_counter()
-
-        def on_step_end(self, args, state, control, **kwargs):
-            if on_gpu:
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - self.started)
-
     sampling = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": arguments.vllm_share}
-    trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)),
-        processing_class=AutoTokenizer.from_pretrained(folder),
-        reward_funcs=lambda completions, **_: [reward_tokens(text, "").reward for text in completions],
-        train_dataset=Dataset.from_dict({"prompt": prompts(arguments)}),
-        args=GRPOConfig(
-            output_dir=str(folder / "trl"),
-            use_cpu=not on_gpu,
-            bf16=on_gpu,
-            gradient_checkpointing=True,
-            per_device_train_batch_size=GROUP_SIZE,
-            gradient_accumulation_steps=arguments.prompts,
-            num_generations=GROUP_SIZE,
-            max_completion_length=arguments.tokens,
-            max_steps=arguments.steps + 1,
-            temperature=1.0,
-            beta=0.001,
-            learning_rate=1e-6,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            **(sampling if vllm else {}),
-        ),
-        callbacks=[Timer()],
+    seconds = train_with_trl(
+        folder,
+        AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)),
+        prompts(arguments),
+        arguments.steps + 1,
+        arguments.tokens,
+        use_cpu=not on_gpu,
+        bf16=on_gpu,
+        gradient_checkpointing=True,
+        per_device_train_batch_size=GROUP_SIZE,
+        gradient_accumulation_steps=arguments.prompts,
+        **(sampling if vllm else {}),
     )
-    trainer.train()
     return [{"step": second} for second in seconds]
 
 

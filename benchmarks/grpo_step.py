@@ -16,33 +16,24 @@ and 2.1x with 297-token prompts (10.4 s against 22.4 s).
 import argparse
 import json
 import os
-import re
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-GROUP_SIZE = 8
+from benchmarks.against_trl import GROUP_SIZE, make_prompts, save_tokenizer, train_with_trl
+
+WORDS = 100  # that prompts are made of
 SIDES = ("loptune", "trl")
-
-
-def reward_tokens(text: str, answer: str):
-    """Share of even tokens: cheap, and different within a group."""
-    from rewards import Score
-
-    numbers = [int(number) for number in re.findall(r"w(\d+)", text)]
-    share = sum(number % 2 == 0 for number in numbers) / max(1, len(numbers))
-    return Score(reward=share, correct=share > 0.5, breakdown={})
 
 
 def make_model(folder: Path, vocab: int) -> None:
     """A random Qwen2, and a tokenizer whose EOS the model cannot sample, so that no completion ends early."""
     import torch
-    from transformers import AddedToken, Qwen2ForCausalLM, Qwen2Tokenizer
+    from transformers import Qwen2ForCausalLM
 
     from benchmarks.models import small_qwen2
 
@@ -55,24 +46,12 @@ def make_model(folder: Path, vocab: int) -> None:
         pad_token_id=0,
     )
     Qwen2ForCausalLM(config).save_pretrained(folder)
-    # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would cut the words: make them added tokens.
-    words = [f"w{i}" for i in range(vocab)]
-    tokenizer = Qwen2Tokenizer(
-        vocab={word: i for i, word in enumerate([*words, "</s>"])},
-        eos_token="</s>",
-        pad_token="w0",
-        unk_token="w0",
-    )
-    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in words[1:200]])
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(folder, vocab, in_prompts=199)
 
 
 def prompts(arguments: argparse.Namespace) -> list[str]:
     """As many different prompts as all steps need."""
-    return [
-        " ".join(f"w{(7 * i + 3 * j) % 100 + 1}" for j in range(arguments.prompt_tokens))
-        for i in range(arguments.prompts * (arguments.steps + 1))
-    ]
+    return make_prompts(arguments.prompts * (arguments.steps + 1), arguments.prompt_tokens, WORDS)
 
 
 def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
@@ -88,7 +67,7 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
         {
             "model": {"name_or_path": str(model)},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
-            "reward": {"functions": {"benchmarks.grpo_step:reward_tokens": 1.0}},
+            "reward": {"functions": {"benchmarks.against_trl:reward_tokens": 1.0}},
             "rollout": {
                 "prompts_per_step": arguments.prompts,
                 "group_size": GROUP_SIZE,
@@ -114,51 +93,20 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
 
 
 def run_trl(model: Path, arguments: argparse.Namespace) -> list[float]:
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from transformers import AutoModelForCausalLM
 
-    seconds: list[float] = []
-
-    class Timer(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            self.started = time.perf_counter()
-
-        def on_step_end(self, args, state, control, **kwargs):
-            seconds.append(time.perf_counter() - self.started)
-            print(f"  TRL step {seconds[-1]:.2f} s", file=sys.stderr)
-
-    def reward(completions, **kwargs):
-        return [reward_tokens(text, "").reward for text in completions]
-
-    trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(model),
-        processing_class=AutoTokenizer.from_pretrained(model),
-        reward_funcs=reward,
-        train_dataset=Dataset.from_dict({"prompt": prompts(arguments)}),
-        args=GRPOConfig(
-            output_dir=str(model / "trl"),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            per_device_train_batch_size=arguments.prompts * GROUP_SIZE,
-            num_generations=GROUP_SIZE,
-            max_completion_length=arguments.tokens,
-            max_steps=arguments.steps + 1,
-            temperature=1.0,
-            beta=0.001,
-            learning_rate=1e-6,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-        ),
-        callbacks=[Timer()],
+    return train_with_trl(
+        model,
+        AutoModelForCausalLM.from_pretrained(model),
+        prompts(arguments),
+        arguments.steps + 1,
+        arguments.tokens,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        per_device_train_batch_size=arguments.prompts * GROUP_SIZE,
+        dataloader_pin_memory=False,
     )
-    trainer.train()
-    lengths = [entry.get("completions/mean_length") for entry in trainer.state.log_history]
-    print(f"  TRL completion lengths {[x for x in lengths if x is not None][:3]}", file=sys.stderr)
-    return seconds
 
 
 def main() -> None:

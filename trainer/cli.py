@@ -7,7 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.commands.arguments import PAGES, Commands, count, parse_arguments, port, positive, version_text
+from trainer.commands.arguments import (
+    PAGES,
+    Commands,
+    add_json,
+    add_runs_dir,
+    count,
+    parse_arguments,
+    port,
+    positive,
+    version_text,
+)
 from trainer.commands.export import add_export
 from trainer.commands.paper import add_analyze_language, add_diagnose, add_timing
 from trainer.commands.rehearse import add_rehearse
@@ -125,7 +135,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _add_start_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    add_runs_dir(parser)
     parser.add_argument(
         "--start-over", action="store_true", help="resume from step 0; the old record stays in earlier-N"
     )
@@ -135,16 +145,17 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_runs(commands: Commands) -> None:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
-    table = argparse.ArgumentParser(add_help=False)
-    table.add_argument("--json", action="store_true", help="print JSON")
-    ls = commands.add_parser("ls", parents=[common, table], help="list the runs")
+    ls = commands.add_parser("ls", help="list the runs")
+    add_runs_dir(ls)
+    add_json(ls)
     ls.set_defaults(command=_ls)
-    status = commands.add_parser("status", parents=[common, table], help="where a run stands")
+    status = commands.add_parser("status", help="where a run stands")
+    add_runs_dir(status)
+    add_json(status)
     status.add_argument("name", help="name of the run, see `trainer ls`")
     status.set_defaults(command=_status)
-    ui = commands.add_parser("ui", parents=[common], help="open MLflow on this machine")
+    ui = commands.add_parser("ui", help="open MLflow on this machine")
+    add_runs_dir(ui)
     ui.add_argument("name", nargs="?", help="run to open (default: the table of runs)")
     ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
     ui.set_defaults(command=_ui)
@@ -189,7 +200,7 @@ def _init(arguments: argparse.Namespace) -> int:
 def _add_presets(commands: Commands) -> None:
     presets = commands.add_parser("presets", help="list the presets, or print one resolved")
     presets.add_argument("name", nargs="?", help="preset[:variant] to print")
-    presets.add_argument("--json", action="store_true", help="print JSON")
+    add_json(presets)
     presets.add_argument("--ranks", type=count, help="of the memory shown (default: 4 with DeepSpeed, else 1)")
     presets.add_argument("--gpu-gb", type=positive, help="memory of one GPU (default: this machine's, else 80)")
     presets.set_defaults(command=_presets)
@@ -208,7 +219,7 @@ def _presets(arguments: argparse.Namespace) -> int:
 def _add_options(commands: Commands) -> None:
     options = commands.add_parser("options", help="every configuration key: default, allowed values, meaning")
     options.add_argument("word", nargs="?", default="", help="only keys with this in their name")
-    options.add_argument("--json", action="store_true", help="print JSON")
+    add_json(options)
     options.set_defaults(command=_options)
 
 
@@ -222,7 +233,7 @@ def _options(arguments: argparse.Namespace) -> int:
 def _add_metrics(commands: Commands) -> None:
     metrics = commands.add_parser("metrics", help="every metric that is logged, its formula and unit")
     metrics.add_argument("word", nargs="?", default="", help="only metrics with this in their name")
-    metrics.add_argument("--json", action="store_true", help="print JSON")
+    add_json(metrics)
     metrics.add_argument("--markdown", action="store_true", help="print the page docs/metrics.md")
     metrics.set_defaults(command=_metrics)
 
@@ -276,10 +287,10 @@ def _add_evaluate(commands: Commands) -> None:
         help="the last N checkpoints of a run, and the row of their means",
     )
     evaluate.add_argument("--limit", type=count, help="only the first N problems of every set")
-    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    add_json(evaluate)
     evaluate.add_argument("--out", type=Path, help="file that gets the JSON besides runs/NAME/evaluation.json")
     evaluate.add_argument("--name", help="name of the record (default: the model's name and the time)")
-    evaluate.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    add_runs_dir(evaluate)
     evaluate.add_argument(
         "--offline", dest="tracking.offline", action="store_const", const=True, help="do not contact MLflow"
     )

@@ -2,10 +2,10 @@
 
 import argparse
 
-from sweep.commands.arguments import add_named, add_runs_dir
+from sweep.commands.arguments import add_named
 from sweep.record.folder import SweepFolder, command, existing_sweep, holder, read_spec
 from sweep.space.spec import SweepSpec
-from trainer.commands.arguments import Commands, port
+from trainer.commands.arguments import Commands, add_runs_dir, port
 from trainer.errors import ConfigError, MissingError, StorageError
 
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from dataclasses import replace
 
-from sweep.commands.arguments import add_json, add_named, add_runs_dir
+from sweep.commands.arguments import add_named
 from sweep.commands.machines import add_machine, planned_nodes, prepare, run_options
 from sweep.commands.winner import then_decide
 from sweep.record.folder import SweepFolder, command, existing_sweep, read_spec, sweep_folder
@@ -13,7 +13,7 @@ from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.shrink import load_shrunk
 from sweep.space.spec import SweepSpec
-from trainer.commands.arguments import Commands, count
+from trainer.commands.arguments import Commands, add_json, add_runs_dir, count
 from trainer.errors import ConfigError
 
 

@@ -3,11 +3,12 @@
 import argparse
 from dataclasses import asdict, dataclass
 
-from sweep.commands.arguments import add_json, add_named, add_runs_dir
+from sweep.commands.arguments import add_named
 from sweep.record.folder import all_sweeps, command, existing_sweep, holder, read_spec, request_stop
 from sweep.record.summary import best_configuration, caveats, planned_trials, trial_rows
-from sweep.record.table import number, print_json, print_table, print_trials, rows_as_json
-from trainer.commands.arguments import Commands
+from sweep.record.table import print_json, print_trials, rows_as_json
+from trainer.commands.arguments import Commands, add_json, add_runs_dir
+from trainer.commands.table import number, print_table
 from trainer.errors import UserError
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from sweep.record.folder import SweepFolder, command
 from sweep.record.parent_run import TrialOutcome
-from sweep.record.table import TrialRow, number, parameter_text
+from sweep.record.table import TrialRow, parameter_text
 from sweep.search.history import Configuration, Result, TrialKey, best, outcome, replay
 from sweep.search.ledger import read_ledger
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import ObjectiveSpec, SweepSpec
+from trainer.commands.table import number
 from trainer.errors import printable
 from trainer.files import read_json_lines
 

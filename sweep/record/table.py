@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trainer.commands.table import number, print_table
+
 _COLORS = {"RUNNING": "cyan", "COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "WAITING": "dim"}
 
 
@@ -54,22 +56,6 @@ def trial_table(rows: Iterable[TrialRow], title: str = "") -> Table:
     return table
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns: with colours and folding in a terminal, whole lines elsewhere."""
-    console = Console()
-    if console.is_terminal:
-        table = Table(pad_edge=False, box=None)
-        for heading in headings:
-            table.add_column(heading)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        return
-    widths = [max(len(line[column]) for line in [headings, *rows]) for column in range(len(headings))]
-    for line in [headings, *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
 def print_trials(rows: Sequence[TrialRow]) -> None:
     """Print the trials of a sweep."""
     console = Console()
@@ -105,13 +91,6 @@ def step_text(row: TrialRow) -> str:
     if not row.step and row.state == "WAITING":
         return ""
     return f"{row.step}/{row.total_steps}" if row.total_steps else str(row.step)
-
-
-def number(value: Any) -> str:
-    """A value with at most four significant digits; text as it is."""
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def duration(seconds: float) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 
 from sweep.record.folder import SweepFolder, all_sweeps, read_spec
 from sweep.record.summary import planned_trials, step_seconds
-from sweep.record.table import duration, parameter_text, print_table
+from sweep.record.table import duration, parameter_text
 from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, slots
 from sweep.trials.preflight import trial_memory
 from sweep.views.noise import NoiseForecast, forecast_noise, noise_lines
+from trainer.commands.table import print_table
 from trainer.config.schema import value_of
 from trainer.errors import UserError
 from trainer.policy.memory import Footprint, planned_checkpoint_bytes, size_text

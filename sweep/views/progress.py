@@ -17,8 +17,9 @@ from rich.text import Text
 
 from sweep.record.folder import SweepFolder
 from sweep.record.summary import failure_note, last_step
-from sweep.record.table import TrialRow, duration, number, parameter_text, trial_table
+from sweep.record.table import TrialRow, duration, parameter_text, trial_table
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
+from trainer.commands.table import number
 from trainer.errors import printable
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ import pytest
 from sweep.space.file import load_space
 from sweep.space.points import Space
 from tests.paths import SEARCH_SPACES
-from trainer.commands.rehearse import Rehearsal, every_preset, rehearse
+from trainer.commands.rehearse import Rehearsal, rehearse
+from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 
 
@@ -14,7 +15,7 @@ def configurations() -> dict[str, TrainConfig]:
 
     `trainer rehearse --all` goes through all presets and variants.
     """
-    every = {name: load_config(name) for name in every_preset()}
+    every = {name: load_config(name) for name in preset_specs()}
     for path in sorted(SEARCH_SPACES.glob("*.yaml")):
         spec = load_space(path)
         if not spec.resources.gpus_per_trial:

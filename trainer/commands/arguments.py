@@ -48,6 +48,16 @@ def parse_arguments(
     return arguments
 
 
+def add_runs_dir(parser: argparse.ArgumentParser) -> None:
+    """The folder of all runs."""
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """JSON in place of a table."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
 def count(text: str) -> int:
     """A whole number from 1 on, as the type of an argument."""
     number = int(text)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from trainer.commands.arguments import Commands
-from trainer.commands.runs import existing_run
+from trainer.commands.arguments import Commands, add_runs_dir
 from trainer.commands.start import CONFIG_FILE, rule_of
 from trainer.config.schema import TrainConfig, load_config, value_of
 from trainer.errors import ConfigError, MissingError, StorageError
@@ -51,11 +50,13 @@ def add_export(commands: Commands) -> None:
     export.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
     export.add_argument("--output", type=Path, help="folder to make (default: NAME-model)")
     export.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload it, as a private repository")
-    export.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+    add_runs_dir(export)
     export.set_defaults(command=_export)
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    from trainer.commands.runs import existing_run  # with what reads MLflow
+
     run = existing_run(arguments.runs_dir, arguments.name)
     output = arguments.output or Path(f"{arguments.name}-model")
     step = export_model(run, output, arguments.step)

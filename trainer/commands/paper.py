@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from trainer.commands.arguments import Commands, count
+from trainer.commands.arguments import Commands, add_json, count
 from trainer.commands.start import rank
 from trainer.config.schema import load_config
 from trainer.errors import StorageError
@@ -53,7 +53,7 @@ def add_timing(commands: Commands) -> None:
     timing.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.max_new_tokens=512")
     timing.add_argument("--steps", type=count, default=3, help="steps of each that count (default: 3)")
     timing.add_argument("--output", type=Path, default=Path("timing"), help="folder of the logs (default: timing)")
-    timing.add_argument("--json", action="store_true", help="print JSON")
+    add_json(timing)
     timing.set_defaults(command=_timing)
 
 
@@ -81,7 +81,7 @@ def add_analyze_language(commands: Commands) -> None:
         help="table 5 of the paper, or more words (default: paper)",
     )
     language.add_argument("--output", type=Path, help="folder of the JSON and CSV files (default: none written)")
-    language.add_argument("--json", action="store_true", help="print JSON")
+    add_json(language)
     language.set_defaults(command=_analyze_language)
 
 

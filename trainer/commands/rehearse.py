@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trainer.commands.arguments import Commands, count
-from trainer.config.extends import preset_names, variant_names
+from trainer.commands.arguments import Commands, add_json, count
+from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config, save_config
 from trainer.errors import ConfigError, EngineError
 from trainer.policy.architectures import KNOWN, model_size
@@ -114,7 +114,7 @@ def add_rehearse(commands: Commands) -> None:
     rehearse.add_argument("--all", action="store_true", help="every preset and variant, one after another")
     rehearse.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
     rehearse.add_argument("--ranks", type=count, default=RANKS, help=f"of a strategy (default: {RANKS})")
-    rehearse.add_argument("--json", action="store_true", help="print JSON")
+    add_json(rehearse)
     rehearse.set_defaults(command=_rehearse)
 
 
@@ -123,7 +123,7 @@ def _rehearse(arguments: argparse.Namespace) -> int:
 
     if arguments.all == bool(arguments.spec):
         raise ConfigError("which preset?", "trainer rehearse", "name one, or give --all")
-    names = every_preset() if arguments.all else [arguments.spec]
+    names = preset_specs() if arguments.all else [arguments.spec]
     configs = {name: load_config(name, arguments.overrides) for name in names}
     engine, said = pick_engine()
     print(f"{len(names)} configuration{'s' if len(names) > 1 else ''}; {said}", file=sys.stderr, flush=True)
@@ -134,13 +134,6 @@ def _rehearse(arguments: argparse.Namespace) -> int:
     else:
         print_columns([one.row() for one in found])
     return 0 if all(all(one.checks().values()) for one in found) else 1
-
-
-def every_preset() -> list[str]:
-    """All presets and their variants, as the command line names them."""
-    return [
-        name for preset in preset_names() for name in (preset, *(f"{preset}:{v}" for v in variant_names(preset)))
-    ]
 
 
 def pick_engine() -> tuple[str, str]:

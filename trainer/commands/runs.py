@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from trainer.commands.run_folder import check_name, holder, resume_command
 from trainer.commands.start import CONFIG_FILE, rule_of
+from trainer.commands.table import number, print_table
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import MissingError, StorageError, UserError
 from trainer.files import read_json_lines
@@ -80,10 +81,10 @@ def list_runs(runs_dir: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(run) for run in found], indent=2))
     elif found:
-        _print_columns(
+        print_table(
             ["name", "state", "step", "accuracy", "best", "rule"],
             [
-                [run.name, run.state, run.progress, _number(run.accuracy), _number(run.best), run.rule]
+                [run.name, run.state, run.progress, number(run.accuracy), number(run.best), run.rule]
                 for run in found
             ],
         )
@@ -103,12 +104,9 @@ def show_run(folder: Path, runs_dir: Path, as_json: bool) -> None:
     print(f"{run.name}: {run.state}{f' by {by}' if by else ''}, step {run.progress}, {run.rule}")
     if evaluations:
         metrics = ["eval/accuracy", "eval/reward", "eval/completion_length"]
-        _print_columns(
+        print_table(
             ["step", *(metric.removeprefix("eval/") for metric in metrics)],
-            [
-                [str(record["step"]), *(_number(record.get(metric)) for metric in metrics)]
-                for record in evaluations
-            ],
+            [[str(record["step"]), *(number(record.get(metric)) for metric in metrics)] for record in evaluations],
         )
     print(f"checkpoints: {' '.join(f'step-{step}' for step in steps) or 'none'}")
     if run.state == "done":
@@ -158,14 +156,3 @@ def _state(folder: Path, records: list[dict[str, Any]]) -> str:
 def _records(folder: Path) -> list[dict[str, Any]]:
     metrics = folder / "metrics.jsonl"
     return [record for record, _ in read_json_lines(metrics)] if metrics.is_file() else []
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _print_columns(headings: list[str], rows: list[list[str]]) -> None:
-    lines = [headings, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-    for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,5 +1,6 @@
-"""Rows of equal columns, for a terminal."""
+"""Rows of equal columns, and numbers in them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -22,3 +23,26 @@ def print_columns(rows: list[dict[str, Any]]) -> None:
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(table)
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns: with colours and folding in a terminal, whole lines elsewhere."""
+    console = Console()
+    if console.is_terminal:
+        table = Table(pad_edge=False, box=None)
+        for heading in headings:
+            table.add_column(heading)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    widths = [max(len(line[column]) for line in [headings, *rows]) for column in range(len(headings))]
+    for line in [headings, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def number(value: Any) -> str:
+    """A value with at most four significant digits; text as it is."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

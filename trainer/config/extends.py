@@ -42,6 +42,15 @@ def variant_names(preset: str) -> list[str]:
     return list(_resolve(find_spec(preset), lambda path: False, ()).data.get("variants") or {})
 
 
+def preset_specs() -> list[str]:
+    """All presets and their variants, as they are named: ``kk_3b``, ``kk_3b:ar``."""
+    return [
+        spec
+        for preset in preset_names()
+        for spec in (preset, *(f"{preset}:{variant}" for variant in variant_names(preset)))
+    ]
+
+
 def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
     """The file behind ``NAME[:VARIANT]``, NAME being a preset or a path.
 
@@ -54,7 +63,7 @@ def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
         return RunFile(path, variant)
     if name in preset_names():
         return RunFile(Path(str(resources.files("trainer.config") / "presets" / f"{name}.yaml")), variant)
-    raise ConfigError(f"no preset or file named {name}", spec, nearest(spec, [*preset_names(), *_variants()]))
+    raise ConfigError(f"no preset or file named {name}", spec, nearest(spec, preset_specs()))
 
 
 def resolve(spec: str, is_section: IsSection, relative_to: Path = Path()) -> YamlDocument:
@@ -72,10 +81,6 @@ def resolve(spec: str, is_section: IsSection, relative_to: Path = Path()) -> Yam
     document = _resolve(find_spec(spec, relative_to), is_section, ())
     document.data.pop("variants", None)
     return document
-
-
-def _variants() -> list[str]:
-    return [f"{preset}:{variant}" for preset in preset_names() for variant in variant_names(preset)]
 
 
 def _has_variant(spec: str, relative_to: Path) -> bool:

@@ -6,13 +6,13 @@ import pytest
 from sweep.record.table import (
     TrialRow,
     duration,
-    number,
     parameter_text,
     print_json,
     print_trials,
     rows_as_json,
     step_text,
 )
+from trainer.commands.table import number
 
 ROWS = [
     TrialRow("c000-s0", 0, 0, "COMPLETE", 60, 60, 0.5, parameters={"algorithm.ar_alpha": 0.3}),

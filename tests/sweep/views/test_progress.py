@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from sweep.record.folder import SweepFolder
-from sweep.record.table import TrialRow, duration, number, parameter_text, trial_table
+from sweep.record.table import TrialRow, duration, parameter_text, trial_table
 from sweep.space.spec import ResourcesSpec
 from sweep.views import progress
 from sweep.views.progress import Reporter, SweepCallback
+from trainer.commands.table import number
 
 CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algorithm.ar_alpha": 0.3, "seed": 1}}
 

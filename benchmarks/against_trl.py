@@ -1,0 +1,100 @@
+"""What the benchmarks against TRL's GRPOTrainer give both sides alike, and TRL's run."""
+
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+GROUP_SIZE = 8
+
+
+def reward_tokens(text: str, answer: str):
+    """Share of even tokens: cheap, and different within a group."""
+    from rewards import Score
+
+    numbers = [int(number) for number in re.findall(r"w(\d+)", text)]
+    share = sum(number % 2 == 0 for number in numbers) / max(1, len(numbers))
+    return Score(reward=share, correct=share > 0.5, breakdown={})
+
+
+def save_tokenizer(folder: Path, vocabulary: int, in_prompts: int) -> None:
+    """A tokenizer whose EOS the model cannot sample, so that no completion ends early.
+
+    Args:
+        folder: of the model.
+        vocabulary: of the model.
+        in_prompts: words that prompts are made of: w1 to this one.
+    """
+    from transformers import AddedToken, Qwen2Tokenizer
+
+    # Qwen2 folders always load as Qwen2Tokenizer, whose BPE would cut the words: make them added tokens.
+    words = [f"w{i}" for i in range(vocabulary)]
+    ids = {word: i for i, word in enumerate([*words, "</s>"])}
+    tokenizer = Qwen2Tokenizer(vocab=ids, eos_token="</s>", pad_token="w0", unk_token="w0")
+    added = words[1 : in_prompts + 1]
+    tokenizer.add_tokens([AddedToken(word, normalized=False, single_word=True) for word in added])
+    tokenizer.save_pretrained(folder)
+
+
+def make_prompts(count: int, length: int, words: int) -> list[str]:
+    """Different prompts of so many words each, of w1 to w``words``."""
+    return [" ".join(f"w{(7 * i + 3 * j) % words + 1}" for j in range(length)) for i in range(count)]
+
+
+def train_with_trl(
+    folder: Path, model: Any, prompts: Sequence[str], steps: int, tokens: int, **settings: Any
+) -> list[float]:
+    """Seconds of every step of TRL's GRPOTrainer.
+
+    Args:
+        folder: with the tokenizer; of the output.
+        model: to train.
+        prompts: of all steps.
+        steps: to take.
+        tokens: new ones of each completion.
+        settings: further ones of ``GRPOConfig``.
+    """
+    import torch
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    on_gpu = torch.cuda.is_available()
+    seconds: list[float] = []
+
+    class Timer(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            self.started = time.perf_counter()
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if on_gpu:
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - self.started)
+            print(f"  TRL step {seconds[-1]:.2f} s", file=sys.stderr)
+
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        reward_funcs=lambda completions, **_: [reward_tokens(text, "").reward for text in completions],
+        train_dataset=Dataset.from_dict({"prompt": list(prompts)}),
+        args=GRPOConfig(
+            output_dir=str(folder / "trl"),
+            num_generations=GROUP_SIZE,
+            max_completion_length=tokens,
+            max_steps=steps,
+            temperature=1.0,
+            beta=0.001,
+            learning_rate=1e-6,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            **settings,
+        ),
+        callbacks=[Timer()],
+    )
+    trainer.train()
+    lengths = [entry.get("completions/mean_length") for entry in trainer.state.log_history]
+    print(f"  TRL completion lengths {[x for x in lengths if x is not None][:3]}", file=sys.stderr)
+    return seconds
