@@ -151,10 +151,13 @@ def _mean(difference: Tensor) -> float:
 def main(folder: Path) -> None:
     """Rehearse the configurations of a folder, each in turn, and write what was found of each."""
     results: dict[str, Any] = {}
+    rank = os.environ.get("RANK", "0")
     for path in sorted(folder.glob("case-*.yaml")):
         results[path.stem] = asdict(measure(load_config(str(path)), folder / path.stem))
+        if rank == "0":
+            path.with_suffix(".done").touch()  # for whoever waits
     leave_ranks()
-    (folder / f"rank-{os.environ.get('RANK', '0')}.json").write_text(json.dumps(results))
+    (folder / f"rank-{rank}.json").write_text(json.dumps(results))
     end_rank(0)
 
 

@@ -6,6 +6,7 @@ completions are scored by a count of letters.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -163,10 +164,11 @@ def rehearse(
         EngineError: a rank ended before its time; names its log.
     """
     folder = folder.resolve()
-    small = {
-        name: shrunken(config, make_model(config, folder / f"model-{number}"), engine, device)
-        for number, (name, config) in enumerate(configs.items())
-    }
+    with contextlib.redirect_stdout(sys.stderr):  # DeepSpeed's remarks when transformers first asks for it
+        small = {
+            name: shrunken(config, make_model(config, folder / f"model-{number}"), engine, device)
+            for number, (name, config) in enumerate(configs.items())
+        }
     alone = [name for name, config in small.items() if config.parallel.strategy == "none"]
     together = [name for name in small if name not in alone]
     found = {}
@@ -175,7 +177,7 @@ def rehearse(
         jobs.mkdir()
         for number, name in enumerate(names):
             save_config(small[name], jobs / f"case-{number:03d}.yaml")
-        measured = _run_ranks(jobs, size, device == "cuda") if names else []
+        measured = _run_ranks(jobs, size, names, device == "cuda") if names else []
         for number, name in enumerate(names):
             found[name] = Rehearsal(name, small[name], [rank[f"case-{number:03d}"] for rank in measured])
     return [found[name] for name in configs]
@@ -238,10 +240,12 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
 def make_model(config: TrainConfig, folder: Path) -> Path:
     """A small random model of the configuration's architecture, with the embedded policy's tokenizer."""
     import torch
+    import transformers
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from trainer.policy.tiny_teacher import build_tokenizer
 
+    transformers.utils.logging.disable_progress_bar()
     size, tokenizer = model_size(config.model.name_or_path), build_tokenizer()
     settings = size.settings if size else KNOWN["Qwen/Qwen2.5-7B"].settings()
     ends = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
@@ -252,7 +256,7 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
     return folder
 
 
-def _run_ranks(folder: Path, size: int, on_gpus: bool) -> list[dict[str, Any]]:
+def _run_ranks(folder: Path, size: int, names: Sequence[str], on_gpus: bool) -> list[dict[str, Any]]:
     from trainer.parallel.ranks import LOOPBACK, free_port  # torch takes seconds to import
 
     ranks = []
@@ -264,7 +268,7 @@ def _run_ranks(folder: Path, size: int, on_gpus: bool) -> list[dict[str, Any]]:
         with (folder / f"rank-{rank}.log").open("w") as log:
             command = [sys.executable, "-m", "trainer.commands.rehearsal_rank", str(folder)]
             ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    codes = _codes(ranks)
+    codes = _codes(ranks, _Progress(folder, names))
     for rank, code in enumerate(codes):
         if code != 0:
             log_file = folder / f"rank-{rank}.log"
@@ -273,14 +277,34 @@ def _run_ranks(folder: Path, size: int, on_gpus: bool) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(size)]
 
 
-def _codes(ranks: Sequence[subprocess.Popen[bytes]]) -> list[int | None]:
+class _Progress:
+    """Lines on standard error about the configurations that the first rank has gone through."""
+
+    def __init__(self, folder: Path, names: Sequence[str]):
+        self._folder, self._names, self._done, self._started = folder, names, 0, time.monotonic()
+        self._say("rehearsing")
+
+    def show(self) -> None:
+        """A line for each configuration that was finished since."""
+        while self._done < len(self._names) and (self._folder / f"case-{self._done:03d}.done").exists():
+            self._done += 1
+            self._say(f"{self._names[self._done - 1]} rehearsed")
+
+    def _say(self, what: str) -> None:
+        seconds = time.monotonic() - self._started
+        print(f"{what}: {self._done} of {len(self._names)}, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def _codes(ranks: Sequence[subprocess.Popen[bytes]], progress: _Progress) -> list[int | None]:
     """Exit codes; once one rank has failed, or time is up, the others are ended."""
     deadline = time.monotonic() + TIMEOUT_S
     try:
         while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+            progress.show()
             if any(rank.poll() for rank in ranks):
                 break
             time.sleep(0.2)
+        progress.show()
         return [rank.poll() for rank in ranks]
     finally:
         for rank in ranks:
