@@ -85,10 +85,11 @@ resolve-gpu: install
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) --extra vllm --extra dev \
 		-c constraints-gpu.txt pyproject.toml >/dev/null
 
+# Moves everything to its newest version; to add only what is missing: make lock-gpu LOCK_GPU='-c constraints-gpu.txt'
 lock-gpu: install
 	head -2 constraints-gpu.txt > .constraints-gpu.new
-	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) --extra vllm --extra dev pyproject.toml \
-		>> .constraints-gpu.new
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) --extra vllm --extra dev $(LOCK_GPU) \
+		pyproject.toml >> .constraints-gpu.new
 	mv .constraints-gpu.new constraints-gpu.txt
 
 lint: install
