@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from dashboards.labels import configuration_labels
 from dashboards.solved import Solved, read_solved
 from trainer.config.variants import rule_name, variant_name
 from trainer.errors import MissingError, StorageError, first_line
@@ -33,7 +34,7 @@ MAX_CURVE_POINTS = 400  # per trial and metric; more would only make the page he
 # Parameters that differ between trials without being searched.
 _NOT_SEARCHED = ("seed", "tracking.", "checkpoint.", "evaluation.", "data.train")
 # Keys of the controls, in the order of `variant_name`, and the value that is off.
-_CONTROLS = {
+CONTROLS = {
     "algorithm.token_filter": "none",
     "algorithm.lopti_split": "probability",
     "algorithm.lopti_order": "low_first",
@@ -66,6 +67,11 @@ class Decision:
     fresh: "Sweep"  # under the numbers of the sweep that is decided
 
 
+def column_of(parameter: str) -> str:
+    """The column of the trials' table that holds a searched parameter."""
+    return {"algorithm.ar_alpha": "alpha", "algorithm.lopti_eta": "eta"}.get(parameter, parameter)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A sweep as two tables.
@@ -73,7 +79,8 @@ class Sweep:
     ``trials`` has one row per trial, in the order of their start: trial, configuration, seed, state
     (COMPLETE, PRUNED, FAIL, KILLED or RUNNING), reason, score (NaN for a failed trial), best (of the objective
     metric), step (last evaluated), start (UTC), duration_s (NaN while running), test (score on the sealed
-    split, NaN without), algorithm, alpha, eta, variant, run_id, and a column for every name in ``searched``.
+    split, NaN without), algorithm, alpha, eta, variant, run_id, a column for every name in ``searched``, and
+    label: its configuration in words.
 
     ``histories`` has trial, metric, step, value, for the objective metric, ``CURVES`` and ``AUDIT``; ``latest``
     has trial, metric, value, for the last ``tokens/*`` of every trial.
@@ -95,6 +102,17 @@ class Sweep:
     decision: Decision | None = None  # finalists in rounds of fresh seeds
     adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
     confirmation: "Sweep | None" = None  # the finalists on fresh seeds, under their numbers in this sweep
+    kinds: Mapping[str, str] = field(default_factory=dict)  # searched parameter -> e.g. loguniform
+    baseline: str | None = None  # configuration listed first under `baselines`; None where none is listed
+
+    def __post_init__(self) -> None:
+        labels = configuration_labels(self.trials, self.searched)
+        object.__setattr__(self, "trials", self.trials.assign(label=labels))
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The searched parameters that have more than one value so far."""
+        return tuple(name for name in self.searched if self.trials[column_of(name)].nunique() > 1)
 
     @property
     def ended(self) -> int:
@@ -167,9 +185,10 @@ def read_sweep(name: str, uri: str) -> Sweep:
         sweep = _sweep(client, name, uri, parent)
         for run in parents:
             if run.data.tags.get("loptune.confirms") == name:
-                sweep = replace(sweep, confirmation=_renumbered(_sweep(client, name, uri, run), run))
+                fresh = _sweep(client, name, uri, run, sweep.searched)
+                sweep = replace(sweep, confirmation=_renumbered(fresh, run))
             if run.data.tags.get("loptune.decides") == name and "loptune.decision" in run.data.tags:
-                sweep = replace(sweep, decision=_decision(_sweep(client, name, uri, run), run))
+                sweep = replace(sweep, decision=_decision(_sweep(client, name, uri, run, sweep.searched), run))
         return sweep
     except MlflowException as error:
         raise StorageError(
@@ -177,13 +196,17 @@ def read_sweep(name: str, uri: str) -> Sweep:
         ) from error
 
 
-def _sweep(client: Any, name: str, uri: str, parent: Any) -> Sweep:
+def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, ...] | None = None) -> Sweep:
+    """A sweep by its parent run; ``searched`` where its trials are to be told apart as those of another sweep."""
     params = parent.data.params
     condition = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
     children = _search(client, [parent.info.experiment_id], condition)
     objective = _objective(params)
     histories = _histories(client, children, (objective.metric, TEST, *CURVES, *AUDIT))
-    trials, searched = trials_table(children, histories, objective)
+    kinds = {key.removeprefix("space."): kind for key, kind in params.items() if key.startswith("space.")}
+    if searched is None:
+        searched = searched_parameters([run.data.params for run in children], kinds)
+    trials = trials_table(children, histories, objective, searched)
     latest = [
         (_trial_name(run), metric, value)
         for run in children
@@ -205,6 +228,8 @@ def _sweep(client: Any, name: str, uri: str, parent: Any) -> Sweep:
         gpus_per_trial=float(params.get("gpus_per_trial", 0)),
         cpus_per_trial=float(params.get("cpus_per_trial", 1)),
         fixed=_fixed([run.data.params for run in children], searched),
+        kinds=kinds,
+        baseline=parent.data.tags.get("loptune.baseline"),
     )
 
 
@@ -223,7 +248,8 @@ def _renumbered(sweep: Sweep, parent: Any) -> Sweep:
     """A sweep of finalists with the numbers that its configurations have in the sweep they come from."""
     finalists = _finalists(parent)
     names = [finalists.get(name, name) for name in sweep.trials.configuration]
-    return replace(sweep, trials=sweep.trials.assign(configuration=names))
+    baseline = None if sweep.baseline is None else finalists.get(sweep.baseline)
+    return replace(sweep, trials=sweep.trials.assign(configuration=names), baseline=baseline)
 
 
 def _decision(sweep: Sweep, parent: Any) -> Decision:
@@ -253,15 +279,14 @@ def _planned(parent: Any) -> int | None:
 
 
 def trials_table(
-    runs: list[Any], histories: pd.DataFrame, objective: Objective
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The trials' table of the child runs, and the names of the parameters that vary."""
-    searched = _searched([run.data.params for run in runs])
+    runs: list[Any], histories: pd.DataFrame, objective: Objective, searched: tuple[str, ...]
+) -> pd.DataFrame:
+    """The trials' table of the child runs."""
     rows = [_trial_row(run, histories, objective, searched) for run in runs]
     columns = ["trial", "configuration", "seed", "state", "reason", "score", "best", "step", "start"]
     columns += ["duration_s", "test", "algorithm", "alpha", "eta", "variant", "run_id"]
     table = pd.DataFrame(rows, columns=[*columns, *(name for name in searched if name not in columns)])
-    return table.sort_values("start", kind="stable").reset_index(drop=True), searched
+    return table.sort_values("start", kind="stable").reset_index(drop=True)
 
 
 def _trial_row(
@@ -295,7 +320,7 @@ def _trial_row(
         "algorithm": algorithm,
         "alpha": alpha,
         "eta": eta,
-        "variant": variant_name(algorithm, alpha, eta, *(params.get(key, off) for key, off in _CONTROLS.items())),
+        "variant": variant_name(algorithm, alpha, eta, *(params.get(key, off) for key, off in CONTROLS.items())),
         "run_id": run.info.run_id,
         **{name: _value(params.get(name)) for name in searched},
     }
@@ -360,11 +385,12 @@ def _windowed(histories: pd.DataFrame, trial: str, metric: str, window: int) -> 
     return math.nan if own.empty else float(own.value.tail(window).mean())
 
 
-def _searched(params: list[dict[str, str]]) -> tuple[str, ...]:
+def searched_parameters(params: list[dict[str, str]], kinds: Mapping[str, str]) -> tuple[str, ...]:
+    """The parameters that were searched: those of the space, and others that differ between trials."""
     names = dict.fromkeys(name for run in params for name in run)
     # A parameter that only some runs have was not logged by the others (a trial that never started).
     varying = [name for name in names if len({run[name] for run in params if name in run}) > 1]
-    return tuple(name for name in varying if not name.startswith(_NOT_SEARCHED))
+    return tuple(name for name in varying if name in kinds or not name.startswith(_NOT_SEARCHED))
 
 
 def _fixed(params: list[dict[str, str]], searched: tuple[str, ...]) -> dict[str, str]:

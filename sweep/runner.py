@@ -262,6 +262,7 @@ def _open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
         **tracking.tags,
         "loptune.planned_trials": str(planned_trials(spec)),
         "loptune.adaptive": str(spec.adaptive).lower(),
+        **({"loptune.baseline": "0"} if spec.baselines else {}),
     }
     parent = open_parent_run(uri, _experiment(spec), folder.name, tags, _parent_params(spec))
     parent.log_artifact(folder.space)

@@ -12,7 +12,7 @@ import pandas as pd
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
 from dashboards.pages.report import DATA_FOLDER, IMAGE_FOLDER
-from dashboards.pictures.judged import comparable, plain_baseline
+from dashboards.pictures.judged import baseline, comparable
 from dashboards.pictures.theme import Picture, colours, figure, label_rows, number, rows, signed, translucent
 from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep, read_sweep
@@ -26,7 +26,7 @@ MAX_NAMED = 4  # differing settings named in a sentence
 
 @dataclass(frozen=True)
 class Contender:
-    """A configuration of one sweep: its best, or its plain baseline."""
+    """A configuration of one sweep: its best, or its baseline."""
 
     sweep: str
     role: str  # best or baseline
@@ -75,13 +75,13 @@ def write_comparison(names: Sequence[str], uri: str, out_dir: Path, *, png: bool
 
 
 def contenders(sweep: Sweep) -> list[Contender]:
-    """The best configuration by its mean score, and the plain baseline where that is another."""
+    """The best configuration by its mean score, and the baseline where that is another."""
     judged = comparable(sweep)
     if judged.empty:
         return []
     whole = judged[judged.configuration.isin(sweep.configurations().configuration)]
     means = (judged if whole.empty else whole).groupby("label").score.mean().sort_values(kind="stable")
-    best, base = str(means.index[-1 if sweep.objective.mode == "max" else 0]), plain_baseline(judged)
+    best, base = str(means.index[-1 if sweep.objective.mode == "max" else 0]), baseline(sweep)
     roles = {best: "best"} if base in (None, best) else {best: "best", str(base): "baseline"}
     return [
         Contender(sweep.name, role, label, dict(zip(own.seed, own.score, strict=True)))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dashboards.labels import short_names, shown
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
 from dashboards.pictures.confirmation import finalists
@@ -13,17 +14,15 @@ from dashboards.pictures.cost import timeline
 from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
 from dashboards.pictures.decision import decision
 from dashboards.pictures.figures import (
-    alpha_eta_ranks,
     best_so_far,
     paired_differences,
     parameter_importance,
-    score_against_alpha,
-    score_against_eta,
     variants_compared,
 )
 from dashboards.pictures.mechanism import probability_bands, reward_audit
+from dashboards.pictures.parameters import ranks, scores_against
 from dashboards.pictures.precision import precision
-from dashboards.pictures.theme import Picture, setting, short_name
+from dashboards.pictures.theme import Picture
 from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep, read_sweep
 from trainer.files import write_atomically
@@ -33,12 +32,10 @@ TRIALS_FILE = "trials.csv"
 DATA_FOLDER = "data"  # a CSV per picture
 IMAGE_FOLDER = "images"  # a PNG per figure
 
-# The pictures of a report, in its order. Each takes a sweep and says in one sentence what it shows.
-PICTURES: list[Callable[[Sweep], Picture]] = [
-    variants_compared,
-    score_against_alpha,
-    score_against_eta,
-    alpha_eta_ranks,
+# The pictures of a report below those of the parameters, in its order. Each takes a sweep and says in one sentence
+# what it shows; None where there is nothing to tell apart.
+PICTURES: list[Callable[[Sweep], Picture | None]] = [
+    ranks,
     paired_differences,
     precision,
     learning_curves,
@@ -87,7 +84,8 @@ def write_report(sweep_name: str, uri: str, out_dir: Path, *, png: bool = False)
 
 def draw(sweep: Sweep) -> list[Picture]:
     """All pictures of a sweep, in the order of the page."""
-    return [picture(sweep) for picture in PICTURES]
+    first = [variants_compared(sweep), *scores_against(sweep)]
+    return [picture for picture in (*first, *(draw_one(sweep) for draw_one in PICTURES)) if picture is not None]
 
 
 def report_html(sweep: Sweep, pictures: Sequence[Picture]) -> str:
@@ -105,7 +103,7 @@ def trials_html(sweep: Sweep) -> str:
     """The table of all trials, the best first, failed ones last with their reason."""
     parameters = [name for name in sweep.searched if name in sweep.trials.columns]
     headings = ["trial", "configuration", "seed", "state", "score", "best", "step"]
-    headings += [short_name(name) for name in parameters] + ["minutes", "reason"]
+    headings += [*short_names(parameters).values(), "minutes", "reason"]
     ordered = sweep.trials.sort_values("score", ascending=sweep.objective.mode == "min", na_position="last")
     table = []
     for _, row in ordered.iterrows():
@@ -125,5 +123,5 @@ def _cell(value: object, decimals: int | None = None) -> Cell:
     if value is None or pd.isna(value):  # type: ignore[call-overload]
         return "", "", "number"
     exact = float(value)  # type: ignore[arg-type]
-    shown = setting(exact) if decimals is None else f"{exact:.{decimals}f}"
-    return shown, repr(exact), "number"
+    text = shown(exact) if decimals is None else f"{exact:.{decimals}f}"
+    return text, repr(exact), "number"

@@ -4,8 +4,11 @@ import html
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from dashboards.labels import short_names, shown
+from dashboards.pictures.parameters import is_log, plane, scale
 from dashboards.pictures.theme import (
     FAILED,
     MUTED,
@@ -15,11 +18,9 @@ from dashboards.pictures.theme import (
     hover,
     number,
     rows,
-    setting,
-    short_name,
     translucent,
 )
-from dashboards.queries import CURVES, Sweep, unit_of
+from dashboards.queries import CURVES, Sweep, column_of, unit_of
 
 MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
 MAX_AXES = 8  # of the parallel coordinates
@@ -77,10 +78,11 @@ def training_health(sweep: Sweep) -> Picture:
 def parallel_coordinates(sweep: Sweep) -> Picture:
     """Every trial as one line over all searched parameters and the score; failed trials in red."""
     title, trials = "All settings at once", sweep.trials
-    names = [name for name in sweep.searched if trials[name].notna().any()][:MAX_AXES]
+    names = list(sweep.varied)[:MAX_AXES]
+    called = short_names(names)
     if not names:
         return Picture("parallel", title, "No parameter varies between the trials.")
-    axes = [_axis(trials[name], setting) for name in names]
+    axes = [_axis(trials[name], shown, is_log(sweep, name)) for name in names]
     scored = trials.score.notna()
     if scored.any():
         axes.append(_axis(trials.score, number))
@@ -115,41 +117,46 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
                 xshift=4 if place < len(axes) - 1 else -4,
                 font={"size": 11},
             )
-    short = [html.escape(short_name(name)) for name in names]
+    short = [html.escape(called.get(name, name)) for name in names]
     drawing.update_xaxes(tickmode="array", tickvals=list(range(len(names))), ticktext=short, showgrid=False)
     drawing.update_xaxes(range=[-0.15, len(names) - 0.85])
     drawing.update_yaxes(visible=False, range=[-0.2, 1.08])
     failures = int((trials.state == "FAIL").sum())
     text = (
-        f"{len(trials)} trials over {len(sweep.searched)} searched parameters; blue is a low score and orange a "
+        f"{len(trials)} trials over {len(called)} searched parameters; blue is a low score and orange a "
         f"high one; {failures} failed (red, dotted, below the score's scale)."
     )
     return Picture("parallel", title, text, (drawing,), min_width=120 * len(names))
 
 
 def failures(sweep: Sweep) -> Picture:
-    """Where over alpha and eta trials failed."""
-    title, trials = "Failures over alpha and eta", sweep.trials
+    """Why trials failed, and where over two parameters."""
+    title, trials, axes = "Failures", sweep.trials, plane(sweep)
     failed = trials[trials.state == "FAIL"]
     if failed.empty:
         return Picture("failures", title, f"None of {len(trials)} trials failed.")
-    drawing = figure("alpha", "eta")
+    reasons = failed.reason.replace("", "no reason recorded").value_counts()
+    most = "; ".join(f"{count} × {str(reason)[:120]}" for reason, count in reasons.head(4).items())
+    text = f"{len(failed)} of {len(trials)} trials failed ({len(failed) / len(trials):.0%}): {most}."
+    if axes is None:
+        return Picture("failures", title, text)
+    across, up = axes
+    drawing = figure(column_of(across), column_of(up))
+    drawing.update_xaxes(scale(sweep, across))
+    drawing.update_yaxes(scale(sweep, up))
     for name, own, marker in (
         ("not failed", trials[trials.state != "FAIL"], {"color": MUTED, "size": 8}),
         ("failed", failed, {"color": FAILED, "size": 13, "symbol": "x"}),
     ):
         drawing.add_scatter(
-            x=own.alpha,
-            y=own.eta,
+            x=own[column_of(across)],
+            y=own[column_of(up)],
             mode="markers",
             name=name,
             marker=marker,
             hovertext=[hover(row, row.state.lower(), row.reason) for row in rows(own)],
             hoverinfo="text",
         )
-    reasons = failed.reason.replace("", "no reason recorded").value_counts()
-    most = "; ".join(f"{count} × {str(reason)[:120]}" for reason, count in reasons.head(4).items())
-    text = f"{len(failed)} of {len(trials)} trials failed ({len(failed) / len(trials):.0%}): {most}."
     return Picture("failures", title, text, (drawing,))
 
 
@@ -183,14 +190,16 @@ def trial_legend(sweep: Sweep, values: pd.DataFrame) -> dict[str, str]:
 
 
 def _axis(
-    column: "pd.Series[Any]", show: Callable[[float], str]
+    column: "pd.Series[Any]", show: Callable[[float], str], log: bool = False
 ) -> tuple["pd.Series[Any]", list[tuple[float, str]]]:
     """Positions in 0..1 along an axis, None where the value is missing, and its tick labels."""
     if pd.api.types.is_numeric_dtype(column):
         low, high = float(column.min()), float(column.max())
-        span = high - low or 1.0
+        places = np.log10(column.where(column > 0)) if log else column
+        bottom = float(places.min())
+        span = float(places.max()) - bottom or 1.0
         ticks = [(0.0, show(low)), (1.0, show(high))] if high > low else [(0.0, show(low))]
-        return (column - low) / span, ticks
+        return (places - bottom) / span, ticks
     words = column.dropna().map(str)
     values = sorted(set(words))
     place = {value: index / max(1, len(values) - 1) for index, value in enumerate(values)}

@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboards.pictures.judged import configuration_label
 from dashboards.pictures.theme import FAILED, MUTED, PALETTE, Picture, colours, figure, number, rows, signed
 from dashboards.queries import Decision, Sweep
 
@@ -66,7 +65,7 @@ def _finalists(found: Decision) -> list[str]:
 
 
 def _labels(found: Decision) -> Mapping[str, str]:
-    known = {row.configuration: configuration_label(row) for row in rows(found.fresh.trials)}
+    known = {row.configuration: row.label for row in rows(found.fresh.trials)}
     return {name: known.get(name, f"#{name}") for name in _finalists(found)}
 
 

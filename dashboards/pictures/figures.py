@@ -1,13 +1,12 @@
 """Pictures of scores: against a parameter, between update rules, over time. Pure functions of a sweep."""
 
 import html
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
-from dashboards.pictures.judged import configuration_label
+from dashboards.labels import RULE, short_names
+from dashboards.pictures.judged import baseline, comparable, only_changed, seed_scores
 from dashboards.pictures.theme import (
     FAILED,
     MUTED,
@@ -18,126 +17,27 @@ from dashboards.pictures.theme import (
     label_rows,
     number,
     rows,
-    setting,
-    short_name,
     signed,
     translucent,
 )
-from dashboards.queries import Sweep
+from dashboards.queries import CONTROLS, Sweep
 from dashboards.statistics.estimates import (
     LEVEL,
     MIN_CONFIGURATIONS,
     bootstrap,
     importances,
     interquartile_mean,
-    local_mean,
     probability_of_improvement,
 )
-from trainer.evaluation.estimators import rank_correlation
 
-MIN_BAND_POINTS = 5  # configurations needed for a local mean
-MAX_NUMBERED = 5  # ranks written beside their points
 MAX_PAIRED_ROWS = 20
-ROOM = 0.1  # of a panel's width, taken by the text of a rank
 
 
-def score_against_alpha(sweep: Sweep) -> Picture:
-    """Score against AR's alpha, per algorithm."""
-    return _score_against(sweep, "alpha", "AR strength alpha")
-
-
-def score_against_eta(sweep: Sweep) -> Picture:
-    """Score against Lopti's eta, per algorithm."""
-    return _score_against(sweep, "eta", "Lopti threshold eta")
-
-
-def _score_against(sweep: Sweep, column: str, label: str) -> Picture:
-    title = f"Score against {column}"
-    configurations, shades = sweep.configurations(), colours(sweep.trials.algorithm)
-    drawing, found = figure(label, sweep.objective.metric), []
-    for algorithm, shade in shades.items():
-        means = configurations[configurations.algorithm == algorithm]
-        if means[column].nunique() >= MIN_BAND_POINTS:
-            grid, middle, low, high = local_mean(list(means[column]), list(means["mean"]))
-            _band(drawing, grid, low, high, shade)
-            line = {"color": shade, "width": 2}
-            drawing.add_scatter(x=grid, y=middle, mode="lines", line=line, showlegend=False, hoverinfo="skip")
-        trials = sweep.trials[sweep.trials.algorithm == algorithm]
-        _seed_dots(drawing, trials, column, algorithm, shade)
-        rho = rank_correlation(list(means[column]), list(means["mean"]))
-        if len(means) >= 3 and rho == rho:
-            found.append(f"{algorithm} {rho:+.2f} over {len(means)} configurations")
-    if configurations.empty:
-        return Picture(column, title, "No trial has a score yet.")
-    best = configurations.loc[_best_index(sweep, configurations["mean"])]
-    text = (
-        f"The best mean score, {number(best['mean'])}, was at {column} {setting(best[column])} ({best.algorithm})"
-    )
-    text += f"; rank correlation of score with {column}: {', '.join(found)}." if found else "."
-    if any(trace.fill == "tonexty" for trace in drawing.data):
-        text += f" Line and band: local mean over configurations with its {LEVEL:.0%} bootstrap interval."
-    return Picture(column, title, text, (drawing,))
-
-
-def alpha_eta_ranks(sweep: Sweep) -> Picture:
-    """Rank of every configuration over alpha and eta, a panel per algorithm: points only."""
-    title, configurations = "Rank over alpha and eta", sweep.configurations()
-    if configurations.empty:
-        return Picture("ranks", title, "No trial has a score yet.")
-    ranks = configurations["mean"].rank(ascending=sweep.objective.mode == "min", method="min").astype(int)
-    numbered = max(1, min(MAX_NUMBERED, len(ranks) // 2))
-    panels = []
-    for algorithm, group in configurations.groupby("algorithm"):
-        own = ranks[group.index]
-        panel = figure("alpha", f"eta ({algorithm})", height=340, legend=False)
-        panel.add_scatter(
-            x=group.alpha,
-            y=group.eta,
-            mode="markers+text",
-            text=_rank_labels(group, own, numbered, configurations),
-            textposition="top center",
-            marker={
-                "size": 13,
-                "color": own,
-                "cmin": 1,
-                "cmax": max(2, int(ranks.max())),
-                "colorscale": "Viridis",
-                "reversescale": True,
-                "line": {"width": 1, "color": MUTED},
-            },
-            hovertext=[
-                html.escape(f"{configuration_label(row)}: rank {rank}, mean {number(row['mean'])}")
-                for (_, row), rank in zip(group.iterrows(), own, strict=True)
-            ],
-            hoverinfo="text",
-        )
-        panel.update_xaxes(range=_padded(configurations.alpha))
-        panel.update_yaxes(range=_padded(configurations.eta))
-        panels.append(panel)
-    top = configurations[ranks <= max(1, len(ranks) // 4)]
-    text = (
-        f"The best quarter ({len(top)} of {len(ranks)} configurations) lies at alpha {_range(top.alpha)} and eta "
-        f"{_range(top.eta)}; brighter is better, the best {numbered} carry their rank."
-    )
-    return Picture("ranks", title, text, tuple(panels))
-
-
-def _rank_labels(group: pd.DataFrame, ranks: "pd.Series[int]", numbered: int, every: pd.DataFrame) -> list[str]:
-    """The best ranks beside their points; those of points too near to each other share one text."""
-    x, y = (group[name] / ((every[name].max() - every[name].min()) or 1.0) for name in ("alpha", "eta"))
-    labels: dict[Any, str] = dict.fromkeys(group.index, "")
-    owners: list[Any] = []
-    for place in ranks[ranks <= numbered].sort_values().index:
-        near = [owner for owner in owners if abs(x[owner] - x[place]) < ROOM and abs(y[owner] - y[place]) < ROOM]
-        owner = near[0] if near else place
-        labels[owner] += f", {ranks[place]}" if near else f"{ranks[place]}"
-        owners += [] if near else [place]
-    return list(labels.values())
-
-
-def variants_compared(sweep: Sweep) -> Picture:
-    """Interquartile mean of each update rule, with interval and probability of improvement."""
+def variants_compared(sweep: Sweep) -> Picture | None:
+    """Interquartile mean of each update rule, with interval and probability of improvement; None below two."""
     title, complete = "Update rules compared", sweep.complete()
+    if sweep.trials.variant.nunique() < 2:
+        return None
     if complete.empty:
         return Picture("variants", title, "No trial has a score yet.")
     complete = complete[complete.configuration.isin(sweep.configurations().configuration)]
@@ -178,10 +78,11 @@ def variants_compared(sweep: Sweep) -> Picture:
         )
     label_rows(drawing, order)
     first = order[-1]
-    text = f"{first} leads with an interquartile mean of {number(estimates[first].value)}"
+    text = f"{first} has the best interquartile mean, {number(estimates[first].value)}"
     values = {name: list(sign * complete[complete.variant == name].score) for name in order}
     if len(values[first]) == 1:
-        return Picture("variants", title, text + " of a single trial, which has no interval.", (drawing,))
+        text += f" of a single trial, which has no interval.{_credit(sweep)}"
+        return Picture("variants", title, text, (drawing,))
     text += f" ({LEVEL:.0%} interval {number(estimates[first].low)} to {number(estimates[first].high)})"
     chances = [
         f"{probability_of_improvement(values[first], values[name]):.0%} over {name}"
@@ -190,17 +91,32 @@ def variants_compared(sweep: Sweep) -> Picture:
     ]
     if chances:
         text += f"; a trial of it beats one of another rule with probability {', '.join(chances)}"
-    return Picture("variants", title, text + ".", (drawing,))
+    return Picture("variants", title, f"{text}.{_credit(sweep)}", (drawing,))
+
+
+def _credit(sweep: Sweep) -> str:
+    """What the rules did where nothing else differs, if their configurations differ in more than the rule."""
+    rule = {*RULE, *CONTROLS}
+    others = [name for name in sweep.varied if name not in rule]
+    if not others:
+        return ""
+    named = " and ".join(short_names(others).values())
+    changed = only_changed(sweep, rule)
+    if changed.empty:
+        return f" Its configurations also differ in {named}, and none in the rule alone: no rule is shown to help."
+    said = [
+        f"{variant} {signed(gains.mean())} ({len(gains)} pair{'s' * (len(gains) > 1)})"
+        for variant, gains in changed.groupby("variant").gain
+    ]
+    return f" Configurations also differ in {named}; where only the rule does: {', '.join(said)}."
 
 
 def paired_differences(sweep: Sweep) -> Picture:
-    """Difference to the plain algorithm on the same seed."""
-    title, complete = "Difference to the plain baseline on the same seed", sweep.complete()
-    pairs = baseline_pairs(complete)
+    """Difference to the baseline on the same seed."""
+    title = "Difference to the baseline on the same seed"
+    base, pairs = baseline(sweep), baseline_pairs(sweep)
     if pairs.empty:
-        return Picture(
-            "paired", title, "No configuration shares a seed with a plain baseline (alpha 0, eta 0) yet."
-        )
+        return Picture("paired", title, "No configuration shares a seed with the baseline yet.")
     order = (
         pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=sweep.objective.mode == "max")
     )
@@ -229,7 +145,7 @@ def paired_differences(sweep: Sweep) -> Picture:
     better = pairs.groupby("label").difference.agg(lambda values: _all_better(values, sweep.objective.mode))
     label = order.index[-1]
     text = (
-        f"{int(better.sum())} of {len(order)} configurations beat the plain algorithm on every shared seed; "
+        f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on every shared seed; "
         f"the largest mean difference is {signed(order.iloc[-1])} ({label})."
     )
     if len(drawn) < len(order):
@@ -237,19 +153,20 @@ def paired_differences(sweep: Sweep) -> Picture:
     return Picture("paired", title, text, (drawing,))
 
 
-def baseline_pairs(complete: pd.DataFrame) -> pd.DataFrame:
-    """Score minus the score of the same algorithm's plain baseline on the same seed.
+def baseline_pairs(sweep: Sweep) -> pd.DataFrame:
+    """Score minus that of the baseline on the same seed.
 
     Returns:
         label, variant, seed, difference; one row per trial that has a partner.
     """
-    plain = complete[(complete.alpha == 0) & (complete.eta == 0)]
-    base = plain.groupby(["algorithm", "seed"]).score.mean().rename("base").reset_index()
-    others = complete.drop(index=plain.index).merge(base, on=["algorithm", "seed"])
-    labels = [configuration_label(row) for row in rows(others)]
-    return others.assign(label=labels, difference=others.score - others.base)[
+    trials, base = comparable(sweep), baseline(sweep)
+    if base is None:
+        return pd.DataFrame(columns=["label", "variant", "seed", "difference"])
+    reference = seed_scores(sweep)[base]
+    others = trials[(trials.label != base) & trials.seed.isin(list(reference))]
+    return others.assign(difference=others.score - others.seed.map(reference).astype(float))[
         ["label", "variant", "seed", "difference"]
-    ]
+    ].dropna()
 
 
 def best_so_far(sweep: Sweep) -> Picture:
@@ -298,7 +215,8 @@ def parameter_importance(sweep: Sweep) -> Picture:
         return Picture("importance", title, text)
     found = found[:12]
     drawing = figure("share of rank variance explained", height=130 + 46 * len(found))
-    names = [short_name(importance.parameter) for importance in found[::-1]]
+    called = short_names(sweep.searched)
+    names = [called[importance.parameter] for importance in found[::-1]]
     drawing.add_bar(
         x=[importance.share.value for importance in found[::-1]],
         y=names,
@@ -322,54 +240,14 @@ def parameter_importance(sweep: Sweep) -> Picture:
         marker={"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": FAILED}},
     )
     label_rows(drawing, names)
-    above = [
-        short_name(importance.parameter) for importance in found if importance.share.value > importance.chance
-    ]
+    above = [called[importance.parameter] for importance in found if importance.share.value > importance.chance]
     first = found[0]
     text = (
-        f"{short_name(first.parameter)} explains the most, {first.share.value:.0%} of the rank variance of "
+        f"{called[first.parameter]} explains the most, {first.share.value:.0%} of the rank variance of "
         f"{len(configurations)} configurations (interval {first.share.low:.0%} to {first.share.high:.0%}); "
         + (f"above chance: {', '.join(above)}." if above else "no parameter stands above chance.")
     )
     return Picture("importance", title, text, (drawing,))
-
-
-def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str) -> None:
-    for state, symbol in (("COMPLETE", "circle"), ("PRUNED", "circle-open")):
-        own = trials[(trials.state == state) & trials.score.notna()]
-        if own.empty:
-            continue
-        drawing.add_scatter(
-            x=own[column],
-            y=own.score,
-            mode="markers",
-            name=name if state == "COMPLETE" else f"{name}, stopped early",
-            marker={"color": shade, "size": 9, "symbol": symbol},
-            hovertext=[hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(own)],
-            hoverinfo="text",
-        )
-
-
-def _band(drawing: go.Figure, x: object, low: object, high: object, shade: str) -> None:
-    hidden = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
-    drawing.add_scatter(x=x, y=low, **hidden)
-    drawing.add_scatter(x=x, y=high, fill="tonexty", fillcolor=translucent(shade, 0.18), **hidden)
-
-
-def _best_index(sweep: Sweep, scores: "pd.Series[float]") -> Any:
-    return scores.idxmax() if sweep.objective.mode == "max" else scores.idxmin()
-
-
-def _padded(values: "pd.Series[float]") -> list[float]:
-    """An axis range with room for points and their ranks at the edges."""
-    low, high = float(values.min()), float(values.max())
-    room = 0.12 * (high - low) or 0.1
-    return [low - room, high + room]
-
-
-def _range(values: "pd.Series[float]") -> str:
-    low, high = values.min(), values.max()
-    return setting(low) if low == high else f"{setting(low)} to {setting(high)}"
 
 
 def _all_better(differences: "pd.Series[float]", mode: str) -> bool:

@@ -1,44 +1,78 @@
 """What a comparison inside a sweep may use, and the verdict on it."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Any
 
 import pandas as pd
 
 from dashboards.pictures.theme import rows
-from dashboards.queries import Sweep
+from dashboards.queries import Sweep, column_of
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Noise, seed_noise
+from dashboards.statistics.seed_noise import Noise, paired_differences, seed_noise
 from dashboards.statistics.verdict import Verdict, verdict
 
 
-def configuration_label(row: Any) -> str:
-    """A configuration in a few words."""
-    parts = [f"#{row.configuration} {row.algorithm}"]
-    if row.alpha > 0:
-        parts.append(f"α {row.alpha:.2g}")
-    if row.eta > 0:
-        parts.append(f"η {row.eta:.2g}")
-    return " ".join(parts)
-
-
 def comparable(sweep: Sweep) -> pd.DataFrame:
-    """The trials that a comparison may use, with a column label.
+    """The trials that a comparison may use.
 
     Those that ran to their end, of configurations of which no seed was stopped for a weak start: what is left
     of the others is their luckier seeds.
     """
     pruned = set(sweep.trials[sweep.trials.state == "PRUNED"].configuration)
     complete = sweep.complete()
-    kept = complete[~complete.configuration.isin(pruned)]
-    return kept.assign(label=[configuration_label(row) for row in rows(kept)])
+    return complete[~complete.configuration.isin(pruned)]
 
 
-def plain_baseline(trials: pd.DataFrame) -> str | None:
-    """The label of the plain configuration (alpha 0, eta 0) that was started first; chosen without its score."""
-    plain = trials[(trials.alpha == 0) & (trials.eta == 0)].sort_values("start", kind="stable")
-    return None if plain.empty else str(plain.label.iloc[0])
+def baseline(sweep: Sweep) -> str | None:
+    """The label of the configuration that all others are held against; chosen without its score.
+
+    The first that the space lists under ``baselines``; where it lists none, the plain one (alpha 0, eta 0) that
+    was started first. None where that has no score that may be compared.
+    """
+    trials = comparable(sweep)
+    if sweep.baseline is not None:
+        own = trials[trials.configuration == sweep.baseline]
+    else:
+        own = trials[(trials.alpha == 0) & (trials.eta == 0)].sort_values("start", kind="stable")
+    return None if own.empty else str(own.label.iloc[0])
+
+
+def changed_from_baseline(sweep: Sweep, label: str) -> dict[str, tuple[Any, Any]]:
+    """Parameter -> its value in a configuration and in the baseline, for those that differ."""
+    base = baseline(sweep)
+    settings = sweep.trials.drop_duplicates("label").set_index("label")
+    if base is None or label not in settings.index:
+        return {}
+    pairs = {name: (settings[column_of(name)][label], settings[column_of(name)][base]) for name in sweep.varied}
+    return {
+        name: (one, other) for name, (one, other) in pairs.items() if one != other and pd.notna([one, other]).any()
+    }
+
+
+def only_changed(sweep: Sweep, parameters: Collection[str]) -> pd.DataFrame:
+    """Configurations that differ from another in ``parameters`` alone, which has the baseline's values of them.
+
+    Returns:
+        label, value (of the first of the parameters), variant, gain (mean difference on shared seeds).
+    """
+    columns, base = ["label", "value", "variant", "gain"], baseline(sweep)
+    settings = comparable(sweep).drop_duplicates("label").set_index("label")
+    own = [column_of(name) for name in sweep.varied if name in parameters]
+    others = [column_of(name) for name in sweep.varied if name not in parameters]
+    if base is None or not own:
+        return pd.DataFrame(columns=columns)
+    scores, found = seed_scores(sweep), []
+    alike = settings.groupby(others, dropna=False, sort=False) if others else [((), settings)]
+    for _, group in alike:
+        references = group.index[(group[own] == settings.loc[base, own]).all(axis=1)]
+        if not len(references):
+            continue
+        gains = paired_differences({str(label): scores[str(label)] for label in group.index}, str(references[0]))
+        found += [
+            (label, group[own[0]][label], group.variant[label], gain.mean.value) for label, gain in gains.items()
+        ]
+    return pd.DataFrame(found, columns=columns)
 
 
 def seed_scores(sweep: Sweep) -> dict[str, dict[Hashable, float]]:
@@ -64,8 +98,8 @@ def answers(sweep: Sweep) -> Answers:
 
 
 def judge(sweep: Sweep) -> Verdict | None:
-    """The best configuration against the plain baseline; None where that has no score."""
-    base = plain_baseline(comparable(sweep))
+    """The best configuration against the baseline; None where that has no score."""
+    base = baseline(sweep)
     if base is None:
         return None
     return verdict(seed_scores(sweep), base, sweep.objective.mode, adaptive=sweep.adaptive, answers=answers(sweep))
@@ -73,7 +107,7 @@ def judge(sweep: Sweep) -> Verdict | None:
 
 def judge_fresh(sweep: Sweep, fresh: Sweep) -> Verdict | None:
     """The same on fresh seeds, with the noise that the sweep itself has shown."""
-    base = plain_baseline(comparable(fresh))
+    base = baseline(fresh)
     if base is None:
         return None
     return verdict(

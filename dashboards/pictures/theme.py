@@ -71,12 +71,6 @@ def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
         )
 
 
-def short_name(parameter: str) -> str:
-    """The last part of a dotted parameter, or the section where that says nothing."""
-    *_, section, last = ["", *parameter.split(".")]
-    return section if last == "name" and section else last
-
-
 def translucent(colour: str, opacity: float) -> str:
     """A hex colour with opacity."""
     red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
@@ -90,7 +84,7 @@ def rows(frame: pd.DataFrame) -> list[Any]:
 
 def hover(row: Any, *more: str) -> str:
     """The text over a point: its trial and setting; escaped, because reasons are free text."""
-    lines = [f"trial {row.trial}", f"{row.variant}, alpha {row.alpha:.3g}, eta {row.eta:.3g}, seed {row.seed}"]
+    lines = [f"trial {row.trial}", f"{row.label}, seed {row.seed}"]
     lines += more
     return "<br>".join(html.escape(line) for line in lines if line)
 
@@ -104,11 +98,6 @@ def number(value: float, digits: int = 3) -> str:
     if value == int(value):
         return str(int(value))
     return f"{value:#.{digits}g}".rstrip(".")
-
-
-def setting(value: float) -> str:
-    """A parameter's value, as short as it reads well."""
-    return f"{value:.3g}"
 
 
 def signed(value: float) -> str:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pandas as pd
 
+from dashboards.labels import short_names, shown
 from dashboards.pictures.decision import decided
-from dashboards.pictures.judged import comparable, judge, judge_fresh, seed_scores
+from dashboards.pictures.judged import changed_from_baseline, comparable, judge, judge_fresh, seed_scores
 from dashboards.pictures.precision import limits
 from dashboards.pictures.theme import number, rows, signed
 from dashboards.queries import Sweep
@@ -33,13 +34,23 @@ def verdict(sweep: Sweep) -> list[str]:
         best = _best(judged, sweep.objective.mode)
         first = (
             f"Best: {best.label} with {sweep.objective.metric} {number(best.average)}{_seeds(best.count)}; "
-            "no plain baseline (alpha 0, eta 0) ran to its end to compare it with."
+            f"{_no_baseline(sweep)} to compare it with."
         )
-        noise, step = "", "Next: run the plain baseline on the same seeds."
+        noise, step = "", "Next: run the baseline on the same seeds."
     else:
         first, noise, step = _finding(sweep, judged, found), _noise(found), _next_step(sweep, found)
     rounds = "" if sweep.decision is None else decided(sweep.decision)
-    lines = [first, noise, rounds, _confirmed(sweep), *_cost(sweep), step, limits(sweep), _counts(sweep)]
+    lines = [
+        first,
+        _apart(sweep, found),
+        noise,
+        rounds,
+        _confirmed(sweep),
+        *_cost(sweep),
+        step,
+        limits(sweep),
+        _counts(sweep),
+    ]
     return [line for line in lines if line]
 
 
@@ -47,13 +58,13 @@ def _finding(sweep: Sweep, judged: pd.DataFrame, found: Verdict) -> str:
     means = judged.groupby("label").score.mean()
     metric, mean = sweep.objective.metric, number(means[found.winner])
     if len(means) == 1:
-        return f"Only the plain baseline {found.baseline} has a score: {metric} {mean}."
+        return f"Only the baseline {found.baseline} has a score: {metric} {mean}."
     difference = f"{signed(found.difference)}{{}}{_matched(found.seeds)}"
     if found.interval is not None:
         difference += f", 90 % interval {signed(found.interval[0])} to {signed(found.interval[1])}"
     if found.winner == found.baseline:
         return (
-            f"Best: the plain baseline {found.baseline} itself, with {metric} {mean}; the nearest is {found.best} "
+            f"Best: the baseline {found.baseline} itself, with {metric} {mean}; the nearest is {found.best} "
             f"({difference.format('')})."
         )
     judgement = "more than seed noise" if found.evidence else "not shown to be more than seed noise"
@@ -61,8 +72,26 @@ def _finding(sweep: Sweep, judged: pd.DataFrame, found: Verdict) -> str:
         judgement = "a candidate, because so many seeds failed that the lucky ones are left"
     elif found.candidate and not found.evidence:
         judgement = "a candidate, because the search itself followed these seeds; only fresh ones give evidence"
-    against = f" against the plain baseline {found.baseline} ({number(means[found.baseline])})"
+    against = f" against the baseline {found.baseline} ({number(means[found.baseline])})"
     return f"Best: {found.best} with {metric} {mean}, {difference.format(against)}: {judgement}."
+
+
+def _no_baseline(sweep: Sweep) -> str:
+    if sweep.baseline is None:
+        return "no baseline is listed, and no plain configuration (alpha 0, eta 0) ran to its end"
+    return f"the baseline #{sweep.baseline} did not run to its end"
+
+
+def _apart(sweep: Sweep, found: Verdict | None) -> str:
+    """What else than one thing tells the best from the baseline: the gain is that of all of it together."""
+    if found is None or found.winner == found.baseline:
+        return ""
+    changed = changed_from_baseline(sweep, found.best)
+    if len(changed) < 2:
+        return ""
+    called = short_names(sweep.varied)
+    said = ", ".join(f"{called[name]} {shown(own)} (not {shown(base)})" for name, (own, base) in changed.items())
+    return f"It differs from the baseline in {said}: the gain is that of all of these together."
 
 
 def _noise(found: Verdict) -> str:

@@ -17,7 +17,7 @@ def add_confirm(commands: Commands) -> None:
     """``sweep confirm``."""
     confirm = add_named(commands, "confirm", "finalists on fresh seeds and the sealed test")
     add_machine(confirm)
-    confirm.add_argument("--finalists", type=count, default=2, help="besides the plain baseline (default: 2)")
+    confirm.add_argument("--finalists", type=count, default=2, help="besides the baseline (default: 2)")
     confirm.add_argument("--seeds", type=count, default=3, help="fresh seeds of each (default: 3)")
     confirm.add_argument("--test", help="file of the sealed problems (default: the split `test`)")
     confirm.set_defaults(command=_confirm)
@@ -29,7 +29,7 @@ def add_decide(commands: Commands) -> None:
     add_machine(decide)
     decide.add_argument("--gpu-hours", type=positive, help="what all rounds may cost (default: the space's)")
     decide.add_argument("--cpu-hours", type=positive, help="the same for trials without GPUs")
-    decide.add_argument("--finalists", type=count, help="besides the plain baseline (default: the space's, or 2)")
+    decide.add_argument("--finalists", type=count, help="besides the baseline (default: the space's, or 2)")
     decide.set_defaults(command=_decide)
 
 

@@ -173,9 +173,7 @@ def _with_current_keys(mapping: Any) -> Any:
 class DecideSpec(Section):
     """Finalists against the baseline in rounds of fresh seeds, until it is known which is better."""
 
-    finalists: Annotated[int, Field(ge=1, le=10)] = Field(
-        2, description="configurations besides the plain baseline"
-    )
+    finalists: Annotated[int, Field(ge=1, le=10)] = Field(2, description="configurations besides the baseline")
     max_seeds: Annotated[int, Field(ge=3)] = Field(30, description="fresh seeds of each at most")
     gpu_hours: Positive | None = Field(None, description="budget of all rounds [GPU hours]")
     cpu_hours: Positive | None = Field(None, description="budget of all rounds [CPU hours], without GPUs")

@@ -28,7 +28,7 @@ _FILES = (".parquet", ".jsonl", ".json", ".csv")
 def confirmation_space(
     spec: SweepSpec, folder: SweepFolder, finalists: int, seeds: int, test: str | None = None
 ) -> SweepSpec:
-    """The space NAME-confirm: the plain baseline and the best configurations, each on fresh seeds.
+    """The space NAME-confirm: the baseline and the best configurations, each on fresh seeds.
 
     Args:
         spec: the sweep to confirm.
@@ -89,9 +89,9 @@ def fresh_space(
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
-    """The plain baseline, if one has run, and the best others of those complete on all seeds."""
+    """The baseline, if it has run, and the best others of those complete on all seeds."""
     complete = [found for found in proposed if outcome(found, spec.seeds).state == "COMPLETE"]
-    plain = [found for found in complete if is_plain(spec, found)][:1]
+    base = [found for found in complete if is_baseline(spec, found)][:1]
     sign = 1 if spec.objective.mode == "max" else -1
 
     def score(found: Configuration) -> float:
@@ -99,12 +99,14 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
         assert value is not None, "a complete configuration has a score"
         return sign * value
 
-    others = sorted((found for found in complete if found not in plain), key=score, reverse=True)
-    return plain + others[:finalists]
+    others = sorted((found for found in complete if found not in base), key=score, reverse=True)
+    return base + others[:finalists]
 
 
-def is_plain(spec: SweepSpec, configuration: Configuration) -> bool:
-    """Whether a configuration has neither AR nor Lopti."""
+def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
+    """Whether others are held against it: the first listed baseline; one without AR and Lopti where none is."""
+    if spec.baselines:
+        return configuration.number == 0
     algorithm = trial_config(spec.base, configuration.resolved, spec.seeds[0]).algorithm
     return algorithm.ar_alpha == 0 and algorithm.lopti_eta == 0
 

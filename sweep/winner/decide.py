@@ -20,7 +20,7 @@ from sweep.record.summary import configurations, device_hours, trial_rows
 from sweep.search.history import LOOK, PLAN
 from sweep.search.ledger import Ledger, read_ledger
 from sweep.space.spec import DecideSpec, SweepSpec
-from sweep.winner.confirm import choose, fresh_space, is_plain
+from sweep.winner.confirm import choose, fresh_space, is_baseline
 from trainer.errors import INTERRUPTED, MissingError
 
 SUFFIX = "-decide"
@@ -73,7 +73,7 @@ def decide(
         The exit code, and the decision so far.
 
     Raises:
-        MissingError: the sweep has no complete plain baseline, or nothing to hold against it.
+        MissingError: the sweep has no complete baseline, or nothing to hold against it.
     """
     deciding = deciding_folder(folder)
     if not deciding.ledger.exists():
@@ -202,9 +202,9 @@ _WORDS = {
 def _begin(spec: SweepSpec, folder: SweepFolder, settings: DecideSpec) -> None:
     proposed = configurations(folder)
     chosen = choose(spec, proposed, settings.finalists)
-    if len(chosen) < 2 or not is_plain(spec, chosen[0]):
+    if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
-            f"{folder.name} has no plain baseline and another configuration that ran to their end on all seeds",
+            f"{folder.name} has no baseline and another configuration that ran to their end on all seeds",
             str(folder.root),
             command("status", folder),
         )

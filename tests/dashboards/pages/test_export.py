@@ -7,7 +7,8 @@ import pytest
 from dashboards.pages.export import HEADINGS, picture_csv, write_csvs, write_pngs
 from dashboards.pages.report import draw
 from dashboards.pictures.cost import timeline
-from dashboards.pictures.figures import score_against_alpha, variants_compared
+from dashboards.pictures.figures import variants_compared
+from dashboards.pictures.parameters import score_against
 from tests.dashboards.table import sweep_of
 from trainer.errors import MissingError
 
@@ -17,7 +18,7 @@ def read(text: str) -> list[dict[str, str]]:
 
 
 def test_csv_holds_every_point() -> None:
-    rows = read(picture_csv(score_against_alpha(sweep_of())))
+    rows = read(picture_csv(score_against(sweep_of(), "algorithm.ar_alpha")))
     assert tuple(rows[0]) == HEADINGS
     assert [(row["series"], row["x"], row["y"]) for row in rows[:3]] == [
         ("grpo", "0.0", "0.5"),
@@ -25,12 +26,14 @@ def test_csv_holds_every_point() -> None:
         ("grpo", "0.3", "0.7"),
     ]
     assert rows[2]["panel"] == "AR strength alpha / eval/accuracy"
-    assert rows[2]["note"].startswith("trial 1-s0; grpo + AR, alpha 0.3, eta 0, seed 0; score 0.700")
+    assert rows[2]["note"].startswith("trial 1-s0; #1 grpo α 0.3, seed 0; score 0.700")
     assert len(rows) == 9  # the failed trial has no score
 
 
 def test_csv_holds_intervals_and_bars() -> None:
-    means = [row for row in read(picture_csv(variants_compared(sweep_of()))) if row["low"]]
+    compared = variants_compared(sweep_of())
+    assert compared is not None
+    means = [row for row in read(picture_csv(compared)) if row["low"]]
     assert all(float(row["low"]) <= float(row["x"]) <= float(row["high"]) for row in means) and means
     bar = read(picture_csv(timeline(sweep_of())))[1]
     # the second trial starts after one second and takes 90

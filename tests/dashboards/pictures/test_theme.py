@@ -8,7 +8,6 @@ from dashboards.pictures.theme import (
     hover,
     label_rows,
     number,
-    short_name,
     signed,
     translucent,
 )
@@ -24,7 +23,6 @@ def test_numbers_are_short() -> None:
         "12.3",
     ]
     assert signed(0.04) == "+0.040" and signed(-1.0) == "-1.000"
-    assert [short_name(key) for key in ("optim.lr", "data.name", "seed")] == ["lr", "data", "seed"]
 
 
 def test_a_name_has_one_colour_whatever_comes_with_it_in_what_order() -> None:
@@ -34,8 +32,8 @@ def test_a_name_has_one_colour_whatever_comes_with_it_in_what_order() -> None:
 
 
 def test_text_of_others_is_escaped() -> None:
-    row = SimpleNamespace(trial="1-s0", variant="grpo", alpha=0.3, eta=0.0, seed=0)
-    assert hover(row, "diverged <b>", "") == ("trial 1-s0<br>grpo, alpha 0.3, eta 0, seed 0<br>diverged &lt;b&gt;")
+    row = SimpleNamespace(trial="1-s0", label="#1 grpo α 0.3", seed=0)
+    assert hover(row, "diverged <b>", "") == ("trial 1-s0<br>#1 grpo α 0.3, seed 0<br>diverged &lt;b&gt;")
     drawing = figure()
     label_rows(drawing, ["a & b", "c"])
     assert [note.text for note in drawing.layout.annotations] == ["a &amp; b", "c"]

@@ -31,7 +31,7 @@ def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
     lines = verdict(sweep_with(scores))
     # differences 0.1, 0.1, 0.101
     assert lines[0].startswith(
-        "Best: #1 grpo α 0.3 with eval/accuracy 0.620, +0.100 against the plain baseline #0 grpo (0.520) on 3 "
+        "Best: #1 grpo α 0.3 with eval/accuracy 0.620, +0.100 against the baseline #0 grpo (0.520) on 3 "
         "matched seeds, 90 % interval +0."
     )
     assert lines[0].endswith(": more than seed noise.")
@@ -63,9 +63,7 @@ def test_one_seed_is_never_evidence() -> None:
 
 def test_the_baseline_may_win() -> None:
     lines = verdict(sweep_with({(0.0, 0.0): [0.9, 0.8, 0.91], (0.3, 0.0): [0.1, 0.2, 0.15]}))
-    assert lines[0].startswith(
-        "Best: the plain baseline #0 grpo itself, with eval/accuracy 0.870; the nearest is #1"
-    )
+    assert lines[0].startswith("Best: the baseline #0 grpo itself, with eval/accuracy 0.870; the nearest is #1")
     assert "Keep the baseline" in lines[3]
 
 

@@ -132,7 +132,7 @@ def test_an_interrupted_look_goes_on(tmp_path: Path) -> None:
 def test_nothing_to_decide_is_said(tmp_path: Path) -> None:
     write_sweep(tmp_path, "alone", {0: {0: 0.5}}, seeds=[0])
     folder = existing_sweep(tmp_path, "alone")
-    with pytest.raises(MissingError, match="no plain baseline and another configuration"):
+    with pytest.raises(MissingError, match="no baseline and another configuration"):
         decide(read_spec(folder), folder, DecideSpec(), trains({}), lambda line: None)
 
 

@@ -1,0 +1,216 @@
+"""Pictures of scores over what was searched: one for every parameter, and ranks over two of them."""
+
+import html
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from dashboards.labels import RULE, short_name, short_names, shown
+from dashboards.pictures.judged import baseline, only_changed
+from dashboards.pictures.theme import MUTED, Picture, colours, figure, hover, number, rows, signed, translucent
+from dashboards.queries import Sweep, column_of
+from dashboards.statistics.estimates import LEVEL, local_mean
+from trainer.evaluation.estimators import rank_correlation
+
+MIN_BAND_POINTS = 5  # configurations needed for a local mean
+MAX_NUMBERED = 5  # ranks written beside their points
+MAX_NAMED = 3  # values named in a sentence
+ROOM = 0.1  # of a panel's width, taken by the text of a rank
+_TITLES = {"alpha": "AR strength alpha", "eta": "Lopti threshold eta"}
+
+
+def scores_against(sweep: Sweep) -> list[Picture]:
+    """Score against every parameter that has more than one value."""
+    return [score_against(sweep, name) for name in sweep.varied]
+
+
+def score_against(sweep: Sweep, parameter: str) -> Picture:
+    """Score against one parameter, on the scale it was searched on; colours are update rules."""
+    column, name = column_of(parameter), _name(sweep, parameter)
+    title, configurations = f"Score against {name}", sweep.configurations()
+    by = "algorithm" if parameter in RULE else "variant"
+    drawing, found = figure(_TITLES.get(column, parameter), sweep.objective.metric), []
+    log = is_log(sweep, parameter)
+    drawing.update_xaxes(scale(sweep, parameter))
+    numeric = pd.api.types.is_numeric_dtype(sweep.trials[column])
+    for rule, shade in colours(sweep.trials[by]).items():
+        means = configurations[configurations[by] == rule]
+        if numeric and means[column].nunique() >= MIN_BAND_POINTS:
+            _local_mean(drawing, means[column], means["mean"], shade, log)
+        _seed_dots(drawing, sweep.trials[sweep.trials[by] == rule], column, rule, shade)
+        rho = rank_correlation(list(means[column]), list(means["mean"])) if numeric else float("nan")
+        if len(means) >= 3 and rho == rho:
+            found.append(f"{rule} {rho:+.2f} over {len(means)} configurations")
+    if configurations.empty:
+        return Picture(column, title, "No trial has a score yet.")
+    best = configurations.loc[best_index(sweep, configurations["mean"])]
+    text = f"The best mean score, {number(best['mean'])}, was at {name} {shown(best[column])} ({best.label})"
+    text += f"; rank correlation of score with {name}: {', '.join(found)}." if found else "."
+    text += _alone(sweep, parameter, name)
+    if any(trace.fill == "tonexty" for trace in drawing.data):
+        text += f" Line and band: local mean over configurations with its {LEVEL:.0%} bootstrap interval."
+    return Picture(column, title, text, (drawing,))
+
+
+def is_log(sweep: Sweep, parameter: str) -> bool:
+    """Whether a parameter was searched on a logarithmic scale."""
+    return sweep.kinds.get(parameter, "").startswith("log")
+
+
+def scale(sweep: Sweep, parameter: str) -> dict[str, Any]:
+    """The axis of a parameter: logarithmic where it was searched so, with a few round numbers written out."""
+    values = sweep.trials[column_of(parameter)]
+    if not is_log(sweep, parameter) or not (values > 0).any():
+        return {}
+    decades = range(math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1)
+    ticks = [float(f"{first}e{decade}") for decade in decades for first in (1, 3)]
+    return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [shown(tick) for tick in ticks]}
+
+
+def _alone(sweep: Sweep, parameter: str, name: str) -> str:
+    """What the parameter did where nothing else was changed, if other parameters vary too."""
+    others = [other for other in sweep.varied if other != parameter]
+    if not others or baseline(sweep) is None:
+        return ""
+    changed = only_changed(sweep, [parameter])
+    if changed.empty:
+        named = " and ".join(_name(sweep, other) for other in others)
+        return (
+            f" No two configurations differ in {name} alone, starting from the baseline's: {named} vary with it."
+        )
+    said = [
+        f"{shown(value)} {signed(gains.mean())}" + (f" (mean of {len(gains)})" if len(gains) > 1 else "")
+        for value, gains in list(changed.groupby("value").gain)[:MAX_NAMED]
+    ]
+    return f" Where nothing else differs, against the baseline's {name}: {', '.join(said)}."
+
+
+def _local_mean(drawing: go.Figure, x: "pd.Series[float]", y: "pd.Series[float]", shade: str, log: bool) -> None:
+    grid, middle, low, high = local_mean(list(np.log10(x) if log else x), list(y))
+    grid = 10**grid if log else grid
+    _band(drawing, grid, low, high, shade)
+    line = {"color": shade, "width": 2}
+    drawing.add_scatter(x=grid, y=middle, mode="lines", line=line, showlegend=False, hoverinfo="skip")
+
+
+def ranks(sweep: Sweep) -> Picture | None:
+    """Rank of every configuration over two parameters, a panel per algorithm: points only. None below two."""
+    axes = plane(sweep)
+    if axes is None:
+        return None
+    across, up = map(column_of, axes)
+    (x_name, y_name) = (_name(sweep, name) for name in axes)
+    title, configurations = f"Rank over {x_name} and {y_name}", sweep.configurations()
+    if configurations.empty:
+        return Picture("ranks", title, "No trial has a score yet.")
+    every = configurations["mean"].rank(ascending=sweep.objective.mode == "min", method="min").astype(int)
+    numbered = max(1, min(MAX_NUMBERED, len(every) // 2))
+    places = {name: _places(configurations[column_of(name)], is_log(sweep, name)) for name in axes}
+    panels = []
+    for algorithm, group in configurations.groupby("algorithm"):
+        own = every[group.index]
+        panel = figure(x_name, f"{y_name} ({algorithm})", height=340, legend=False)
+        panel.add_scatter(
+            x=group[across],
+            y=group[up],
+            mode="markers+text",
+            text=_rank_labels(own, numbered, *places.values()),
+            textposition="top center",
+            marker={
+                "size": 13,
+                "color": own,
+                "cmin": 1,
+                "cmax": max(2, int(every.max())),
+                "colorscale": "Viridis",
+                "reversescale": True,
+                "line": {"width": 1, "color": MUTED},
+            },
+            hovertext=[
+                html.escape(f"{row.label}: rank {rank}, mean {number(row['mean'])}")
+                for (_, row), rank in zip(group.iterrows(), own, strict=True)
+            ],
+            hoverinfo="text",
+        )
+        for update, name in ((panel.update_xaxes, axes[0]), (panel.update_yaxes, axes[1])):
+            update(range=_padded(places[name]), **scale(sweep, name))
+        panels.append(panel)
+    top = configurations[every <= max(1, len(every) // 4)]
+    text = (
+        f"The best quarter ({len(top)} of {len(every)} configurations) lies at {x_name} {_range(top[across])} and "
+        f"{y_name} {_range(top[up])}; brighter is better, the best {numbered} carry their rank."
+    )
+    return Picture("ranks", title, text, tuple(panels))
+
+
+def plane(sweep: Sweep) -> tuple[str, str] | None:
+    """The two numbers that trials are drawn over: alpha and eta where they vary, else the first that do."""
+    numbers = [name for name in sweep.varied if pd.api.types.is_numeric_dtype(sweep.trials[column_of(name)])]
+    ordered = sorted(numbers, key=lambda name: column_of(name) not in _TITLES)
+    return (ordered[0], ordered[1]) if len(ordered) > 1 else None
+
+
+def _name(sweep: Sweep, parameter: str) -> str:
+    column = column_of(parameter)
+    return column if column in _TITLES else short_names(sweep.varied).get(parameter, short_name(parameter))
+
+
+def _places(values: "pd.Series[float]", log: bool) -> "pd.Series[float]":
+    """Where values lie along an axis, in its own units."""
+    return pd.Series(np.log10(values.where(values > 0)), values.index) if log else values
+
+
+def _rank_labels(
+    ranks: "pd.Series[int]", numbered: int, x: "pd.Series[float]", y: "pd.Series[float]"
+) -> list[str]:
+    """The best ranks beside their points; those of points too near to each other share one text."""
+    x, y = (places / ((places.max() - places.min()) or 1.0) for places in (x, y))
+    labels: dict[Any, str] = dict.fromkeys(ranks.index, "")
+    owners: list[Any] = []
+    for place in ranks[ranks <= numbered].sort_values().index:
+        near = [owner for owner in owners if abs(x[owner] - x[place]) < ROOM and abs(y[owner] - y[place]) < ROOM]
+        owner = near[0] if near else place
+        labels[owner] += f", {ranks[place]}" if near else f"{ranks[place]}"
+        owners += [] if near else [place]
+    return list(labels.values())
+
+
+def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str) -> None:
+    for state, symbol in (("COMPLETE", "circle"), ("PRUNED", "circle-open")):
+        own = trials[(trials.state == state) & trials.score.notna()]
+        if own.empty:
+            continue
+        drawing.add_scatter(
+            x=own[column],
+            y=own.score,
+            mode="markers",
+            name=name if state == "COMPLETE" else f"{name}, stopped early",
+            marker={"color": shade, "size": 9, "symbol": symbol},
+            hovertext=[hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(own)],
+            hoverinfo="text",
+        )
+
+
+def _band(drawing: go.Figure, x: object, low: object, high: object, shade: str) -> None:
+    hidden = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+    drawing.add_scatter(x=x, y=low, **hidden)
+    drawing.add_scatter(x=x, y=high, fill="tonexty", fillcolor=translucent(shade, 0.18), **hidden)
+
+
+def best_index(sweep: Sweep, scores: "pd.Series[float]") -> Any:
+    """Where in a table the best score stands."""
+    return scores.idxmax() if sweep.objective.mode == "max" else scores.idxmin()
+
+
+def _padded(values: "pd.Series[float]") -> list[float]:
+    """An axis range with room for points and their ranks at the edges."""
+    low, high = float(values.min()), float(values.max())
+    room = 0.12 * (high - low) or 0.1
+    return [low - room, high + room]
+
+
+def _range(values: "pd.Series[float]") -> str:
+    low, high = values.min(), values.max()
+    return shown(low) if low == high else f"{shown(low)} to {shown(high)}"

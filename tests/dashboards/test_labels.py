@@ -1,0 +1,24 @@
+import pandas as pd
+
+from dashboards.labels import configuration_labels, short_name, short_names
+
+
+def test_short_names_say_the_section_where_the_last_part_says_nothing_and_all_where_two_would_be_alike() -> None:
+    assert [short_name(key) for key in ("optim.lr", "data.name", "seed")] == ["lr", "data", "seed"]
+    alike = ["rollout.temperature", "evaluation.temperature", "optim.lr"]
+    assert list(short_names(alike).values()) == ["rollout.temperature", "evaluation.temperature", "lr"]
+
+
+def test_a_label_names_the_rule_and_what_else_differs() -> None:
+    trials = pd.DataFrame(
+        {
+            "configuration": ["0", "1", "2"],
+            "algorithm": "grpo",
+            "alpha": [0.0, 0.3, 0.3],
+            "eta": [0.0, 0.0, 0.5],
+            "optim.lr": [3e-4, 1e-5, None],
+            "rollout.temperature": 1.0,
+        }
+    )
+    labels = configuration_labels(trials, ["algorithm.ar_alpha", "optim.lr", "rollout.temperature"])
+    assert list(labels) == ["#0 grpo lr=0.0003", "#1 grpo α 0.3 lr=1e-05", "#2 grpo α 0.3 η 0.5"]
