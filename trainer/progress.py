@@ -6,17 +6,18 @@ from collections.abc import Mapping
 class ProgressReport:
     """Receives the phases and the metrics of a run; does nothing with them."""
 
-    def phase(self, what: str, completions: int = 0, announce: bool = True) -> None:
+    def phase(self, what: str, count: int = 0, announce: bool = True, unit: str = "completions") -> None:
         """Something begins that may take long.
 
         Args:
             what: in words.
-            completions: that it will sample on this rank; 0 where it samples none.
+            count: of what it will sample or measure on this rank; 0 where that is nothing.
             announce: whether it is worth a line; a phase of every step is not.
+            unit: what is counted.
         """
 
     def completed(self, count: int) -> None:
-        """So many completions more of the phase are sampled."""
+        """So many more of what the phase counts are done."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A training step is done."""

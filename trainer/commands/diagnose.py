@@ -35,6 +35,7 @@ from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.models import logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
+from trainer.progress import ProgressReport
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
@@ -144,7 +145,12 @@ class Diagnosis:
 
 
 def diagnose(
-    config: TrainConfig, folder: Path, after_steps: int, sample: int, optimizer: Optimizer = "sgd"
+    config: TrainConfig,
+    folder: Path,
+    after_steps: int,
+    sample: int,
+    optimizer: Optimizer = "sgd",
+    progress: ProgressReport | None = None,
 ) -> Diagnosis:
     """Train ``after_steps`` steps, collect one batch, and update copies of the policy on it.
 
@@ -155,6 +161,7 @@ def diagnose(
         after_steps: at least 1: AdamW's step sizes come from these.
         sample: tokens whose gradient by all parameters is taken, equally many from each band of probability.
         optimizer: of the copies.
+        progress: told of every step, copy and measured token.
 
     Raises:
         ConfigError: no token of the batch has an advantage.
@@ -163,10 +170,12 @@ def diagnose(
     plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0, "token_filter": "none"})
     config = config.model_copy(update={"algorithm": plain, "parallel": ParallelConfig()})
     context = RunContext(folder, folder.parent, "diagnose", folder.name)
-    trainer = Trainer(config, context, NullTracker())
+    trainer = Trainer(config, context, NullTracker(), progress)
     try:
         for _ in range(after_steps):
-            trainer.training_step()
+            metrics = trainer.training_step()
+            trainer.progress.step(trainer.step, metrics)
+        trainer.progress.phase("the batch of the diagnosis")
         groups, _ = trainer.collect_groups(Stopwatch())
         batch, plan = trainer.score_groups(groups, Stopwatch())
         batch = estimate_advantages(batch, plain, Parallel().sum)
@@ -222,6 +231,7 @@ def _updates(
     ]
     updates = []
     for names, used, passes in named:
+        trainer.progress.phase(f"updating a copy: {names[-1]}")
         updates += [
             Update(name, logprobs[place].cpu())
             for name, logprobs in zip(names, _after_passes(trainer, used, plan, passes, optimizer), strict=True)
@@ -276,6 +286,7 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
     norms = torch.full((len(rows),), math.nan)
     policy = _scored(trainer, trainer.models.causal_lm)
     parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    trainer.progress.phase("gradients by all parameters", len(chosen), unit="tokens")
     for index in chosen.tolist():
         row, column = int(rows[index]), int(columns[index])
         end = int(batch.prompt_lengths[row]) + column + 1
@@ -284,6 +295,7 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
         scores = policy(batch.input_ids[row : row + 1, :end], batch.prompt_lengths[row : row + 1], last)
         gradients = torch.autograd.grad(scores.logprobs.sum(), parameters, allow_unused=True)
         norms[index] = torch.stack([g.norm() for g in gradients if g is not None]).norm().cpu()
+        trainer.progress.completed(1)
     return norms
 
 

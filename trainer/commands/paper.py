@@ -35,10 +35,19 @@ def _diagnose(arguments: argparse.Namespace) -> int:
         raise StorageError(
             f"cannot write there: {error.strerror}", str(arguments.output), "choose another --output"
         ) from error
-    from trainer.commands.diagnose import diagnose
+    print(f"{arguments.spec}: {config.model.name_or_path}, {arguments.after_steps} steps first", flush=True)
+    from trainer.commands.diagnose import diagnose  # torch takes seconds to import
     from trainer.commands.diagnose_page import summary, write_diagnosis
+    from trainer.commands.progress import Progress
 
-    found = diagnose(config, arguments.output, arguments.after_steps, arguments.sample, arguments.optimizer)
+    progress = Progress()
+    progress.begin(arguments.after_steps, 0)
+    try:
+        found = diagnose(
+            config, arguments.output, arguments.after_steps, arguments.sample, arguments.optimizer, progress
+        )
+    finally:
+        progress.close()
     title = f"Which tokens move {config.model.name_or_path}"
     page = write_diagnosis(found, title, arguments.output)
     print("\n".join(summary(found)))

@@ -86,16 +86,16 @@ class Progress(ProgressReport):
             self._phase_task = self._bar.add_task("starting", total=None)
             self._bar.start()
 
-    def phase(self, what: str, completions: int = 0, announce: bool = True) -> None:
-        """Show what is done from now on, and of how many completions it consists."""
-        self._phase = _Phase(what, completions, time.monotonic())
+    def phase(self, what: str, count: int = 0, announce: bool = True, unit: str = "completions") -> None:
+        """Show what is done from now on, and of how many parts it consists."""
+        self._phase = _Phase(what, count, time.monotonic())
         if self._bar is not None:
-            self._bar.reset(self._phase_task, description=what, total=completions or None)
+            self._bar.reset(self._phase_task, description=what, total=count or None)
         elif announce:
-            self._write(f"{what}: {completions} completions" if completions else what)
+            self._write(f"{what}: {count} {unit}" if count else what)
 
     def completed(self, count: int) -> None:
-        """So many completions more are done."""
+        """So many parts more are done."""
         phase = self._phase
         phase.completed += count
         if self._bar is not None:

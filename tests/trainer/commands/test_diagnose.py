@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 import torch
@@ -170,6 +171,10 @@ def test_command_writes_the_page(tiny_policy, tmp_path, capsys):
     output = tmp_path / "out"
     assert main(["diagnose", str(spec), "--output", str(output), "--after-steps", "1", "--sample", "5"]) == 0
     printed = capsys.readouterr().out
+    first, *_ = printed.splitlines()
+    assert first == f"{spec}: {tiny_policy}, 1 steps first"
+    assert "step 1/1  reward" in printed and "updating a copy: AR 0.3" in printed
+    assert re.search(r"^gradients by all parameters: \d tokens$", printed, re.MULTILINE)
     assert "correlation: 0.9" in printed and str(output / "diagnose.html") in printed
     assert (output / "diagnose.html").stat().st_size > 1_000_000
 
