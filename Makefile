@@ -1,7 +1,9 @@
 # make demo        installs into .venv and runs the quickstart sweep on the CPU
-# make test        installs and runs all tests but those that need vLLM
+# make demo-llm    trains SmolLM2-135M on one-digit additions, half an hour on two CPU cores
+# make test        installs and runs all tests but those that need vLLM or a pretrained model
 # make test-fast   the tests that take seconds, for daily work
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
+# make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
 # make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
 # make lint        formatting, rules, types, and which package may import which
@@ -13,7 +15,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-fast test-vllm test-gpu lint install install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu lint install install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -32,11 +34,17 @@ demo: install
 	$(BIN)/sweep run search_spaces/quickstart.yaml --name demo-$$(date +%Y%m%d-%H%M%S)
 	@echo "To type such commands yourself, first: source $(BIN)/activate     then e.g. trainer run tiny_kk"
 
+demo-llm: install
+	$(BIN)/trainer run smollm2_addition --name demo-llm-$$(date +%Y%m%d-%H%M%S)
+
 test: install browser
 	$(BIN)/python -m pytest
 
 test-fast: install
-	$(BIN)/python -m pytest -m "not slow" -n auto
+	$(BIN)/python -m pytest -m "not slow and not llm" -n auto
+
+test-llm: install
+	$(BIN)/python -m pytest -m "llm and not vllm" tests/llm
 
 # The report is tested in a real browser: the system's Chromium, or the one playwright brings.
 browser: install
@@ -59,7 +67,7 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 
 # One thread: vLLM's CPU kernels collapse when several threads share a busy core.
 test-vllm: $(VLLM_STAMP)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/rollouts tests/gpu
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/rollouts tests/gpu tests/llm
 
 # With the environment of install-gpu, else with any Python that has torch, transformers, accelerate and pytest. The
 # options of pyproject.toml ask for plugins that may be missing there.
