@@ -28,7 +28,7 @@ CURVES = (
     "optim/grad_norm",
 )
 AUDIT = ("reward/format_failures", "reward/timeouts", "reward/errors")
-TEST = "eval/accuracy/test"  # on the sealed split: only runs that confirm a sweep have it
+TEST_SET = "test"  # the sealed problems: only runs that confirm a sweep are evaluated on them
 MAX_CURVE_POINTS = 400  # per trial and metric; more would only make the page heavy
 
 # Parameters that differ between trials without being searched.
@@ -51,6 +51,11 @@ class Objective:
     mode: Literal["max", "min"] = "max"
     window: int = 3
     worthwhile: float = 0.01  # smallest gain that matters
+
+    @property
+    def sealed(self) -> str:
+        """The same metric on the sealed problems."""
+        return "/".join([*self.metric.split("/")[:2], TEST_SET])
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ class Sweep:
     ``trials`` has one row per trial, in the order of their start: trial, configuration, seed, state
     (COMPLETE, PRUNED, FAIL, KILLED or RUNNING), reason, score (NaN for a failed trial), best (of the objective
     metric), step (last evaluated), start (UTC), duration_s (NaN while running), test (score on the sealed
-    split, NaN without), algorithm, alpha, eta, variant, run_id, a column for every name in ``searched``, and
+    problems, NaN without), algorithm, alpha, eta, variant, run_id, a column for every name in ``searched``, and
     label: its configuration in words.
 
     ``histories`` has trial, metric, step, value, for the objective metric, ``CURVES`` and ``AUDIT``; ``latest``
@@ -202,7 +207,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
     condition = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
     children = _search(client, [parent.info.experiment_id], condition)
     objective = _objective(params)
-    histories = _histories(client, children, (objective.metric, TEST, *CURVES, *AUDIT))
+    histories = _histories(client, children, (objective.metric, objective.sealed, *CURVES, *AUDIT))
     kinds = {key.removeprefix("space."): kind for key, kind in params.items() if key.startswith("space.")}
     if searched is None:
         searched = searched_parameters([run.data.params for run in children], kinds)
@@ -316,7 +321,7 @@ def _trial_row(
         "step": math.nan if own.empty else int(own.step.max()),
         "start": pd.Timestamp(run.info.start_time, unit="ms", tz="UTC"),
         "duration_s": (end - run.info.start_time) / 1000 if end else math.nan,
-        "test": _windowed(histories, trial, TEST, objective.window),
+        "test": _windowed(histories, trial, objective.sealed, objective.window),
         "algorithm": algorithm,
         "alpha": alpha,
         "eta": eta,

@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboards.pictures.judged import comparable
 from dashboards.pictures.theme import Picture, figure, label_rows, number, rows, translucent
-from dashboards.queries import TEST, Sweep
+from dashboards.queries import Sweep
 
 _KINDS = {
     "searched": ("in the search", "#8b93a1"),
@@ -52,7 +52,9 @@ def finalists(sweep: Sweep) -> Picture:
         )
     label_rows(drawing, order)
     drawing.update_layout(legend={"y": 1.04})
-    return Picture("finalists", title, _sentence(means.loc[order[::-1]], judged), (drawing,))
+    return Picture(
+        "finalists", title, _sentence(means.loc[order[::-1]], judged, sweep.objective.sealed), (drawing,)
+    )
 
 
 def finalist_scores(sweep: Sweep, judged: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +69,7 @@ def finalist_scores(sweep: Sweep, judged: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)[["label", "kind", "seed", "value"]].dropna(subset=["value"])
 
 
-def _sentence(means: pd.DataFrame, judged: pd.DataFrame) -> str:
+def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str) -> str:
     sentences = []
     for label, row in means.iterrows():
         parts = [f"{number(row['fresh'])} on fresh seeds"]
@@ -77,5 +79,6 @@ def _sentence(means: pd.DataFrame, judged: pd.DataFrame) -> str:
             parts.append(f"{number(row['test'])} on the sealed test")
         sentences.append(f"{label}: {', '.join(parts)}")
     seeds = judged.groupby("label").seed.nunique()
-    text = f"{'; '.join(sentences)} ({seeds.min()} to {seeds.max()} fresh seeds)."
-    return text if "test" in means else f"{text} No trial logged {TEST}."
+    told = f"; the sealed test is {sealed}" if "test" in means else ""
+    text = f"{'; '.join(sentences)} ({seeds.min()} to {seeds.max()} fresh seeds{told})."
+    return text if told else f"{text} No trial logged {sealed}."

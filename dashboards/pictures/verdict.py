@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dashboards.labels import short_names, shown
+from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.decision import decided
 from dashboards.pictures.judged import changed_from_baseline, comparable, judge, judge_fresh, seed_scores
 from dashboards.pictures.precision import limits
@@ -113,6 +114,11 @@ def _noise(found: Verdict) -> str:
         f"of {number(found.deviation, 2)}; {found.seeds} seeds find a true gain of "
         f"{number(found.minimum_detectable_effect, 2)} 8 times in 10."
     )
+
+
+def confirmed(sweep: Sweep) -> list[str]:
+    """What a confirmation found, for the end of its command: the verdict, then the scores on the sealed test."""
+    return [line for line in (_confirmed(sweep), finalists(sweep).sentence) if line]
 
 
 def _confirmed(sweep: Sweep) -> str:

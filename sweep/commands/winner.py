@@ -47,12 +47,19 @@ def _confirm(arguments: argparse.Namespace) -> int:
     spec = read_spec(folder)
     confirming = confirmation_space(spec, folder, arguments.finalists, arguments.seeds, arguments.test)
     prepare(confirming, arguments)
-    from dashboards.pages.report import write_report
     from sweep.runner import start_sweep
 
-    code = start_sweep(confirming, sweep_folder(arguments.runs_dir, confirming.name), run_options(arguments))
-    if not spec.base.tracking.offline:
-        print(f"report: {write_report(folder.name, recorded_uri(spec, folder), folder.report)}")
+    options = replace(run_options(arguments), report=False)
+    code = start_sweep(confirming, sweep_folder(arguments.runs_dir, confirming.name), options)
+    if code in (0, 1) and not spec.base.tracking.offline:
+        from dashboards.pages.report import write_report
+        from dashboards.pictures.verdict import confirmed
+        from dashboards.queries import read_sweep
+
+        uri = recorded_uri(spec, folder)
+        for line in confirmed(read_sweep(folder.name, uri)):
+            print(line)
+        print(f"report: {write_report(folder.name, uri, folder.report)}")
     return code
 
 

@@ -16,7 +16,6 @@ from sweep.search.history import Configuration, outcome
 from sweep.space.file import dump_space, resolve_space
 from sweep.space.points import trial_config
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig
 from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError, MissingError
 
@@ -35,7 +34,7 @@ def confirmation_space(
         folder: its folder.
         finalists: how many configurations besides the baseline.
         seeds: how many, from the first that the sweep did not use.
-        test: file of the sealed problems; None takes the split ``test`` of the first evaluation set's source.
+        test: file of the sealed problems; None takes the split ``test`` of what the objective is measured on.
 
     Raises:
         MissingError: no configuration has run to its end.
@@ -50,7 +49,7 @@ def confirmation_space(
         "loptune.phase": "confirm",
         "loptune.confirms": folder.name,
     }
-    return fresh_space(spec, folder, chosen, SUFFIX, seeds, tags, _with_test_set(spec.base, test))
+    return fresh_space(spec, folder, chosen, SUFFIX, seeds, tags, _with_test_set(spec, test))
 
 
 def fresh_space(
@@ -111,12 +110,13 @@ def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
     return algorithm.ar_alpha == 0 and algorithm.lopti_eta == 0
 
 
-def _with_test_set(base: TrainConfig, test: str | None) -> dict[str, Any]:
-    data = base.model_dump(mode="json")
+def _with_test_set(spec: SweepSpec, test: str | None) -> dict[str, Any]:
+    data = spec.base.model_dump(mode="json")
     sets = data["evaluation"]["sets"]
     if TEST_SET in sets:
         return data
-    first = next(iter(sets.values()))
+    measured = spec.objective.metric.split("/")[-1]  # eval/accuracy/SET
+    first = sets.get(measured) or next(iter(sets.values()))
     if test is None and first["source"].endswith(_FILES):
         raise ConfigError(
             "the evaluation set is a file, which has no test split",

@@ -83,6 +83,11 @@ def test_unknown_sweep_names_the_nearest(demo_uri: str) -> None:
         read_sweep("dem0", demo_uri)
 
 
+def test_the_objective_has_its_own_name_on_the_sealed_problems() -> None:
+    assert Objective("eval/reward").sealed == "eval/reward/test"
+    assert Objective("eval/accuracy/hard").sealed == "eval/accuracy/test"
+
+
 def test_names_and_units() -> None:
     assert variant_name("grpo", 0.0, 0.0) == "grpo"
     assert variant_name("grpo", 0.3, 0.0) == "grpo + AR"

@@ -70,8 +70,8 @@ def pass_at(evaluation: EvaluationConfig) -> dict[str, int]:
 def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int] | None = None) -> dict[str, float]:
     """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
 
-    With several completions per problem an accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added, of
-    further sets as ``eval/pass_at_k/SET``.
+    Those of further sets are called ``eval/accuracy/SET`` and so on. With several completions per problem an
+    accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added.
 
     Args:
         rollouts: of every set; the completions of a problem follow each other and share a ``group_id``.
@@ -80,17 +80,15 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int] 
     failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}
     for index, (name, answers) in enumerate(rollouts.items()):
-        if index == 0:
-            metrics["eval/accuracy"] = _mean([r.correct for r in answers])
-            metrics["eval/reward"] = _mean([r.reward for r in answers])
-            metrics["eval/completion_length"] = _mean([len(r.completion.token_ids) for r in answers])
-            metrics["eval/truncated"] = _mean([r.completion.finish_reason == "length" for r in answers])
-        else:
-            metrics[f"eval/accuracy/{name}"] = _mean([r.correct for r in answers])
+        suffix = f"/{name}" if index else ""
+        metrics[f"eval/accuracy{suffix}"] = _mean([r.correct for r in answers])
+        metrics[f"eval/reward{suffix}"] = _mean([r.reward for r in answers])
+        metrics[f"eval/completion_length{suffix}"] = _mean([len(r.completion.token_ids) for r in answers])
+        metrics[f"eval/truncated{suffix}"] = _mean([r.completion.finish_reason == "length" for r in answers])
         correct, completions = correct_by_problem(answers)
         if completions.min() > 1:
             estimates = pass_at_k(correct, completions, (k or {}).get(name, int(completions.min())))
-            metrics["eval/pass_at_k" if index == 0 else f"eval/pass_at_k/{name}"] = float(estimates.mean())
+            metrics[f"eval/pass_at_k{suffix}"] = float(estimates.mean())
         by_difficulty: dict[str, list[bool]] = defaultdict(list)
         for r in answers:
             by_difficulty[r.problem.difficulty].append(r.correct)

@@ -28,6 +28,7 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
     picture = finalists(confirmed)
     assert len(picture.figures) == 1
     assert picture.sentence == (
-        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the sealed test; #0 grpo: 0.500 "
-        "on fresh seeds, -0.050 against the search, 0.450 on the sealed test (2 to 2 fresh seeds)."
+        "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the sealed test; #0 grpo: "
+        "0.500 on fresh seeds, -0.050 against the search, 0.450 on the sealed test (2 to 2 fresh seeds; the "
+        "sealed test is eval/accuracy/test)."
     )

@@ -44,6 +44,19 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> Non
     assert read_spec(folder).seeds == [0, 3]  # the sweep itself is untouched
 
 
+def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], objective={"metric": "eval/reward/hard"})
+    folder = existing_sweep(tmp_path, "demo")
+    spec = read_spec(folder)
+    sets = spec.base.evaluation.sets
+    hard = sets["dev"].model_copy(update={"limit": 7})
+    evaluation = spec.base.evaluation.model_copy(update={"sets": {**sets, "hard": hard}})
+    base = spec.base.model_copy(update={"evaluation": evaluation})
+    spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": base})})
+    space = confirmation_space(spec, folder, finalists=1, seeds=1)
+    assert space.base.evaluation.sets["test"] == hard.model_copy(update={"split": "test"})
+
+
 def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
     write_sweep(tmp_path, "none", {0: {0: "diverged"}}, seeds=[0])
     folder = existing_sweep(tmp_path, "none")

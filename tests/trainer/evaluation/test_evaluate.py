@@ -45,6 +45,9 @@ def test_metrics_of_several_sets_by_hand():
             "eval/accuracy/2": 1 / 2,
             "eval/accuracy/10": 2 / 4,
             "eval/accuracy/other": 0.0,
+            "eval/reward/other": -1.0,
+            "eval/completion_length/other": 3.0,
+            "eval/truncated/other": 0.0,
             "eval/pass_at_k/other": 0.0,
         }
     )
