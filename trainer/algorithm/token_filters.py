@@ -51,12 +51,20 @@ TOKEN_FILTERS: dict[str, TokenFilter] = {
 def select_tokens(batch: TrainBatch, config: AlgorithmConfig, gather: Gather = lambda items: items) -> Tensor:
     """1 at the completion tokens that the step may update, [B, T].
 
-    Policy loss and KL penalty of the others are 0; loss denominators count all completion tokens.
+    Policy loss and KL penalty of the others are 0; loss denominators count all completion tokens. Tokens without
+    advantage, as in groups whose completions all score alike, have no gradient but that of a KL penalty in the
+    loss: without one they are left out.
 
     Args:
-        batch: scored; with ``mask_truncated`` the completions that ran into the token limit are left out.
-        config: names the filter.
+        batch: scored, with advantages.
+        config: names the filter; with ``mask_truncated`` the completions that ran into the token limit are left
+            out, with ``mask_zero_advantages`` tokens without advantage although they have a KL penalty.
         gather: the items of all ranks.
     """
     tokens = TOKEN_FILTERS[config.token_filter](batch, config, gather)
-    return tokens * (1 - batch.truncated)[:, None] if config.mask_truncated else tokens
+    if config.mask_truncated:
+        tokens = tokens * (1 - batch.truncated)[:, None]
+    has_penalty = config.kl_coef > 0 and config.kl_in_loss
+    if config.mask_zero_advantages or not has_penalty:
+        tokens = tokens * (batch.advantages != 0)
+    return tokens

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer.algorithm.asked import asked_tokens, cut_rows, tokens_to_compute
 from trainer.algorithm.batching import UpdateBatch, select_rows
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
@@ -16,6 +17,7 @@ from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.schema import OptimConfig
 from trainer.errors import DivergedError
 from trainer.parallel.ranks import Parallel
+from trainer.policy.logprobs import TokenScores
 from trainer.types import TrainBatch
 
 
@@ -40,6 +42,8 @@ class UpdateStatistics:
     loss: float = 0.0
     grad_norm: float = 0.0
     updates: int = 0
+    tokens_computed: int = 0  # positions that the passes ran the model on, prompts and padding included
+    tokens_needed: int = 0  # those up to the last updated token of each row, every prompt once
     # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
     tokens: dict[str, Tensor] = field(default_factory=lambda: defaultdict(lambda: torch.zeros(())))
     ratio_max: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -139,18 +143,27 @@ class Updater:
         totals: UpdateTotals,
         statistics: UpdateStatistics,
     ) -> Tensor:
-        """Forward and backward pass of every microbatch; the loss of this rank's rows, [] float64."""
+        """Forward and backward pass of every microbatch; the loss of this rank's rows, [] float64.
+
+        Rows without a token of the pass, and what stands behind the last one of a row, are not computed: with
+        causal attention they cannot matter. Beside other rows the same numbers are rounded otherwise, so that
+        importance ratios of a pass over some of the tokens begin at 1 up to rounding only.
+        """
         loss_sum = torch.zeros((), dtype=torch.float64, device=token_mask.device)
+        asked = asked_tokens(token_mask, batch.completion_mask, self.algorithm)
+        statistics.tokens_needed += tokens_to_compute(batch, asked, update_batch.rows)
         for index, rows in enumerate(update_batch.microbatches):
-            part = select_rows(batch, rows if len(rows) else update_batch.stand_in)
+            kept = update_batch.kept.take(index)
+            if kept is None:
+                rows = rows[asked[rows].any(dim=1)]
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
-                scores = update_batch.kept.take(index) or self.policy(
-                    part.input_ids, part.prompt_lengths, part.completion_mask
-                )
                 if len(rows) == 0:
-                    self.parallel.backward(scores.logprobs.sum() * 0.0)
+                    self._take_part(select_rows(batch, update_batch.stand_in), statistics)
                     continue
+                part = select_rows(batch, rows)
                 width = part.completion_mask.shape[1]
+                scores = kept or self._score(part, asked[rows, :width])
+                statistics.tokens_computed += scores.computed
                 inputs = LossInputs.of(part, scores.logprobs, token_mask[rows, :width], totals)
                 output = update_loss(inputs, self.algorithm)
                 self.parallel.backward(output.loss)
@@ -159,3 +172,18 @@ class Updater:
             statistics.times_clipped[rows, :width] += output.clipped
             statistics.add(output.metrics)
         return loss_sum
+
+    def _score(self, part: TrainBatch, asked: Tensor) -> TokenScores:
+        """Log-probabilities with gradient where they are asked for, and the old ones elsewhere, [b, T]."""
+        scores: TokenScores = self.policy(*cut_rows(part, asked))
+        behind = asked.shape[1] - scores.logprobs.shape[1]
+        logprobs = torch.nn.functional.pad(scores.logprobs, (0, behind))
+        return scores._replace(logprobs=torch.where(asked.bool(), logprobs, part.old_logprobs))
+
+    def _take_part(self, stand_in: TrainBatch, statistics: UpdateStatistics) -> None:
+        """Forward and backward without a gradient: a rank that has no tokens must not keep the others waiting."""
+        first = torch.zeros_like(stand_in.completion_mask)
+        first[:, 0] = 1
+        scores = self._score(stand_in, first)
+        statistics.tokens_computed += scores.computed
+        self.parallel.backward(scores.logprobs.sum() * 0.0)

@@ -41,6 +41,11 @@ class AlgorithmConfig(Section):
     mask_truncated: bool = Field(
         False, description="leave completions that ran into the token limit out of the update"
     )
+    mask_zero_advantages: bool = Field(
+        False,
+        description="leave tokens without advantage out of the update, e.g. those of groups that all score alike; "
+        "without a KL penalty in the loss they always are",
+    )
     loss: PolicyLossName = Field("clipped", description="loss of a token from its importance ratio")
     clip_ratio_low: Probability | None = Field(
         None, description="lower clip of the ratio: 1 - this; null: clipped 0.2, gspo 0.0003, cispo 1"

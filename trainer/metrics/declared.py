@@ -64,6 +64,15 @@ _DECLARED = [
     Metric("optim/grad_norm", "mean over optimizer steps of the gradient norm before clipping", "1"),
     Metric("optim/lr", "learning rate of the step", "1"),
     Metric("optim/updates", "optimizer steps taken in the step", "count", "sum"),
+    Metric(
+        "update/tokens_computed", "positions that the model ran on in all passes, with padding", "tokens", "sum"
+    ),
+    Metric(
+        "update/tokens_needed",
+        "positions up to the last updated token of each completion and pass, prompts once a group",
+        "tokens",
+        "sum",
+    ),
     Metric("time/rollout", "seconds spent sampling", "s", "max"),
     Metric("time/reward", "seconds spent scoring", "s", "max"),
     Metric("time/logprobs", "seconds spent on old and reference log-probabilities", "s", "max"),

@@ -89,6 +89,8 @@ def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) 
         "optim/grad_norm": statistics.grad_norm / updates,
         "optim/lr": lr,
         "optim/updates": float(statistics.updates),
+        "update/tokens_computed": sum(parallel.gather([float(statistics.tokens_computed)])),
+        "update/tokens_needed": sum(parallel.gather([float(statistics.tokens_needed)])),
     }
 
 

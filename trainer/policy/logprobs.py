@@ -23,6 +23,7 @@ class TokenScores(NamedTuple):
     logprobs: Tensor  # [b, T], with gradient where grad mode is on
     entropies: Tensor | None  # [b, T], detached
     gradient_norms: Tensor | None = None  # [b, T], detached: norm of the logprob's gradient by the scaled logits
+    computed: int = 0  # positions that the model ran on
 
 
 class LogprobModel(nn.Module):
@@ -71,9 +72,11 @@ class LogprobModel(nn.Module):
         if self.packs_rows:
             packing = pack(input_ids, prompt_lengths, completion_mask)
             predicting = packed_hidden_states(self.causal_lm, packing).index_select(0, packing.predicting)
+            computed = packing.input_ids.numel()
         else:
             hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
             predicting = hidden[rows, positions - 1]  # [N, H]; the state before a token predicts it
+            computed = input_ids.numel()
         targets = input_ids[rows, positions]
 
         logprobs, entropies, gradient_norms = self.head(predicting, targets, with_entropy)
@@ -83,6 +86,7 @@ class LogprobModel(nn.Module):
             zeros.masked_scatter(place, logprobs),
             zeros.masked_scatter(place, entropies) if with_entropy else None,
             zeros.masked_scatter(place, gradient_norms) if with_entropy else None,
+            computed,
         )
 
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,3 +71,18 @@ def test_a_filter_is_applied_at_the_threshold_of_lopti():
     high = select_tokens(batch, AlgorithmConfig(token_filter="drop_low", lopti_eta=0.6))
     assert low.tolist() == [[1, 1, 0], [0, 1, 0]]
     assert torch.equal(low + high, MASK)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"kl_coef": 0.1}, [[1, 1, 1], [1, 1, 0]]),  # the penalty pulls at them
+        ({"kl_coef": 0.1, "mask_zero_advantages": True}, [[0, 0, 0], [1, 1, 0]]),
+        ({"kl_coef": 0.1, "kl_placement": "reward", "advantage": "reinforce_plus_plus"}, [[0, 0, 0], [1, 1, 0]]),
+        ({"kl_coef": 0.0}, [[0, 0, 0], [1, 1, 0]]),
+    ],
+)
+def test_tokens_without_advantage_are_updated_for_a_penalty_in_the_loss_only(settings, kept):
+    advantages = torch.tensor([[0.0, 0.0, 0.0], [-0.5, 0.5, 0.0]])
+    batch = replace(batch_with(ENTROPIES), advantages=advantages)
+    assert select_tokens(batch, AlgorithmConfig(**settings)).tolist() == kept
