@@ -16,6 +16,7 @@ import pandas as pd
 
 from dashboards.labels import configuration_labels
 from dashboards.solved import Solved, read_solved
+from dashboards.thinning import thinned
 from trainer.config.variants import rule_name, variant_name
 from trainer.errors import MissingError, StorageError, first_line
 from trainer.metrics.declared import METRICS
@@ -207,11 +208,13 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
     condition = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
     children = _search(client, [parent.info.experiment_id], condition)
     objective = _objective(params)
-    histories = _histories(client, children, (objective.metric, objective.sealed, *CURVES, *AUDIT))
+    histories = _histories(client, children, (objective.metric, objective.sealed, *AUDIT))
     kinds = {key.removeprefix("space."): kind for key, kind in params.items() if key.startswith("space.")}
     if searched is None:
         searched = searched_parameters([run.data.params for run in children], kinds)
     trials = trials_table(children, histories, objective, searched)
+    drawn = set(thinned(trials, objective.mode).trial)  # a query per run and metric: none for what nobody sees
+    curves = _histories(client, [run for run in children if _trial_name(run) in drawn], CURVES)
     latest = [
         (_trial_name(run), metric, value)
         for run in children
@@ -224,11 +227,11 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
         parent.info.status,
         objective,
         trials,
-        histories,
+        pd.concat([histories, curves], ignore_index=True),
         searched,
         latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]),
         planned=_planned(parent),
-        solved=read_solved(client, _finished(trials), objective.metric, objective.window),
+        solved=read_solved(client, _finished(trials, children), objective.metric, objective.window),
         adaptive=parent.data.tags.get("loptune.adaptive") == "true",
         gpus_per_trial=float(params.get("gpus_per_trial", 0)),
         cpus_per_trial=float(params.get("cpus_per_trial", 1)),
@@ -238,9 +241,9 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
     )
 
 
-def _finished(trials: pd.DataFrame) -> list[tuple[str, str]]:
-    complete = trials[trials.state == "COMPLETE"]
-    return list(zip(complete.trial, complete.run_id, strict=True))
+def _finished(trials: pd.DataFrame, runs: list[Any]) -> list[tuple[str, str, str]]:
+    complete, places = trials[trials.state == "COMPLETE"], {run.info.run_id: run.info.artifact_uri for run in runs}
+    return [(trial, run, places[run]) for trial, run in zip(complete.trial, complete.run_id, strict=True)]
 
 
 def _finalists(parent: Any) -> dict[str, str]:
@@ -287,23 +290,37 @@ def trials_table(
     runs: list[Any], histories: pd.DataFrame, objective: Objective, searched: tuple[str, ...]
 ) -> pd.DataFrame:
     """The trials' table of the child runs."""
-    rows = [_trial_row(run, histories, objective, searched) for run in runs]
+    scores, tests = _by_trial(histories, objective.metric), _by_trial(histories, objective.sealed)
+    none = pd.Series(dtype=float)
+    rows = [
+        _trial_row(run, scores.get(_trial_name(run), none), tests.get(_trial_name(run), none), objective, searched)
+        for run in runs
+    ]
     columns = ["trial", "configuration", "seed", "state", "reason", "score", "best", "step", "start"]
     columns += ["duration_s", "test", "algorithm", "alpha", "eta", "variant", "run_id"]
     table = pd.DataFrame(rows, columns=[*columns, *(name for name in searched if name not in columns)])
     return table.sort_values("start", kind="stable").reset_index(drop=True)
 
 
+def _by_trial(histories: pd.DataFrame, metric: str) -> "dict[str, pd.Series[float]]":
+    """Trial -> the metric's values by step, ascending."""
+    own = histories[histories.metric == metric].sort_values("step").set_index("step")
+    return {str(trial): group.value for trial, group in own.groupby("trial")}
+
+
 def _trial_row(
-    run: Any, histories: pd.DataFrame, objective: Objective, searched: tuple[str, ...]
+    run: Any,
+    scores: "pd.Series[float]",
+    tests: "pd.Series[float]",
+    objective: Objective,
+    searched: tuple[str, ...],
 ) -> dict[str, Any]:
     tags, params = run.data.tags, run.data.params
     trial = _trial_name(run)
     state = tags.get("loptune.state") or _STATE_OF_STATUS.get(run.info.status, "RUNNING")
-    own = histories[(histories.trial == trial) & (histories.metric == objective.metric)]
     score = run.data.metrics.get("final/score", math.nan)
     if math.isnan(score):
-        score = _windowed(histories, trial, objective.metric, objective.window)
+        score = scores.tail(objective.window).mean()
     end = run.info.end_time
     alpha, eta = (_number(params.get(name)) for name in ("algorithm.ar_alpha", "algorithm.lopti_eta"))
     # Runs recorded before the losses had names call the estimator algorithm.name.
@@ -317,11 +334,11 @@ def _trial_row(
         "reason": tags.get("loptune.reason", ""),
         # A failed trial has no score: what it reached before it diverged says nothing about its setting.
         "score": math.nan if state == "FAIL" else score,
-        "best": math.nan if own.empty else float(getattr(own.value, objective.mode)()),
-        "step": math.nan if own.empty else int(own.step.max()),
+        "best": float(getattr(scores, objective.mode)()),
+        "step": math.nan if scores.empty else int(scores.index[-1]),
         "start": pd.Timestamp(run.info.start_time, unit="ms", tz="UTC"),
         "duration_s": (end - run.info.start_time) / 1000 if end else math.nan,
-        "test": _windowed(histories, trial, objective.sealed, objective.window),
+        "test": tests.tail(objective.window).mean(),
         "algorithm": algorithm,
         "alpha": alpha,
         "eta": eta,
@@ -383,11 +400,6 @@ def _histories(client: Any, runs: list[Any], metrics: tuple[str, ...]) -> pd.Dat
             kept = steps[::-1][::stride][::-1]  # the last point stays
             rows += [(_trial_name(run), metric, step, points[step]) for step in kept]
     return pd.DataFrame(rows, columns=["trial", "metric", "step", "value"])
-
-
-def _windowed(histories: pd.DataFrame, trial: str, metric: str, window: int) -> float:
-    own = histories[(histories.trial == trial) & (histories.metric == metric)].sort_values("step")
-    return math.nan if own.empty else float(own.value.tail(window).mean())
 
 
 def searched_parameters(params: list[dict[str, str]], kinds: Mapping[str, str]) -> tuple[str, ...]:

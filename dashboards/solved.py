@@ -1,6 +1,7 @@
 """Which problems the trials of a sweep solved, read back from MLflow."""
 
 import tempfile
+import urllib.parse
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,31 +24,44 @@ class Solved:
     step: float  # by which the score of one evaluation can change: 1 / (problems x completions)
 
 
-def read_solved(client: Any, runs: Iterable[tuple[str, str]], metric: str, window: int) -> dict[str, Solved]:
+def read_solved(client: Any, runs: Iterable[tuple[str, str, str]], metric: str, window: int) -> dict[str, Solved]:
     """Trial -> what it solved; without trials that recorded nothing, and empty for other metrics than accuracy.
 
     Args:
         client: of MLflow.
-        runs: (trial, run id).
+        runs: (trial, run id, URI of its artifacts).
         metric: the objective, an accuracy of a whole evaluation set.
         window: evaluations that make up the score.
     """
-    from mlflow.exceptions import MlflowException
-
     found = {}
     with tempfile.TemporaryDirectory(prefix="loptune-solved-") as scratch:
-        for trial, run_id in runs:
-            folder = Path(scratch) / run_id
-            folder.mkdir()
-            try:
-                path = Path(client.download_artifacts(run_id, CORRECTNESS_FILE, str(folder)))
-            except (MlflowException, OSError):  # recorded before there was such a file
+        for trial, run_id, artifacts in runs:
+            path = _file_on_disk(artifacts) or _downloaded(client, run_id, Path(scratch) / run_id)
+            if path is None or not path.exists():  # recorded before there was such a file
                 continue
             sets = read_correctness(path)
             name = next(iter(sets), None) if metric == _FIRST else metric.removeprefix(f"{_FIRST}/")
             if name is not None and name in sets:
                 found[trial] = _windowed(sets[name], window)
     return found
+
+
+def _file_on_disk(artifacts: str) -> Path | None:
+    """Where the record of a run is, if its artifacts lie on this machine; MLflow itself would ask the store."""
+    parts = urllib.parse.urlsplit(artifacts)
+    if parts.scheme not in ("", "file"):
+        return None
+    return Path(urllib.parse.unquote(parts.path)) / CORRECTNESS_FILE
+
+
+def _downloaded(client: Any, run_id: str, folder: Path) -> Path | None:
+    from mlflow.exceptions import MlflowException
+
+    folder.mkdir()
+    try:
+        return Path(client.download_artifacts(run_id, CORRECTNESS_FILE, str(folder)))
+    except (MlflowException, OSError):
+        return None
 
 
 def _windowed(by_step: dict[int, tuple[NDArray[np.float64], int]], window: int) -> Solved:

@@ -156,9 +156,14 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     # Every process of this sweep inherits the marker, so that a later driver finds what this one leaves.
     os.environ[MARKER] = str(folder.root)
     control = StopControl(folder, spec.limits, spec.resources.gpus_per_trial, gpu_hours_spent(spec, folder))
+    ended = StorageError(
+        f"the driver of sweep {folder.name} was ended by force; nothing is lost",
+        str(folder.log),
+        command("resume", folder),
+    )
     parent: ParentRun | None = None
     try:
-        with guarded(folder.root), watched(control) as watch, _ray(options, folder) as nodes:
+        with guarded(folder.root, str(ended)), watched(control) as watch, _ray(options, folder) as nodes:
             watch()
             check_fit(spec.resources, nodes)
             if options.address is not None:
@@ -190,7 +195,7 @@ def _search(session: Session) -> None:
     try:
         with (
             orderly_signals(session.control, session.reporter.line),
-            _states_in_mlflow(spec, folder, session.parent) as changed,
+            _states_in_mlflow(searcher, folder, session.parent) as changed,
             scratch_folder("tune") as scratch,
         ):
             callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
@@ -266,7 +271,7 @@ def _open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
     }
     parent = open_parent_run(uri, _experiment(spec), folder.name, tags, _parent_params(spec))
     parent.log_artifact(folder.space)
-    parent.reconcile(trial_outcomes(spec, folder))
+    parent.reconcile(trial_outcomes(folder))
     return parent
 
 
@@ -289,7 +294,9 @@ def _parent_params(spec: SweepSpec) -> dict[str, str]:
 
 
 @contextmanager
-def _states_in_mlflow(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> Iterator[threading.Event]:
+def _states_in_mlflow(
+    searcher: ConfigurationSearcher, folder: SweepFolder, parent: ParentRun | None
+) -> Iterator[threading.Event]:
     """Keep the states in MLflow in step with the ledger, from a thread, because MLflow may hang."""
     changed, over = threading.Event(), threading.Event()
 
@@ -300,7 +307,8 @@ def _states_in_mlflow(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | 
             if changed.wait(timeout=1.0):
                 changed.clear()
                 try:
-                    latest = {outcome.key: outcome for outcome in trial_outcomes(spec, folder)}
+                    outcomes = trial_outcomes(folder, tuple(searcher.configurations))
+                    latest = {outcome.key: outcome for outcome in outcomes}
                     parent.reconcile((one for key, one in latest.items() if known.get(key) != one), create=False)
                     known.update(latest)
                 except Exception as error:  # the end of the sweep does it again, and reports
@@ -384,7 +392,7 @@ def _complete_mlflow(
         unsent = send_unsent(folder, parent.uri)
         if unsent is not None:
             return unsent
-        parent.reconcile(trial_outcomes(spec, folder))
+        parent.reconcile(trial_outcomes(folder))
         parent.finish("KILLED" if control.reason is not None else "FINISHED")
     except StorageError as error:
         return error

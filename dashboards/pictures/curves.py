@@ -21,6 +21,7 @@ from dashboards.pictures.theme import (
     translucent,
 )
 from dashboards.queries import CURVES, Sweep, column_of, unit_of
+from dashboards.thinning import thinned, thinning_note
 
 MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
 MAX_AXES = 8  # of the parallel coordinates
@@ -47,7 +48,7 @@ def learning_curves(sweep: Sweep) -> Picture:
     text = (
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve, by "
         f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
-        "dotted lines are trials that failed or were stopped."
+        f"dotted lines are trials that failed or were stopped.{thinning_note(sweep.trials)}"
     )
     return Picture("curves", title, text, (drawing,), trial_legend(sweep, values))
 
@@ -71,7 +72,7 @@ def training_health(sweep: Sweep) -> Picture:
         )
     if not drawings:
         return Picture("health", title, "No training step has been logged yet.")
-    text = f"At the last step, median (range): {', '.join(ends)}."
+    text = f"At the last step, median (range): {', '.join(ends)}.{thinning_note(sweep.trials)}"
     return Picture("health", title, text, tuple(drawings), trial_legend(sweep, sweep.histories))
 
 
@@ -89,12 +90,12 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
         names.append("score")
     drawing = figure(height=430, legend=False)
     ranks = trials.score.rank(pct=True, ascending=sweep.objective.mode == "max")
-    for index, row in enumerate(rows(trials)):
-        heights = [axis[0].iloc[index] for axis in axes]
+    for row in rows(thinned(trials, sweep.objective.mode)):
+        heights = [axis[0].loc[row.Index] for axis in axes]
         failed = row.state == "FAIL"
         if failed and names[-1] == "score":
             heights[-1] = -0.12  # below the scale: a failed trial has no score
-        shade = FAILED if failed else _shade(ranks.iloc[index])
+        shade = FAILED if failed else _shade(ranks.loc[row.Index])
         drawing.add_scatter(
             x=list(range(len(heights))),
             y=heights,
@@ -124,7 +125,7 @@ def parallel_coordinates(sweep: Sweep) -> Picture:
     failures = int((trials.state == "FAIL").sum())
     text = (
         f"{len(trials)} trials over {len(called)} searched parameters; blue is a low score and orange a "
-        f"high one; {failures} failed (red, dotted, below the score's scale)."
+        f"high one; {failures} failed (red, dotted, below the score's scale).{thinning_note(trials)}"
     )
     return Picture("parallel", title, text, (drawing,), min_width=120 * len(names))
 
@@ -161,11 +162,15 @@ def failures(sweep: Sweep) -> Picture:
 
 
 def trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) -> None:
-    """Add a line per trial of ``values`` (trial, step, value); dotted where the trial did not run to its end."""
+    """Add a line per trial of ``values`` (trial, step, value); dotted where the trial did not run to its end.
+
+    Of more than ``MAX_LINES`` trials a part is drawn.
+    """
     shades = colours(sweep.trials.variant)
-    for row in rows(sweep.trials):
-        own = values[values.trial == row.trial].sort_values("step")
-        if own.empty:
+    by_trial = dict(list(values.sort_values("step").groupby("trial")))
+    for row in rows(thinned(sweep.trials, sweep.objective.mode)):
+        own = by_trial.get(row.trial)
+        if own is None:
             continue
         whole = row.state in ("COMPLETE", "RUNNING")
         drawing.add_scatter(

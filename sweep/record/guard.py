@@ -1,8 +1,9 @@
-"""A small process that ends what a sweep's driver leaves behind when it is killed.
+"""A small process that ends what a sweep's driver leaves behind when it is killed, and says how to go on.
 
 Ray ends a worker whose node is gone only once that worker has started: one that is just starting tries for half a
-minute to reach the dead control server. Run as a program: ``guard.py DRIVER_PID SWEEP_FOLDER``. It imports nothing
-of the project, so that it is there within a tenth of a second.
+minute to reach the dead control server. And where Ray's own code ends the driver, as when its node dies while it
+connects, no line of Python runs any more. Run as a program: ``guard.py DRIVER_PID SWEEP_FOLDER LAST_WORDS``. It
+imports nothing of the project, so that it is there within a tenth of a second.
 """
 
 import contextlib
@@ -32,17 +33,16 @@ def marked(root: Path) -> list[psutil.Process]:
 
 
 @contextmanager
-def guarded(root: Path) -> Iterator[None]:
-    """Should this process be killed inside the block, end all that carries the sweep's marker.
+def guarded(root: Path, last_words: str) -> Iterator[None]:
+    """Should this process be killed inside the block, end all that carries the sweep's marker, then print a text.
 
     The guard carries the marker itself, and a session of its own keeps signals to a terminal's group from it.
     """
     guard = subprocess.Popen(
-        [sys.executable, "-P", __file__, str(os.getpid()), str(root)],
+        [sys.executable, "-P", __file__, str(os.getpid()), str(root), last_words],
         env={**os.environ, MARKER: str(root)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     try:
@@ -52,7 +52,7 @@ def guarded(root: Path) -> Iterator[None]:
         guard.wait()
 
 
-def _watch(driver: int, root: Path) -> None:
+def _watch(driver: int, root: Path, last_words: str) -> None:
     while os.getppid() == driver:
         time.sleep(POLL_S)
     empty = 0
@@ -63,7 +63,9 @@ def _watch(driver: int, root: Path) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(POLL_S)
+    with contextlib.suppress(OSError):  # nobody may be there to read it
+        print(last_words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), Path(sys.argv[2]))
+    _watch(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -1,6 +1,7 @@
 """What the ledger and the trials' folders say about a sweep; needs no Ray and no MLflow."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,13 @@ def trial_rows(spec: SweepSpec, folder: SweepFolder, running: bool = False) -> l
     ]
 
 
-def trial_outcomes(spec: SweepSpec, folder: SweepFolder) -> list[TrialOutcome]:
-    """How the trials that have ended did, for their MLflow runs."""
+def trial_outcomes(folder: SweepFolder, known: Sequence[Configuration] | None = None) -> list[TrialOutcome]:
+    """How the trials that have ended did, for their MLflow runs.
+
+    Args:
+        folder: the sweep's folder.
+        known: its configurations; read from the ledger if None.
+    """
     return [
         TrialOutcome(
             key=f"{folder.name}/{TrialKey(configuration.number, seed).name}",
@@ -84,7 +90,7 @@ def trial_outcomes(spec: SweepSpec, folder: SweepFolder) -> list[TrialOutcome]:
             tags=trial_tags(folder.name, configuration.number, seed),
             params=configuration.resolved,
         )
-        for configuration in configurations(folder)
+        for configuration in (configurations(folder) if known is None else known)
         for seed, result in configuration.results.items()
     ]
 

@@ -39,6 +39,7 @@ class StudyMirror:
         self._space = space
         self._written: list[str] = []  # state in the file of each configuration
         self._storage: RDBStorage | None = None
+        self._study: optuna.Study | None = None  # in the storage
         self._failed = False
 
     def sync(self, configurations: Sequence[Configuration]) -> None:
@@ -60,24 +61,24 @@ class StudyMirror:
         if self._storage is not None:
             self._storage.remove_session()
             self._storage.engine.dispose()
-            self._storage = None
+            self._storage = self._study = None
 
     def _update(self, configurations: Sequence[Configuration], states: Sequence[str]) -> bool:
         """Write what has changed; False where the file cannot take it."""
-        if not self.path.exists() or (self._storage is None and not self._take_up(configurations)):
+        if not self.path.exists() or (self._study is None and not self._take_up(configurations)):
             return False
+        assert self._study is not None
         changed = [
             configuration
             for configuration, state in zip(configurations, states, strict=True)
             if configuration.number >= len(self._written) or self._written[configuration.number] != state
         ]
         try:
-            study = optuna.load_study(study_name=self._spec.name, storage=self._storage)
             for configuration in changed:
                 if configuration.number >= len(self._written):
-                    study.add_trial(frozen_trial(self._spec, self._space, configuration))
+                    self._study.add_trial(frozen_trial(self._spec, self._space, configuration))
                 else:
-                    self._tell(study, configuration)
+                    self._tell(self._study, configuration)
         except (SQLAlchemyError, OptunaError) as error:
             logger.warning("%s: written anew (%s)", self.path, first_line(error))
             return False
@@ -87,11 +88,13 @@ class StudyMirror:
         """Open the file of an earlier session, if all it holds is what it should: less work than a new one."""
         try:
             storage = _open(self.path)
-            trials = optuna.load_study(study_name=self._spec.name, storage=storage).get_trials(deepcopy=False)
+            study = optuna.load_study(study_name=self._spec.name, storage=storage)
+            trials = study.get_trials(deepcopy=False)
         except Exception as error:  # whatever a damaged database makes SQLite, SQLAlchemy and Optuna raise
             logger.warning("%s: written anew (%s)", self.path, first_line(error))
             return False
-        self._storage, self._written = storage, [trial.state.name for trial in trials]
+        self._storage, self._study = storage, study
+        self._written = [trial.state.name for trial in trials]
         return len(trials) <= len(configurations) and all(map(self._agrees, trials, configurations))
 
     def _agrees(self, trial: optuna.trial.FrozenTrial, configuration: Configuration) -> bool:
@@ -104,8 +107,9 @@ class StudyMirror:
     def _tell(self, study: optuna.Study, configuration: Configuration) -> None:
         found = outcome(configuration, self._spec.seeds)
         number = configuration.number
-        frozen = study.get_trials(deepcopy=False)[number]
-        trial = optuna.Trial(study, frozen._trial_id)
+        # By its number: to list the trials of a long study takes longer than the rest of this.
+        storage_id = study._storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
+        trial = optuna.Trial(study, storage_id)
         for key, value in notes(configuration).items():
             trial.set_user_attr(key, value)
         if found.state == "COMPLETE":
@@ -129,6 +133,7 @@ class StudyMirror:
         _unlink_with_journal(self.path, keep_file=True)
         os.replace(draft, self.path)
         self._storage = _open(self.path)
+        self._study = optuna.load_study(study_name=self._spec.name, storage=self._storage)
 
 
 def _open(path: Path) -> RDBStorage:

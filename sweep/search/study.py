@@ -93,9 +93,9 @@ def ask(
 ) -> tuple[Parameters, dict[str, int]]:
     """The sampler's next point, and the numbers it noted about it."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
-    effects = seed_effects(configurations, spec.seeds)
-    for configuration in configurations:
-        study.add_trial(frozen_trial(spec, space, configuration, effects))
+    if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
+        effects = seed_effects(configurations, spec.seeds)
+        study.add_trials([frozen_trial(spec, space, one, effects) for one in configurations])
     trial = study.ask()
     parameters = sample(space, trial)
     noted = study.get_trials(deepcopy=False)[-1].system_attrs

@@ -29,6 +29,8 @@ _ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # Tune would write and hold all it knows of every trial, again and again; a restart is built from the ledger.
+    "TUNE_GLOBAL_CHECKPOINT_S": "1e9",
     # A diverged trial reports no score.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_RESULT_BUFFER_LENGTH": "1",

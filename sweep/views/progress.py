@@ -139,14 +139,14 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         else:
             row.state = "PRUNED"
             self._event(row, f"stopped    by the scheduler at step {row.step}, score {number(row.score)}")
-        self._ended()
+        self._ended(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is not tried again."""
         row = self._row(trial)
         row.state, row.reason = "FAIL", self._reason(trial)
         self._event(row, f"failed     {row.reason}", lasting=True)
-        self._ended()
+        self._ended(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is tried again from its newest checkpoint."""
@@ -188,7 +188,10 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         error = trial.get_pickled_error()
         return noted or (" ".join(str(error).split())[:300] if error else "its process or its node was lost")
 
-    def _ended(self) -> None:
+    def _ended(self, trial: Trial) -> None:
+        # Tune keeps the extremes and means of every number of a result to its own end: the most of its memory.
+        trial.metric_analysis.clear()
+        trial.metric_n_steps.clear()
         if self._changed is not None:
             self._changed.set()
 

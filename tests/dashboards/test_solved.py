@@ -6,6 +6,7 @@ import pytest
 
 from dashboards.solved import read_solved
 from trainer.evaluation.correctness import correctness_record
+from trainer.metrics.declared import CORRECTNESS_FILE
 
 
 class Store:
@@ -29,6 +30,7 @@ class Store:
         return str(target)
 
 
+AWAY = "mlflow-artifacts:/1/run/artifacts"
 RECORDS = {
     "run-a": [
         (0, {"dev": [0, 0, 0], "hard": [0, 0]}),
@@ -39,7 +41,7 @@ RECORDS = {
 
 
 def test_the_last_evaluations_are_averaged_problem_by_problem() -> None:
-    runs = [("a", "run-a"), ("old", "run-without-records")]
+    runs = [("a", "run-a", AWAY), ("old", "run-without-records", AWAY)]
     found = read_solved(Store(RECORDS), runs, "eval/accuracy", window=2)
     assert list(found) == ["a"]
     assert found["a"].accuracy == pytest.approx([1.0, 0.25, 0.5])
@@ -47,8 +49,22 @@ def test_the_last_evaluations_are_averaged_problem_by_problem() -> None:
 
 
 def test_a_set_is_found_by_the_name_of_the_metric_and_other_metrics_have_none() -> None:
-    runs = [("a", "run-a")]
+    runs = [("a", "run-a", AWAY)]
     hard = read_solved(Store(RECORDS), runs, "eval/accuracy/hard", window=1)
     assert hard["a"].accuracy == pytest.approx([0.75, 0.0])
     assert read_solved(Store(RECORDS), runs, "eval/reward", window=1) == {}
     assert read_solved(Store(RECORDS), runs, "eval/accuracy/unknown", window=1) == {}
+
+
+def test_a_record_on_this_machine_is_read_where_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    Store(RECORDS).download_artifacts("run-a", CORRECTNESS_FILE, str(folder))
+    runs = [
+        ("a", "run-a", folder.as_uri()),
+        ("b", "run-b", str(folder)),
+        ("c", "run-c", (tmp_path / "c").as_uri()),
+    ]
+    found = read_solved(None, runs, "eval/accuracy", window=1)
+    assert list(found) == ["a", "b"]
+    assert found["a"].accuracy == pytest.approx([1.0, 0.5, 0.5])

@@ -18,7 +18,7 @@ from pathlib import Path
 from sweep.record.guard import MARKER, guarded
 root = Path(sys.argv[1])
 child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-with guarded(root):
+with guarded(root, "go on with: sweep resume demo"):
     started = subprocess.Popen(
         [sys.executable, "-c", child], env={**os.environ, MARKER: str(root)}, stdout=subprocess.PIPE
     )
@@ -30,7 +30,8 @@ with guarded(root):
 
 def start(root: Path, how: str = "stay") -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", DRIVER, str(root), how]
-    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    pipe = subprocess.PIPE
+    driver = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     assert driver.stdout is not None
     assert driver.stdout.readline() == "ready\n"
     return driver
@@ -67,16 +68,32 @@ def test_a_signal_for_the_drivers_group_does_not_end_the_guard(tmp_path: Path, n
     wait_until(lambda: not marked(root), timeout=20)
 
 
+@pytest.mark.parametrize("reader", [True, False])
+def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(tmp_path: Path, reader: bool) -> None:
+    root = tmp_path / "demo"
+    with start(root) as driver:
+        assert driver.stderr is not None
+        if not reader:
+            driver.stderr.close()
+        driver.kill()
+        if reader:
+            assert driver.stderr.readline() == "go on with: sweep resume demo\n"
+            assert not any("SIG_IGN" in " ".join(process.cmdline()) for process in marked(root))
+    wait_until(lambda: not marked(root), timeout=20)
+
+
 def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_path: Path) -> None:
     root = tmp_path / "demo"
     with start(root, "end") as driver:
         assert driver.wait(timeout=30) == 0
-    assert guards(root) == []
-    (child,) = marked(root)
-    child.kill()
+        assert guards(root) == []
+        (child,) = marked(root)
+        child.kill()
+        assert driver.stderr is not None
+        assert driver.stderr.read() == ""
 
 
 def test_the_guard_is_there_at_once(tmp_path: Path) -> None:
-    with guarded(tmp_path):
+    with guarded(tmp_path, ""):
         assert len(guards(tmp_path)) == 1
     assert marked(tmp_path) == []

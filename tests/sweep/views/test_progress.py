@@ -20,7 +20,13 @@ CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algo
 
 
 def trial(**result: Any) -> Any:
-    return SimpleNamespace(config=CONFIG, last_result=result, num_failures=1, get_pickled_error=lambda: None)
+    numbers: dict[str, Any] = {
+        "metric_analysis": {"score": {"max": 1.0}},
+        "metric_n_steps": {"score": {"5": [1.0]}},
+    }
+    return SimpleNamespace(
+        config=CONFIG, last_result=result, num_failures=1, get_pickled_error=lambda: None, **numbers
+    )
 
 
 @pytest.fixture
@@ -52,8 +58,10 @@ def test_a_trial_is_told_in_lines(callback: SweepCallback, capsys: pytest.Captur
 def test_an_end_is_told_as_what_it_is(
     callback: SweepCallback, capsys: pytest.CaptureFixture[str], result: dict[str, Any], state: str, words: str
 ) -> None:
-    callback.on_trial_complete(0, [], trial(**result))
+    ended = trial(**result)
+    callback.on_trial_complete(0, [], ended)
     assert words in capsys.readouterr().out
+    assert ended.metric_analysis == ended.metric_n_steps == {}
     assert callback._reporter is not None
     assert callback._reporter.rows["c000-s1"].state == state
 
