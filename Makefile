@@ -37,8 +37,9 @@ demo: install
 demo-llm: install
 	$(BIN)/trainer run smollm2_addition --name demo-llm-$$(date +%Y%m%d-%H%M%S)
 
+# Two processes, a file of tests in one of them: most tests keep one core busy.
 test: install browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-fast: install
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto
