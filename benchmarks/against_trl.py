@@ -1,6 +1,5 @@
 """What the benchmarks against TRL's GRPOTrainer give both sides alike, and TRL's run."""
 
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -11,11 +10,10 @@ GROUP_SIZE = 8
 
 
 def reward_tokens(text: str, answer: str):
-    """Share of even tokens: cheap, and different within a group."""
+    """Share of characters with an even code: cheap, and different within a group."""
     from rewards import Score
 
-    numbers = [int(number) for number in re.findall(r"w(\d+)", text)]
-    share = sum(number % 2 == 0 for number in numbers) / max(1, len(numbers))
+    share = sum(ord(character) % 2 == 0 for character in text) / max(1, len(text))
     return Score(reward=share, correct=share > 0.5, breakdown={})
 
 

@@ -102,13 +102,13 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float
     from transformers import AutoConfig, AutoModelForCausalLM
 
     on_gpu, vllm = torch.cuda.is_available(), importlib.util.find_spec("vllm") is not None
-    if vllm:  # TRL's vLLM reads the weights from the folder
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
-        model.save_pretrained(folder)
+    # TRL loads its reference from the folder of the policy, and so does its vLLM.
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
+    model.save_pretrained(folder)
     sampling = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": arguments.vllm_share}
     seconds = train_with_trl(
         folder,
-        AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)),
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
         prompts(arguments),
         arguments.steps + 1,
         arguments.tokens,

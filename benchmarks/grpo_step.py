@@ -3,10 +3,12 @@
     python -m benchmarks.grpo_step                                  # 8 x 8 x 128 tokens, vocabulary 128
     python -m benchmarks.grpo_step --prompt-tokens 297             # prompts as long as Knights-and-Knaves puzzles
     python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64 --threads 1 --steps 1 --rounds 1
+    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --steps 1 --rounds 1
 
-Both train a 3.2M-parameter Qwen2 (plus embeddings) with KL 0.001 in processes of their own, in turns. Prints
-seconds per step (median of all steps), peak resident memory, and the ratios, also that of each round: other work
-on a machine slows one side or the other. Needs `pip install trl==1.16`.
+Both train a 3.2M-parameter Qwen2 (plus embeddings), or a pretrained model, with KL 0.001 in processes of their
+own, in turns. No completion can end early. Prints seconds per step (median of all steps), peak resident memory,
+and the ratios, also that of each round: other work on a machine slows one side or the other. Needs
+`pip install trl==1.16`.
 
 Measured: on a CPU with AVX2 1.45x TRL's with 32-token prompts (4.3 s against 6.3 s) and 2.3x with 297-token
 prompts; on an Intel Xeon with AVX-512 1.2x with 32-token prompts (6.8 s against 8.2 s of CPU time, one thread)
@@ -28,6 +30,7 @@ from benchmarks.against_trl import GROUP_SIZE, make_prompts, save_tokenizer, tra
 
 WORDS = 100  # that prompts are made of
 SIDES = ("loptune", "trl")
+SMALL = "small"  # random weights
 
 
 def make_model(folder: Path, vocab: int) -> None:
@@ -49,23 +52,40 @@ def make_model(folder: Path, vocab: int) -> None:
     save_tokenizer(folder, vocab, in_prompts=199)
 
 
+def copy_model(folder: Path, name: str) -> None:
+    """A pretrained model whose end token has an id beyond its vocabulary, so that it cannot be sampled."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from trainer.config.schema import ModelConfig
+    from trainer.policy.load import model_source
+
+    source = model_source(ModelConfig(name_or_path=name))
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.add_special_tokens({"eos_token": "<never>", "pad_token": tokenizer.convert_ids_to_tokens(0)})
+    tokenizer.save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(source)
+    for config in (model.config, model.generation_config):
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, 0
+    model.save_pretrained(folder)
+
+
 def prompts(arguments: argparse.Namespace) -> list[str]:
     """As many different prompts as all steps need."""
     return make_prompts(arguments.prompts * (arguments.steps + 1), arguments.prompt_tokens, WORDS)
 
 
-def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
+def run_ours(folder: Path, arguments: argparse.Namespace) -> list[float]:
     from trainer.config.schema import TrainConfig
     from trainer.loop import Trainer
     from trainer.tracking.tracker import NullTracker
     from trainer.types import RunContext
 
-    data = model / "prompts.jsonl"
+    data = folder / "prompts.jsonl"
     rows = [{"prompt": text, "answer": "-"} for text in prompts(arguments)]
     data.write_text("\n".join(map(json.dumps, rows)))
     config = TrainConfig.model_validate(
         {
-            "model": {"name_or_path": str(model)},
+            "model": {"name_or_path": str(folder)},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
             "reward": {"functions": {"benchmarks.against_trl:reward_tokens": 1.0}},
             "rollout": {
@@ -80,7 +100,7 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
             "max_steps": arguments.steps + 1,
         }
     )
-    context = RunContext(model / "run", model, "benchmark", "benchmark")
+    context = RunContext(folder / "run", folder, "benchmark", "benchmark")
     trainer = Trainer(config, context, NullTracker())
     seconds = []
     for _ in range(arguments.steps + 1):
@@ -92,12 +112,12 @@ def run_ours(model: Path, arguments: argparse.Namespace) -> list[float]:
     return seconds
 
 
-def run_trl(model: Path, arguments: argparse.Namespace) -> list[float]:
+def run_trl(folder: Path, arguments: argparse.Namespace) -> list[float]:
     from transformers import AutoModelForCausalLM
 
     return train_with_trl(
-        model,
-        AutoModelForCausalLM.from_pretrained(model),
+        folder,
+        AutoModelForCausalLM.from_pretrained(folder),
         prompts(arguments),
         arguments.steps + 1,
         arguments.tokens,
@@ -111,28 +131,32 @@ def run_trl(model: Path, arguments: argparse.Namespace) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vocab", type=int, default=128)
+    parser.add_argument("--model", default=SMALL, help=f"{SMALL}, smollm2-135m, a GGUF file or a folder")
+    parser.add_argument("--vocab", type=int, default=128, help=f"of the model {SMALL}")
     parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--prompt-tokens", type=int, default=32, help="words, of about 3 tokens for other models")
     parser.add_argument("--tokens", type=int, default=128, help="new ones of each completion")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5, help="counted steps, after one to warm up")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in turns")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
         import torch
 
         torch.set_num_threads(arguments.threads)
-        seconds = (run_ours if arguments.side == "loptune" else run_trl)(arguments.model, arguments)
+        seconds = (run_ours if arguments.side == "loptune" else run_trl)(arguments.folder, arguments)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(json.dumps({"seconds": seconds[1:], "peak_gib": peak}))
         return
     rounds = []
     for _ in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            make_model(Path(folder), arguments.vocab)
+            if arguments.model == SMALL:
+                make_model(Path(folder), arguments.vocab)
+            else:
+                copy_model(Path(folder), arguments.model)
             rounds.append({side: measure(side, folder, arguments) for side in SIDES})
     step, peak = {}, {}
     for side in SIDES:
@@ -146,7 +170,7 @@ def main() -> None:
 
 def measure(side: str, folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds of each counted step and peak memory of one side, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.grpo_step", "--side", side, "--model", folder]
+    command = [sys.executable, "-m", "benchmarks.grpo_step", "--side", side, "--folder", folder]
     for name in ("vocab", "prompts", "prompt_tokens", "tokens", "threads", "steps"):
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}

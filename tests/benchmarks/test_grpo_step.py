@@ -1,0 +1,31 @@
+from argparse import Namespace
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks.against_trl import reward_tokens
+from benchmarks.grpo_step import copy_model, run_ours
+from tests.conftest import random_model
+from tests.trainer.tokenizers_for_tests import byte_tokenizer
+
+
+def test_a_copied_model_computes_the_same_and_never_ends_a_completion(tmp_path, capsys):
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    model = random_model("llama", vocab_size=258)
+    model.save_pretrained(source)
+    byte_tokenizer().save_pretrained(source)
+    copy.mkdir()
+    copy_model(copy, str(source))
+    copied = AutoModelForCausalLM.from_pretrained(copy)
+    ids = torch.arange(20)[None]
+    assert torch.equal(copied(ids).logits, model(ids).logits)
+    assert AutoTokenizer.from_pretrained(copy).eos_token_id == 258 == copied.generation_config.eos_token_id
+
+    seconds = run_ours(copy, Namespace(prompts=2, prompt_tokens=3, tokens=5, steps=1))
+    assert len(seconds) == 2
+    assert capsys.readouterr().err.count("length 5") == 2
+
+
+def test_reward_by_hand():
+    # Codes 119, 49, 50, 32, 98: two of five are odd.
+    assert reward_tokens("w12 b", "-").reward == 3 / 5
