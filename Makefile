@@ -1,5 +1,5 @@
 # make demo        installs into .venv and runs the quickstart sweep on the CPU
-# make demo-llm    trains SmolLM2-135M on one-digit additions, half an hour on two CPU cores
+# make demo-llm    trains SmolLM2-135M on one-digit additions, ten minutes on two CPU cores
 # make test        installs and runs all tests but those that need vLLM or a pretrained model
 # make test-fast   the tests that take seconds, for daily work
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it

@@ -28,8 +28,7 @@ def score(text: str, answer: Any) -> Score:
     Raises:
         ValueError: the solution names nobody.
     """
-    solution = answer["solution_text_format"] if isinstance(answer, Mapping) else answer
-    roles = _solution_roles(solution)
+    roles = _roles_of(answer)
     if not has_think_answer_form(text):
         return Score(-3.0, False, {"format": -1.0, "answer": -2.0}, parsed=False)
     given = _given_roles(text[text.find("<answer>") + len("<answer>") : text.find("</answer>")], tuple(roles))
@@ -40,9 +39,30 @@ def score(text: str, answer: Any) -> Score:
     return Score(-0.5, False, {"format": 1.0, "answer": -1.5})
 
 
+def share_right(text: str, answer: Any) -> Score:
+    """The share of people whose role, as the text states it last, is right; for policies that find no form.
+
+    Args:
+        text: prefill and completion, of any form.
+        answer: as in ``score``.
+
+    Raises:
+        ValueError: the solution names nobody.
+    """
+    roles = _roles_of(answer)
+    stated = {name: _statement_pattern(name).findall(text) for name in roles}
+    right = sum(bool(found) and found[-1].lower() == roles[name] for name, found in stated.items())
+    share = right / len(roles)
+    return Score(share, share == 1, {"share_right": share}, parsed=all(stated.values()))
+
+
 def score_text(response: str, solution: str) -> float:
     """The reward alone, in [-3, 3]."""
     return score(response, solution).reward
+
+
+def _roles_of(answer: Any) -> dict[str, str]:
+    return _solution_roles(answer["solution_text_format"] if isinstance(answer, Mapping) else answer)
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,6 @@ SMALL = {
     "rollout.group_size": 4,
     "rollout.max_new_tokens": 6,
     "optim.update_batch_size": 8,
-    "optim.lr": 1e-5,
     "evaluation.at_start": False,
     "checkpoint.keep_best": False,
     "max_steps": 3,

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from rewards.knights_knaves import score, score_text
+from rewards.knights_knaves import score, score_text, share_right
 from tests.paths import DATA
 
 VECTORS = DATA / "reference_vectors.json"
@@ -52,3 +52,17 @@ def test_a_solution_without_roles_is_refused():
 def test_long_hostile_text_is_scored_quickly():
     answer = "Ava " * 50_000 + "knight knave"
     assert score(f"<think>{'(' * 100_000}</think><answer>{answer}</answer>", SOLUTION).reward == -1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "parsed"),
+    [
+        ("Ava is a knight. Then Ben is a knight, no: BEN is a knave", 1.0, True),
+        ("If Ava is a knave, Ben is a knave", 0.5, True),
+        ("Ava is a knight", 0.5, False),
+        ("Ava is the knight, and a knave is Ben", 0.0, False),
+    ],
+)
+def test_share_of_roles_that_are_right_by_what_is_said_last(text, share, parsed):
+    result = share_right(text, {"solution_text_format": SOLUTION})
+    assert (result.reward, result.correct, result.parsed) == (share, share == 1, parsed)

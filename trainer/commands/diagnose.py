@@ -168,7 +168,8 @@ def diagnose(
     """
     algorithm = config.algorithm
     plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0, "token_filter": "none"})
-    config = config.model_copy(update={"algorithm": plain, "parallel": ParallelConfig()})
+    unasked = config.evaluation.model_copy(update={"sets": {}})
+    config = config.model_copy(update={"algorithm": plain, "parallel": ParallelConfig(), "evaluation": unasked})
     context = RunContext(folder, folder.parent, "diagnose", folder.name)
     trainer = Trainer(config, context, NullTracker(), progress)
     try:
