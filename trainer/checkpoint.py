@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from trainer.errors import StorageError
 from trainer.files import flush_to_disk, storage_error
 from trainer.parallel.ranks import Parallel
-from trainer.policy.state import random_states, restore_random_states
+from trainer.policy.state import random_states, restore_random_states, save_weights
 
 logger = logging.getLogger(__name__)
 
@@ -195,13 +195,13 @@ def save_training_state(
     state: dict[str, Any],
     parallel: Parallel,
 ) -> None:
-    """Write weights and tokenizer in Hugging Face's format, optimizer and random states as safetensors.
+    """Write weights or adapter and tokenizer in Hugging Face's formats, the rest as safetensors.
 
     Rank 0 writes what the ranks have in common; where the optimizer's state is in parts, each writes its own.
     """
     weights = parallel.weights(model)
     if parallel.is_main:
-        model.save_pretrained(folder, state_dict=weights)
+        save_weights(folder, model, weights)
         tokenizer.save_pretrained(folder)
         (folder / "training_state.json").write_text(json.dumps(state, indent=1))
     if parallel.is_main or parallel.shards_optimizer:

@@ -232,9 +232,11 @@ class Trainer:
             keep_forwards: for the first update batch, which the policy must then be updated on.
         """
         optim = self.config.optim
-        # A wrapped policy may not run other forwards between one with gradient and its backward, and Lopti's first
-        # pass needs less than all rows.
-        keep_forwards = keep_forwards and not self.models.is_wrapped and not self.config.algorithm.isolates
+        # A wrapped policy may not run other forwards between one with gradient and its backward, Lopti's first
+        # pass needs less than all rows, and dropout is for updates alone.
+        keep_forwards = keep_forwards and not (
+            self.models.is_wrapped or self.config.algorithm.isolates or self.config.model.lora.dropout
+        )
         self.engine.sleep()
         batch = build_batch(groups, self.tokenizer.pad_token_id, self.parallel.device)
         plan = plan_update_batches(

@@ -21,6 +21,7 @@ def zero(stage: int, **more: Any) -> dict[str, Any]:
 DDP = {"parallel.strategy": "ddp"}
 WHITENED = {"algorithm.advantage": "reinforce_plus_plus"}
 BFLOAT16 = {"model.dtype": "bfloat16"}
+LORA = {"model.lora.r": 4}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": DDP,
     "zero-0": zero(0),
@@ -35,6 +36,12 @@ CASES: dict[str, dict[str, Any]] = {
     "whitened zero-2": zero(2) | WHITENED,
     "bfloat16 zero-1": zero(1) | BFLOAT16,
     "bfloat16 zero-3": zero(3) | BFLOAT16,
+    "lora ddp": DDP | LORA,
+    "lora zero-0": zero(0) | LORA,
+    "lora zero-2": zero(2) | LORA,
+    "lora zero-3, recomputed": zero(3, **{"model.gradient_checkpointing": True}) | LORA,
+    "bfloat16 lora ddp": DDP | LORA | BFLOAT16,
+    "bfloat16 lora zero-2": zero(2) | LORA | BFLOAT16,
 }
 IN_FLOAT32 = [name for name in CASES if not name.startswith("bfloat16")]
 
@@ -46,7 +53,7 @@ def trained(tmp_path_factory):
     random_model().save_pretrained(folder / "model")
     ranks = run_ranks("tests.invariants.update_job", 2, {"model": str(folder / "model"), "cases": CASES}, folder)
     results = {name: [rank[name] for rank in ranks] for name in CASES}
-    for name, overrides in {"alone": {}, "whitened alone": WHITENED}.items():
+    for name, overrides in {"alone": {}, "whitened alone": WHITENED, "lora alone": LORA}.items():
         results[name] = [run_case(update_config(folder / "model", overrides), name, folder)]
     return folder, results
 
@@ -64,7 +71,21 @@ def largest_difference(folder: Path, one: str, other: str) -> float:
 
 
 def baseline(name: str) -> str:
-    return "whitened alone" if name.startswith("whitened") else "alone"
+    kinds = (kind for kind in ("whitened", "lora") if kind in name)
+    return " ".join([*kinds, "alone"])
+
+
+def start(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    """Weights of before the first step; of an adapter those of its second factor."""
+    if "lora" in name:
+        return {key: 0 * tensor for key, tensor in weights(folder, name).items() if "lora_B" in key}
+    return weights(folder, "model/model")
+
+
+def moves(folder: Path, name: str) -> torch.Tensor:
+    """What training added to the weights, in one tensor."""
+    end, begin = weights(folder, name), start(folder, name)
+    return torch.cat([(end[key] - begin[key]).flatten() for key in begin])
 
 
 def test_the_ranks_have_unequal_numbers_of_microbatches(trained):
@@ -84,7 +105,7 @@ def test_losses_and_parameters_are_those_of_one_rank(trained, name):
             assert step["updates"] == expected["updates"]
             for key in ("loss", "grad_norm", "advantage_squares"):
                 assert step[key] == pytest.approx(expected[key], rel=1e-5)
-    moved = largest_difference(folder, baseline(name), "model/model")
+    moved = float(moves(folder, baseline(name)).abs().max())
     largest = largest_difference(folder, name, baseline(name))
     print(f"\n{name}: {largest:.1e} after moves of {moved:.1e}")
     assert moved > 5e-3
@@ -94,11 +115,8 @@ def test_losses_and_parameters_are_those_of_one_rank(trained, name):
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("bfloat16")])
 def test_lower_precision_moves_the_same_way(trained, name):
     folder, results = trained
-    start, full, low = (weights(folder, file) for file in ("model/model", "alone", name))
-    expected = torch.cat([(full[key] - start[key]).flatten() for key in full])
-    moved = torch.cat([(low[key] - start[key]).flatten() for key in full])
-    assert float(torch.cosine_similarity(expected, moved, dim=0)) > 0.95
-    for step, reference in zip(results[name][0]["steps"], results["alone"][0]["steps"], strict=True):
+    assert float(torch.cosine_similarity(moves(folder, baseline(name)), moves(folder, name), dim=0)) > 0.95
+    for step, reference in zip(results[name][0]["steps"], results[baseline(name)][0]["steps"], strict=True):
         assert step["grad_norm"] == pytest.approx(reference["grad_norm"], rel=0.05)
 
 

@@ -21,6 +21,7 @@ from trainer.checkpoint import load_training_state, save_training_state, write_c
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.cpu import onednn
 from trainer.parallel.device import compute_dtype
+from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel, end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy
@@ -68,6 +69,11 @@ class Updates:
         self, config: TrainConfig, parallel: Parallel, rewards: tuple[float, float] = (3.0, -1.0)
     ) -> None:
         self.config, self.parallel, self.rewards = config, parallel, rewards
+        if config.model.lora.r:
+            models = load_models(config, parallel)
+            self.causal_lm, self.policy, self.optimizer = models.causal_lm, models.policy, models.optimizer
+            self.reference = models.reference
+            return
         compute = compute_dtype(config.model, parallel.device)
         stored = parallel.stored_dtype(compute)
 

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 
 from tests.run_cli import run_cli, start_cli
 from trainer.checkpoint import steps_on_disk
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.errors import ConfigError, DivergedError, RewardError
 from trainer.loop import Trainer
+from trainer.policy.adapters import adapter_off
+from trainer.policy.load import load_policy
 from trainer.policy.state import optimizer_tensors
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext
@@ -115,6 +118,36 @@ def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
     resumed = optimizer_tensors(second.models.causal_lm, second.models.optimizer)
     assert moments.keys() == resumed.keys()
     assert all(torch.equal(moments[name], resumed[name]) for name in moments)
+
+
+def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter_alone(tiny_policy, tmp_path):
+    config = small_config(tiny_policy, **{"model.lora.r": 4, "model.lora.dropout": 0.1, "optim.lr": 1e-3})
+    whole = build(config, tmp_path / "whole")
+    whole.train()
+    assert whole.tracker.steps[1]["policy/kl"] == 0.0 < whole.tracker.steps[2]["policy/kl"]
+    first = build(config, tmp_path / "run")
+    first.run_period()
+    first.run_period()  # steps 1 and 2, checkpoint
+    first.training_step()  # work that is lost
+    first.close("KILLED")
+    second = build(config, tmp_path / "run")
+    assert second.resume() == 2
+    second.train()
+    second.close()
+    whole.close()
+    assert all(torch.equal(a, b) for a, b in zip(parameters(whole), parameters(second), strict=True))
+    for step in (3, 4):
+        assert without_times(second.tracker.steps[step]) == without_times(whole.tracker.steps[step])
+
+    folder = tmp_path / "run" / "checkpoints" / "step-4"
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= {path.name for path in folder.iterdir()}
+    assert not list(folder.glob("model*.safetensors"))
+    base = load_policy(config.model, torch.device("cpu"))
+    theirs, ours, ids = PeftModel.from_pretrained(base, folder), second.models.causal_lm, torch.arange(3, 7)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(input_ids=ids).logits, ours(input_ids=ids).logits)
+        with theirs.disable_adapter(), adapter_off(ours):
+            torch.testing.assert_close(theirs(input_ids=ids).logits, ours(input_ids=ids).logits)
 
 
 def test_resume_passes_over_a_damaged_checkpoint(tiny_policy, tmp_path):

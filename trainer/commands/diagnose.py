@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainer.algorithm.advantages import estimate_advantages
@@ -251,7 +251,7 @@ def _after_passes(
     config = trainer.config
     policy = _scored(trainer, copy.deepcopy(trainer.models.causal_lm))
     stepping = (
-        _copied_adamw(trainer, policy) if optimizer == "adamw" else torch.optim.SGD(policy.parameters(), SGD_LR)
+        _copied_adamw(trainer, policy) if optimizer == "adamw" else torch.optim.SGD(_trained(policy), SGD_LR)
     )
     updater = Updater(
         policy, stepping, config.algorithm, config.optim.max_grad_norm, Parallel(), config.rollout.max_new_tokens
@@ -266,11 +266,15 @@ def _after_passes(
 
 
 def _copied_adamw(trainer: Trainer, policy: LogprobModel) -> torch.optim.Optimizer:
-    adamw = torch.optim.AdamW(policy.parameters(), lr=trainer.config.optim.lr)
+    adamw = torch.optim.AdamW(_trained(policy), lr=trainer.config.optim.lr)
     adamw.load_state_dict(copy.deepcopy(trainer.models.optimizer.state_dict()))
     for group in adamw.param_groups:
         group["betas"] = (0.0, group["betas"][1])
     return adamw
+
+
+def _trained(policy: LogprobModel) -> list[nn.Parameter]:
+    return [parameter for parameter in policy.parameters() if parameter.requires_grad]
 
 
 def _scored(trainer: Trainer, causal_lm: PreTrainedModel) -> LogprobModel:
@@ -286,7 +290,7 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
     chosen = torch.cat([order[bands[order] == band][: sample // len(BANDS)] for band in range(len(BANDS))])
     norms = torch.full((len(rows),), math.nan)
     policy = _scored(trainer, trainer.models.causal_lm)
-    parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    parameters = _trained(policy)
     trainer.progress.phase("gradients by all parameters", len(chosen), unit="tokens")
     for index in chosen.tolist():
         row, column = int(rows[index]), int(columns[index])

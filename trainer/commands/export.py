@@ -30,6 +30,7 @@ _SETTINGS = (
     "rollout.max_new_tokens",
     "seed",
 )
+_LORA = ("model.lora.r", "model.lora.alpha", "model.lora.target_modules")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def add_export(commands: Commands) -> None:
     export.add_argument("name", help="name of the run, see `trainer ls`")
     export.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
     export.add_argument("--output", type=Path, help="folder to make (default: NAME-model)")
+    export.add_argument("--merge", action="store_true", help="of a run with an adapter the whole model")
     export.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload it, as a private repository")
     add_runs_dir(export)
     export.set_defaults(command=_export)
@@ -59,7 +61,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     run = existing_run(arguments.runs_dir, arguments.name)
     output = arguments.output or Path(f"{arguments.name}-model")
-    step = export_model(run, output, arguments.step)
+    step = export_model(run, output, arguments.step, arguments.merge)
     print(f"model: {output}  (step {step}; README.md is its card, run.yaml the configuration)")
     if arguments.push_to_hub:
         from huggingface_hub import HfApi
@@ -70,11 +72,17 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def export_model(run: Path, output: Path, step: int | None = None) -> int:
+def export_model(run: Path, output: Path, step: int | None = None, merge: bool = False) -> int:
     """Copy a checkpoint without what only a resumption needs, and write its card; returns the step.
 
+    Args:
+        run: its folder.
+        output: folder to make.
+        step: of the checkpoint; the newest if None.
+        merge: an adapter into its base model, which is then written whole.
+
     Raises:
-        ConfigError: the folder exists.
+        ConfigError: the folder exists, or there is no adapter to merge.
         MissingError: the run has no such checkpoint.
         StorageError: the checkpoint is damaged.
     """
@@ -94,13 +102,34 @@ def export_model(run: Path, output: Path, step: int | None = None) -> int:
     if damaged:
         raise StorageError(f"damaged: {', '.join(damaged)}", str(checkpoint), "export another --step")
     config = load_config(str(run / CONFIG_FILE))
+    if merge and config.model.lora.r == 0:
+        raise ConfigError("the run trained whole weights: there is no adapter", "--merge", "leave out --merge")
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(checkpoint, partial, ignore=_only_for_training)
+    if merge:
+        _merge(config, partial)
     shutil.copyfile(run / CONFIG_FILE, partial / "run.yaml")
-    write_atomically(partial / "README.md", model_card(run.name, config, step, scores(run, step)))
+    is_adapter = config.model.lora.r > 0 and not merge
+    write_atomically(partial / "README.md", model_card(run.name, config, step, scores(run, step), is_adapter))
     partial.rename(output)
     return step
+
+
+def _merge(config: TrainConfig, folder: Path) -> None:
+    """Replace the adapter in a folder by its base model with the adapter added, in the base model's dtype."""
+    import torch
+    from transformers import AutoConfig
+
+    from trainer.policy.load import load_policy, model_source
+
+    source = config.model.model_copy(update={"name_or_path": str(folder)})
+    remote = {"trust_remote_code": config.model.trust_remote_code}
+    dtype = AutoConfig.from_pretrained(model_source(source), revision=config.model.revision, **remote).dtype
+    model = load_policy(source, torch.device("cpu"), dtype or torch.float32)
+    for path in folder.glob("adapter_*"):
+        path.unlink()
+    model.save_pretrained(folder)
 
 
 def scores(run: Path, step: int) -> list[Score]:
@@ -118,10 +147,10 @@ def scores(run: Path, step: int) -> list[Score]:
     return found
 
 
-def model_card(name: str, config: TrainConfig, step: int, found: list[Score]) -> str:
+def model_card(name: str, config: TrainConfig, step: int, found: list[Score], is_adapter: bool = False) -> str:
     """A model card: front matter as the hub reads it, then what was done and how well it works."""
     front: dict[str, object] = {
-        "library_name": "transformers",
+        "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["reinforcement-learning", config.algorithm.advantage, "loptune"],
     }
@@ -159,7 +188,8 @@ def _score_table(config: TrainConfig, found: list[Score]) -> str:
 
 
 def _setting_table(config: TrainConfig) -> str:
-    rows = [f"| `{key}` | {value_of(config, key)} |" for key in _SETTINGS]
+    keys = [*_SETTINGS, *(_LORA if config.model.lora.r else ())]
+    rows = [f"| `{key}` | {value_of(config, key)} |" for key in keys]
     return "\n".join(["| setting | value |", "|---|---|", *rows])
 
 

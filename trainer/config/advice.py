@@ -8,6 +8,7 @@ from trainer.config.schema import TrainConfig
 
 # Rules whose advantage is not relative to the other completions of the prompt.
 _WITHOUT_GROUPS = ("reinforce_plus_plus",)
+_LOW_LR = 5e-6  # for an adapter; with whole weights 1e-6 is usual
 _PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
 
 
@@ -39,6 +40,12 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             f" step of each has {completions % optim.update_batch_size}",
             "optim.update_batch_size",
             f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
+        )
+    if config.model.lora.r > 0 and optim.lr < _LOW_LR:
+        yield Advice(
+            f"an adapter learns slowly at {optim.lr:g}: it wants about ten times the rate of whole weights",
+            "optim.lr",
+            "try 1e-5 to 1e-4",
         )
     for name, weight in config.reward.functions.items():
         if weight == 0:

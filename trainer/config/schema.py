@@ -18,6 +18,7 @@ from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.credentials import UrlWithoutCredentials
 from trainer.config.extends import resolve
 from trainer.config.foreign import refuse_foreign
+from trainer.config.lora import LoraConfig
 from trainer.config.section import Count, NonNegative, Positive, Probability, Section
 from trainer.config.yaml_document import (
     KeyPath,
@@ -46,6 +47,7 @@ class ModelConfig(Section):
     gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass")
     trust_remote_code: bool = Field(False, description="run Python code shipped in the model folder")
     random_weights: bool = Field(False, description="initialise from config.json alone (for measurements)")
+    lora: LoraConfig = LoraConfig()
 
 
 class DatasetConfig(Section):

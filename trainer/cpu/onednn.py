@@ -72,25 +72,22 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return output.view(*input.shape[:-1], -1)
 
 
-def repeated_linear(layers: Sequence[nn.Linear], rows: int) -> Callable[[Tensor], Tensor]:
+def repeated_linear(layers: Sequence[tuple[Tensor, Tensor | None]], rows: int) -> Callable[[Tensor], Tensor]:
     """A function to be called many times while weights stay: the layers' outputs for one input, side by side.
 
     The weights are joined and, where oneDNN multiplies them, arranged for it once instead of in every call.
 
     Args:
-        layers: linear layers on a CPU, of one input size.
+        layers: weight [N, K] and bias [N] of linear layers on a CPU, of one input size.
         rows: of the inputs, [rows, K]; they may become fewer.
     """
-    weight = torch.cat([layer.weight.detach() for layer in layers])
+    weight = torch.cat([own.detach() for own, _ in layers])
     if torch.is_autocast_enabled("cpu"):
         weight = weight.to(torch.get_autocast_dtype("cpu"))  # once, not in every call
     bias: Tensor | None = None
-    if any(layer.bias is not None for layer in layers):
+    if any(own is not None for _, own in layers):
         bias = torch.cat(
-            [
-                weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
-                for layer in layers
-            ]
+            [weight.new_zeros(len(own_weight)) if own is None else own.detach() for own_weight, own in layers]
         )
     if not _is_faster(weight.new_empty(rows, weight.shape[1]), weight):
         return partial(functional.linear, weight=weight, bias=bias)

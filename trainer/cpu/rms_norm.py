@@ -54,13 +54,13 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None, None]:
         # With x = input * inverse: d input = inverse * (d x - x * mean(d x * x)), where d x = d output * weight.
         input, weight, inverse = ctx.saved_tensors
         size = input.shape[-1]
         normalized = input * inverse
         product = grad_output * normalized
-        grad_weight = product.reshape(-1, size).sum(dim=0)
+        grad_weight = product.reshape(-1, size).sum(dim=0) if ctx.needs_input_grad[1] else None
         mean = torch.mv(product.reshape(-1, size), weight).view_as(inverse) / size
         grad_input = torch.mul(grad_output, weight, out=product)
         return grad_input.addcmul_(normalized, mean, value=-1).mul_(inverse), grad_weight, None

@@ -19,6 +19,7 @@ from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import DistributedParallel, reset_accelerate
 from trainer.policy.memory import REDUCED_TOGETHER
+from trainer.policy.state import trained_weights
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class DeepSpeedParallel(DistributedParallel):
 
         whole: dict[int, Tensor] = {}  # by parameter, so that tied weights stay one tensor
         weights = {}
-        for name, tensor in causal_lm.state_dict(keep_vars=True).items():
+        for name, tensor in trained_weights(causal_lm).items():
             if id(tensor) not in whole:
                 with GatheredParameters([tensor]):
                     whole[id(tensor)] = tensor.detach().to("cpu", copy=True) if self.is_main else torch.empty(0)
@@ -233,9 +234,9 @@ def _bucket_sizes(model: Any) -> dict[str, int]:
     A small bucket is hundreds of reductions in every backward pass, none of which fills a link between GPUs.
     """
     width = model.causal_lm.config.get_text_config().hidden_size
-    whole = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
+    trained = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters() if p.requires_grad)
     return {
-        "reduce_bucket_size": min(REDUCED_TOGETHER, whole),
+        "reduce_bucket_size": max(1, min(REDUCED_TOGETHER, trained)),
         "stage3_prefetch_bucket_size": int(0.9 * width * width),
         "stage3_param_persistence_threshold": 10 * width,
     }

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from trainer.config.schema import OptimConfig, TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
+from trainer.policy.adapters import adapter_off, add_adapter
 from trainer.policy.load import frozen_copy, load_policy
 from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
 
@@ -22,8 +23,8 @@ class Models:
     causal_lm: PreTrainedModel  # holds the policy's weights
     policy: nn.Module  # its `LogprobModel`, wrapped for data parallelism where the strategy does
     optimizer: Any
-    reference: nn.Module | None  # the frozen policy of before training; None without a KL coefficient
-    stored_dtype: torch.dtype  # of the policy's weights
+    reference: nn.Module | None  # the policy of before training; None without a KL coefficient
+    stored_dtype: torch.dtype  # of the weights that are trained
     packs_rows: bool  # whether rows with a common prompt share its computation
     parallel: Parallel
 
@@ -46,14 +47,41 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     """
     torch.manual_seed(config.seed)
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
-    causal_lm = load_policy(config.model, parallel.device, stored_dtype)
-    reference = _reference(config, causal_lm, stored_dtype, parallel) if config.algorithm.kl_coef > 0 else None
+    with_adapter, with_reference = config.model.lora.r > 0, config.algorithm.kl_coef > 0
+    causal_lm = load_policy(config.model, parallel.device, _loaded_dtype(config, stored_dtype, parallel))
+    reference: nn.Module | None = None
+    if with_adapter:
+        torch.manual_seed(config.seed)  # the same adapter however the ranks have loaded the model
+        add_adapter(causal_lm, config.model.lora, stored_dtype, config.model.name_or_path, config.model.revision)
+    elif with_reference:
+        reference = _reference(config, causal_lm, stored_dtype, parallel)
     scores = logprob_model(causal_lm, config, stored_dtype)
     policy, optimizer = parallel.prepare(scores, _adamw(causal_lm, config.optim))
+    if with_adapter and with_reference:
+        reference = WithoutAdapter(policy, causal_lm)
     models = Models(causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, parallel)
     with models.whole_weights():
         check_logits(causal_lm)
     return models
+
+
+class WithoutAdapter(nn.Module):
+    """The reference of a policy with an adapter: its own weights with the adapter off, no second copy.
+
+    Args:
+        policy: a `LogprobModel`, possibly wrapped.
+        causal_lm: the model in it.
+    """
+
+    def __init__(self, policy: nn.Module, causal_lm: PreTrainedModel) -> None:
+        super().__init__()
+        self._owned_elsewhere = (policy, causal_lm)  # a tuple keeps them out of this module's parameters
+
+    def forward(self, *inputs: Any) -> Any:
+        """As of a `LogprobModel`."""
+        policy, causal_lm = self._owned_elsewhere
+        with adapter_off(causal_lm):
+            return policy(*inputs)
 
 
 def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype: torch.dtype) -> LogprobModel:
@@ -68,9 +96,16 @@ def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype:
     )
 
 
+def _loaded_dtype(config: TrainConfig, stored_dtype: torch.dtype, parallel: Parallel) -> torch.dtype:
+    """Of the model as it is loaded: weights that stay as they are need no float32; DeepSpeed wants one dtype."""
+    if config.model.lora.r == 0 or config.parallel.strategy == "deepspeed":
+        return stored_dtype
+    return compute_dtype(config.model, parallel.device)
+
+
 def _adamw(causal_lm: PreTrainedModel, config: OptimConfig) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        causal_lm.parameters(),
+        [parameter for parameter in causal_lm.parameters() if parameter.requires_grad],
         lr=config.lr,
         betas=config.betas,
         eps=config.eps,

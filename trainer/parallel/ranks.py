@@ -18,7 +18,7 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
-from trainer.policy.state import load_optimizer_tensors, load_weights, optimizer_tensors
+from trainer.policy.state import load_optimizer_tensors, load_weights, optimizer_tensors, trained_weights
 
 FILE_TIMEOUT_S = 3 * 3600
 LOOPBACK = "127.0.0.1"
@@ -100,9 +100,8 @@ class Parallel:
         return nullcontext()
 
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
-        """The policy's whole weights by name; empty on ranks other than 0 where they had to be gathered."""
-        weights: dict[str, Tensor] = causal_lm.state_dict()
-        return weights
+        """The policy's `trained_weights`, whole; empty on ranks other than 0 where they had to be gathered."""
+        return {name: tensor.detach() for name, tensor in trained_weights(causal_lm).items()}
 
     def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
         """What this rank must save besides the weights to continue training."""

@@ -14,6 +14,7 @@ from trainer.cpu.attention import use_packed_attention
 from trainer.cpu.onednn import use_onednn
 from trainer.cpu.rms_norm import use_rms_norm
 from trainer.errors import ConfigError, MissingError, UserError, first_line
+from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
 from trainer.policy.gguf import SUFFIX, ensure_converted
 from trainer.policy.packaged import PACKAGED, ensure_gguf
 from trainer.policy.tiny import ensure_tiny_policy
@@ -35,6 +36,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         MissingError: no such folder or hub name, or no tokenizer in it.
         ConfigError: the tokenizer has no EOS token, so completions could not end.
     """
+    if is_adapter(config):
+        return load_tokenizer(base_of(config))
     source = model_source(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -60,7 +63,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The model with its weights on ``device``, dropout off.
+    """The model with its weights on ``device``, dropout off; of an adapter's folder its base with it merged.
 
     Only safetensors weights are read and no code from the model folder is run unless ``trust_remote_code`` says
     so.
@@ -69,6 +72,10 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
         MissingError: the folder, the hub name or the weights do not exist, or the weights are damaged.
         ConfigError: the attention kernel does not exist or is not installed.
     """
+    if is_adapter(config):
+        return with_adapter_merged(
+            load_policy(base_of(config), device, dtype), Path(config.name_or_path).expanduser()
+        )
     source = model_source(config)
     options = {
         "revision": config.revision,
@@ -119,12 +126,32 @@ def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     return frozen
 
 
+def is_adapter(config: ModelConfig) -> bool:
+    """Whether the model is a folder with an adapter alone, such as a checkpoint of a run with ``model.lora``."""
+    folder = Path(config.name_or_path).expanduser()
+    return (folder / SETTINGS_FILE).is_file() and not (folder / "config.json").is_file()
+
+
+def base_of(config: ModelConfig) -> ModelConfig:
+    """The model that an adapter was made for, in place of the adapter.
+
+    Raises:
+        MissingError: the adapter's folder does not say, or has no safetensors weights.
+    """
+    name, revision = adapter_base(Path(config.name_or_path).expanduser())
+    return config.model_copy(update={"name_or_path": name, "revision": revision})
+
+
 def model_source(config: ModelConfig) -> str:
     """What `from_pretrained` is given: a folder (the embedded policy's, a converted GGUF's, any) or a hub name.
+
+    Of an adapter's folder it is that of its base.
 
     Raises:
         MissingError: a path that does not exist or holds no config.json.
     """
+    if is_adapter(config):
+        return model_source(base_of(config))
     name = config.name_or_path
     if name == TINY:
         return str(ensure_tiny_policy())

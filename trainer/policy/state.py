@@ -3,19 +3,44 @@
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainer.errors import StorageError
+from trainer.policy.adapters import (
+    WEIGHTS_FILE,
+    adapter_tensors,
+    has_adapter,
+    load_adapter,
+    save_adapter_settings,
+)
+
+
+def trained_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """What a checkpoint holds of the model, by name: its adapter's parameters, else all weights; not copied."""
+    return adapter_tensors(model) or model.state_dict(keep_vars=True)
+
+
+def save_weights(folder: Path, model: PreTrainedModel, weights: dict[str, Tensor]) -> None:
+    """Write what `trained_weights` names: an adapter in peft's format, a model in that of Hugging Face."""
+    if not has_adapter(model):
+        model.save_pretrained(folder, state_dict=weights)
+        return
+    save_adapter_settings(model, folder)
+    tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
 
 
 def load_weights(folder: Path, model: PreTrainedModel) -> None:
-    """Copy a checkpoint's weights into the model.
+    """Copy what `save_weights` wrote into the model.
 
     Raises:
         StorageError: the checkpoint lacks a weight of the model or has one too many.
     """
+    if has_adapter(model):
+        load_adapter(model, folder)
+        return
     weights: dict[str, Tensor] = {}
     for path in sorted(folder.glob("model*.safetensors")):
         weights |= load_file(path)

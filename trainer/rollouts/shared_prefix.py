@@ -21,6 +21,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
 from trainer.cpu.onednn import OneDnnLinear, repeated_linear
 from trainer.cpu.rms_norm import rms_norm
+from trainer.policy.adapters import base_layer, merged_weight
 from trainer.rollouts.decoding import Prefill
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
@@ -30,7 +31,9 @@ _VARYING_ROPE = ("dynamic", "longrope")  # angles depend on the longest sequence
 
 
 def is_supported(model: PreTrainedModel) -> bool:
-    """Whether the step below is this model's: a known family, full attention, plain linear layers."""
+    """Whether the step below is this model's: a known family, full attention, plain linear layers with or without
+    an adapter.
+    """
     config = model.config
     layer_types = getattr(config, "layer_types", None) or ["full_attention"]
     return (
@@ -38,7 +41,7 @@ def is_supported(model: PreTrainedModel) -> bool:
         and set(layer_types) == {"full_attention"}
         and config.rope_parameters["rope_type"] not in _VARYING_ROPE
         and all(
-            type(module) in (nn.Linear, OneDnnLinear)
+            type(base_layer(module)) in (nn.Linear, OneDnnLinear)
             for name, module in model.named_modules()
             if name.endswith("_proj")
         )
@@ -146,10 +149,13 @@ class _Block:
 
 
 def _joined(rows: int, *layers: Any) -> Operation:
-    """The outputs of several layers for one input, side by side; one product where memory is no concern."""
+    """The outputs of several layers for one input, side by side; one product where memory is no concern.
+
+    Its copy of the weights has adapters merged, which then cost nothing in the steps.
+    """
     if layers[0].weight.device.type != "cpu":
         return lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
-    return repeated_linear(layers, rows)
+    return repeated_linear([(merged_weight(layer), layer.bias) for layer in layers], rows)
 
 
 def _norm(norm: Any) -> Operation:

@@ -1,5 +1,6 @@
 """`trainer export`: the model of a run for others, with its card."""
 
+import copy
 import json
 import shutil
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import huggingface_hub
 import pytest
 import torch
 import yaml
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainer.test_loop import small_config
@@ -97,3 +99,45 @@ def test_a_run_that_was_not_evaluated_at_the_step_says_so(runs, tmp_path):
     (copy / "first" / "correctness.jsonl").write_text("".join(kept))
     assert export(copy, tmp_path / "model") == 0
     assert "was not evaluated at step 2" in (tmp_path / "model" / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def adapter_runs(tiny_policy, tmp_path_factory):
+    """A folder of runs with one of two steps that trained an adapter."""
+    folder = tmp_path_factory.mktemp("adapters")
+    spec = folder / "spec.yaml"
+    changes = {"max_steps": 2, "model.lora.r": 4, "optim.lr": 1e-2, "tracking.offline": True}
+    spec.write_text(dump_config(small_config(tiny_policy, **changes)))
+    train(spec, name="first", runs_dir=folder / "runs")
+    return folder / "runs"
+
+
+def test_an_adapter_is_exported_alone_or_merged_into_the_whole_model(adapter_runs, tiny_policy, tmp_path):
+    assert export(adapter_runs, tmp_path / "adapter") == export(adapter_runs, tmp_path / "whole", "--merge") == 0
+    card = (tmp_path / "adapter" / "README.md").read_text()
+    assert "library_name: peft" in card and "| `model.lora.r` | 4 |" in card
+    assert "library_name: transformers" in (tmp_path / "whole" / "README.md").read_text()
+    assert not list((tmp_path / "whole").glob("adapter_*"))
+    assert not list((tmp_path / "adapter").glob("model*"))
+    base = AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float32)
+    before = copy.deepcopy(base)
+    expected = PeftModel.from_pretrained(base, tmp_path / "adapter").merge_and_unload()
+    whole = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", dtype=torch.float32)
+    pairs = list(zip(whole.parameters(), expected.parameters(), before.parameters(), strict=True))
+    assert max(float((ours - theirs).abs().max()) for ours, theirs, _ in pairs) < 1e-5
+    assert max(float((ours - start).abs().max()) for ours, _, start in pairs) > 1e-3
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "whole")) > 10
+
+
+def test_a_run_with_an_adapter_is_evaluated_as_it_evaluated_itself(adapter_runs, tmp_path, capsys):
+    arguments = ["evaluate", str(adapter_runs / "first"), "--offline", "--runs-dir", str(tmp_path), "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)["rows"][0]["accuracy"]
+    lines = (adapter_runs / "first" / "metrics.jsonl").read_text().splitlines()
+    own = [record for record in map(json.loads, lines) if "eval/accuracy" in record][-1]
+    assert (own["step"], own["eval/accuracy"]) == (2, found)
+
+
+def test_without_an_adapter_there_is_nothing_to_merge(runs, tmp_path, capsys):
+    assert export(runs, tmp_path / "whole", "--merge") == 2
+    assert "leave out --merge" in capsys.readouterr().err

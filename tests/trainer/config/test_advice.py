@@ -23,6 +23,7 @@ def test_base_needs_no_advice():
             "optim.update_batch_size",
             "320 completions of a step are no multiple",
         ),
+        ("model.lora.r=8", "optim.lr", "an adapter learns slowly at 1e-06"),
         ("reward.functions={math: 1.0, format: 0.0}", "reward.functions", "format has weight 0"),
         ("data.prompt_template='{question} {other}'", "data.prompt_template", "{other} stays in the prompt"),
         ("data.system_prompt='Solve {question}'", "data.system_prompt", "{question} stays in the prompt"),

@@ -107,7 +107,7 @@ def test_repeated_layers_give_their_outputs_side_by_side(outputs: int, biases: t
     torch.manual_seed(0)
     layers = [nn.Linear(K, outputs, bias=bias) for bias in biases]
     x = torch.randn(300, K)
-    both = repeated_linear(layers, rows=300)
+    both = repeated_linear([(layer.weight, layer.bias) for layer in layers], rows=300)
     for rows in (300, 17, 1):  # fewer as time goes on
         expected = torch.cat([layer.double()(x[:rows].double()) for layer in layers], dim=-1)
         torch.testing.assert_close(both(x[:rows]).double(), expected, rtol=1e-4, atol=1e-4)
@@ -116,7 +116,7 @@ def test_repeated_layers_give_their_outputs_side_by_side(outputs: int, biases: t
 def test_repeated_layers_of_other_dtypes_are_left_to_torch() -> None:
     layer = nn.Linear(K, N, dtype=torch.bfloat16)
     x = torch.randn(300, K).to(torch.bfloat16)
-    assert torch.equal(repeated_linear([layer], rows=300)(x), layer(x))
+    assert torch.equal(repeated_linear([(layer.weight, layer.bias)], rows=300)(x), layer(x))
 
 
 @pytest.mark.parametrize(

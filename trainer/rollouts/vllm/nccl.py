@@ -17,6 +17,7 @@ from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTran
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from trainer.errors import EngineError, UserError
+from trainer.policy.adapters import base_parameters
 from trainer.rollouts.vllm.client import VllmServer
 from trainer.rollouts.vllm.sync import named_weights
 
@@ -76,8 +77,8 @@ class PolicyWeights(WeightSource):  # type: ignore[misc]
     def metadata(self) -> list[Any]:
         """Names, dtypes and whole shapes; gathers nothing."""
         return [
-            ParamMeta(name, self._dtype, tuple(getattr(parameter, "ds_shape", parameter.shape)))
-            for name, parameter in self._model.named_parameters()
+            ParamMeta(base.name, self._dtype, tuple(getattr(base.parameter, "ds_shape", base.parameter.shape)))
+            for base in base_parameters(self._model)
         ]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.errors import EngineError
+from trainer.policy.adapters import base_parameters
 from trainer.rollouts.vllm.output import repack_output_embedding
 
 MOST_CHECKED = 512  # tokens
@@ -20,18 +21,18 @@ CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Every parameter of a Hugging Face model under its name, whole on this rank, one at a time.
 
-    Tied parameters come once. Parameters that ZeRO-3 has partitioned are gathered one by one; all ranks must
-    iterate together.
+    Tied parameters come once, adapters merged into the weights of their layers. Parameters that ZeRO-3 has
+    partitioned are gathered one by one; all ranks must iterate together.
     """
-    for name, parameter in model.named_parameters():
-        if hasattr(parameter, "ds_id"):
+    for base in base_parameters(model):
+        if hasattr(base.parameter, "ds_id"):
             from deepspeed.runtime.zero import GatheredParameters
 
-            with GatheredParameters([parameter]):
-                weight = parameter.detach().clone()  # the receiver may hold it until its layer is complete
-            yield name, weight
+            with GatheredParameters(base.parts):
+                weight = base.merged().clone()  # the receiver may hold it until its layer is complete
+            yield base.name, weight
         else:
-            yield name, parameter.detach()
+            yield base.name, base.merged()
 
 
 def load_weights(llm: Any, model: nn.Module) -> None:

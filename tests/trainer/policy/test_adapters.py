@@ -1,0 +1,214 @@
+"""Adapters: what they change, what they leave alone, and what they are merged into."""
+
+import copy
+import json
+from itertools import chain
+
+import peft
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.conftest import random_model
+from trainer.config.lora import LoraConfig
+from trainer.config.schema import ModelConfig, load_config
+from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.policy.adapters import (
+    adapter_off,
+    adapter_tensors,
+    add_adapter,
+    base_parameters,
+    has_adapter,
+)
+from trainer.policy.load import load_policy
+from trainer.policy.logprobs import LogprobModel
+from trainer.policy.state import load_weights, save_weights, trained_weights
+from trainer.rollouts.engine import SamplingParams
+from trainer.rollouts.shared_prefix import is_supported
+from trainer.rollouts.transformers import TransformersEngine
+from trainer.rollouts.vllm.sync import named_weights
+
+CPU = torch.device("cpu")
+PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+IDS = torch.tensor([[5, 9, 13, 2, 40, 7, 7], [5, 9, 13, 8, 11, 60, 1]])
+PROMPT_LENGTHS = torch.tensor([3, 3])
+COMPLETIONS = torch.ones(2, 4, dtype=torch.int64)
+
+
+def adapted(model: PreTrainedModel, **settings) -> PreTrainedModel:
+    """The model with an adapter that has been trained, as far as it can be told from its weights."""
+    add_adapter(model, LoraConfig(**{"r": 3, "alpha": 5.0} | settings))
+    generator = torch.Generator().manual_seed(7)
+    for tensor in adapter_tensors(model).values():
+        tensor.data.copy_(0.2 * torch.randn(tensor.shape, generator=generator))
+    return model
+
+
+def saved(model: PreTrainedModel, folder) -> None:
+    folder.mkdir()
+    save_weights(folder, model, trained_weights(model))
+
+
+def logprobs(model: PreTrainedModel) -> torch.Tensor:
+    return LogprobModel(model, 1.0, 4)(IDS, PROMPT_LENGTHS, COMPLETIONS).logprobs
+
+
+def test_a_new_adapter_changes_nothing_and_alone_is_trained(causal_lm):
+    before = causal_lm(input_ids=IDS).logits
+    names = [name for name, _ in causal_lm.named_parameters()]
+    add_adapter(causal_lm, LoraConfig(r=3))
+    assert torch.equal(causal_lm(input_ids=IDS).logits, before)
+    trained = [parameter for parameter in causal_lm.parameters() if parameter.requires_grad]
+    assert {id(p) for p in trained} == {id(p) for p in adapter_tensors(causal_lm).values()}
+    # Two layers of width 32, 4 heads of 8 (2 of keys), inner width 48: in + out of each linear layer, times r.
+    assert sum(p.numel() for p in trained) == 3 * 2 * (64 + 48 + 48 + 64 + 80 + 80 + 80)
+    assert [base.name for base in base_parameters(causal_lm)] == names
+
+
+def test_switched_off_it_is_the_model_of_before_exactly(causal_lm):
+    before = causal_lm(input_ids=IDS).logits
+    adapted(causal_lm)
+    assert not torch.allclose(causal_lm(input_ids=IDS).logits, before, atol=1e-2)
+    with adapter_off(causal_lm):
+        assert torch.equal(causal_lm(input_ids=IDS).logits, before)
+    assert all(tensor.requires_grad for tensor in adapter_tensors(causal_lm).values())
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"rslora": True, "init": "gaussian"}, {"target_modules": ["q_proj", "up_proj"]}]
+)
+def test_merged_one_by_one_they_are_what_peft_merges_at_once(causal_lm, tmp_path, settings):
+    plain = copy.deepcopy(causal_lm)
+    adapted(causal_lm, **settings)
+    saved(causal_lm, tmp_path / "adapter")
+    theirs = peft.PeftModel.from_pretrained(copy.deepcopy(plain), tmp_path / "adapter")
+    torch.testing.assert_close(theirs(input_ids=IDS).logits, causal_lm(input_ids=IDS).logits)
+    expected = dict(theirs.merge_and_unload().named_parameters())
+    ours = dict(named_weights(causal_lm))
+    assert list(ours) == [name for name, _ in plain.named_parameters()]
+    largest = max(float((ours[name] - expected[name]).abs().max()) for name in expected)
+    print(f"\nlargest difference {largest:.1e}")
+    assert largest < 1e-5
+    before = dict(plain.named_parameters())
+    changed = {name.split(".")[-2] for name in ours if not torch.equal(ours[name], before[name])}
+    assert changed == set(settings.get("target_modules", PROJECTIONS))
+
+
+def test_gradients_are_those_of_the_merged_weights(causal_lm):
+    """With W' = W + s B A: dB = s dW' A^T and dA = s B^T dW'. Rows are packed in one and padded in the other."""
+    merged = copy.deepcopy(causal_lm)
+    adapted(causal_lm)
+    merged.load_state_dict(dict(named_weights(causal_lm)), strict=False)
+    logprobs(causal_lm).sum().backward()
+    merged(input_ids=IDS).logits.log_softmax(-1)[:, 2:-1].gather(-1, IDS[:, 3:, None]).sum().backward()
+    dense = dict(merged.named_parameters())
+    tensors = adapter_tensors(causal_lm)
+    for name, first in tensors.items():
+        if "lora_A" in name:
+            second = tensors[name.replace("lora_A", "lora_B")]
+            whole = dense[name.removeprefix("base_model.model.").replace("lora_A.", "")].grad
+            torch.testing.assert_close(second.grad, 5 / 3 * whole @ first.T, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(first.grad, 5 / 3 * second.T @ whole, rtol=1e-4, atol=1e-5)
+    assert all(base.parameter.grad is None for base in base_parameters(causal_lm))
+
+
+def test_no_gradient_of_a_frozen_weight_is_computed(tiny_policy):
+    """As loaded for a CPU, with its own attention and norms: what makes a weight's gradient is never run."""
+    model = load_policy(ModelConfig(name_or_path=str(tiny_policy)), CPU)
+    adapted(model)
+    seen: list[torch.Size] = []
+    node = logprobs(model).sum().grad_fn
+    pending, known = [node], set()
+    while pending:
+        node = pending.pop()
+        known.add(node)
+        if hasattr(node, "variable"):
+            seen.append(node.variable.shape)
+        pending += [following for following, _ in node.next_functions if following and following not in known]
+    assert len(seen) >= 14
+    assert all(3 in shape for shape in seen)  # the rank
+
+
+def test_dropout_acts_in_updates_and_not_where_log_probabilities_are_scored():
+    model = adapted(random_model(), dropout=0.5)
+    plain = adapted(random_model())
+    with torch.no_grad():
+        assert torch.equal(logprobs(model), logprobs(plain))
+    assert not torch.allclose(logprobs(model), logprobs(plain), atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_samples_are_those_of_the_merged_model(family):
+    model = adapted(random_model(family), alpha=2.0)
+    merged = random_model(family)
+    merged.load_state_dict(dict(named_weights(model)), strict=False)
+    assert is_supported(model)
+    params = SamplingParams(temperature=0.8, max_new_tokens=12, stop_token_ids=(3,))
+    prompts, seeds = [[1, 2, 3], [4, 5, 6, 7]], [[1, 2, 3], [4, 5]]
+    ours, theirs = (
+        TransformersEngine(each, pad_token_id=0).generate(prompts, seeds, params) for each in (model, merged)
+    )
+    for own, other in zip(chain(*ours), chain(*theirs), strict=True):
+        assert own.token_ids == other.token_ids
+        torch.testing.assert_close(torch.tensor(own.logprobs), torch.tensor(other.logprobs), atol=1e-4, rtol=0)
+
+
+def test_a_checkpoint_of_another_rank_does_not_fit(tmp_path):
+    saved(adapted(random_model()), tmp_path / "adapter")
+    again = adapted(random_model())
+    for tensor in adapter_tensors(again).values():
+        tensor.data.zero_()
+    load_weights(tmp_path / "adapter", again)
+    assert torch.equal(logprobs(again), logprobs(adapted(random_model())))
+    with pytest.raises(StorageError, match="other layers or another rank"):
+        load_weights(tmp_path / "adapter", adapted(random_model(), r=2))
+
+
+def test_an_adapters_folder_is_its_base_model_with_it_merged(tmp_path):
+    random_model().save_pretrained(tmp_path / "base")
+    model = random_model()
+    add_adapter(model, LoraConfig(r=2), base=str(tmp_path / "base"))
+    for tensor in adapter_tensors(model).values():
+        torch.nn.init.normal_(tensor, std=0.2)
+    saved(model, tmp_path / "adapter")
+    loaded = load_policy(ModelConfig(name_or_path=str(tmp_path / "adapter")), CPU)
+    assert not has_adapter(loaded) and all(p.requires_grad for p in loaded.parameters())
+    torch.testing.assert_close(logprobs(loaded), logprobs(model), atol=1e-5, rtol=1e-5)
+
+    settings = tmp_path / "adapter" / "adapter_config.json"
+    for change in ({"base_model_name_or_path": None}, {"peft_type": "IA3"}):
+        settings.write_text(json.dumps(json.loads(settings.read_text()) | change))
+        with pytest.raises(MissingError, match="names its base model"):
+            load_policy(ModelConfig(name_or_path=str(tmp_path / "adapter")), CPU)
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"), [("q_prj", "did you mean q_proj"), ("lm_head", "valid: all-linear, down_proj")]
+)
+def test_a_layer_that_is_not_there_is_refused_by_name(target, hint):
+    with pytest.raises(ConfigError, match=f"{target} is no linear layer") as caught:
+        add_adapter(random_model(tied=False), LoraConfig(r=2, target_modules=["q_proj", target]))
+    assert hint in caught.value.hint
+    assert "v_proj" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("model.lora.r=-1", "greater than or equal to 0"),
+        ("model.lora.alpha=0", "greater than 0"),
+        ("model.lora.dropout=1.0", "less than 1"),
+        ("model.lora.target_modules=[]", "at least 1"),
+        ("model.lora.init=pissa", "kaiming"),
+        ("model.lora.rank=8", "unknown key model.lora.rank"),
+    ],
+)
+def test_what_an_adapter_cannot_be(override, what):
+    with pytest.raises(ConfigError, match=r"model\.lora") as caught:
+        load_config("tiny_kk", [override])
+    assert what in str(caught.value)
+
+
+def test_one_name_of_a_layer_needs_no_list():
+    config = load_config("tiny_kk", ["model.lora.r=8", "model.lora.target_modules=q_proj"])
+    assert config.model.lora == LoraConfig(r=8, target_modules=["q_proj"])

@@ -1,0 +1,253 @@
+"""Low-rank adapters of linear layers: ``W x + s B A x`` with W frozen [arXiv:2106.09685], in peft's own layers.
+
+They are put into the model in place, so that it stays the class it is. Weights that sampling or vLLM needs whole
+are merged one at a time; no second copy of the model exists.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from trainer.config.lora import ALL_LINEAR, LoraConfig
+from trainer.config.yaml_document import nearest
+from trainer.errors import ConfigError, MissingError, StorageError, first_line
+
+SETTINGS_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+_NAME = "default"  # peft's, of the only adapter of a model
+_PREFIX = "base_model.model."  # of names in peft's files
+
+
+class AdapterDropout(nn.Dropout):
+    """Drops where a gradient is wanted: scoring a batch and updating on it happen in the same mode of a model."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The input, a share of it 0 and the rest scaled up."""
+        return functional.dropout(input, self.p, training=torch.is_grad_enabled())
+
+
+def add_adapter(
+    model: PreTrainedModel,
+    settings: LoraConfig,
+    dtype: torch.dtype = torch.float32,
+    base: str | None = None,
+    revision: str | None = None,
+) -> None:
+    """Freeze a model and put a new adapter into its linear layers, which changes nothing until it is trained.
+
+    Args:
+        model: with its weights in place, or in parts under ZeRO stage 3.
+        settings: with a rank above 0.
+        dtype: of the adapter.
+        base: what the model was loaded from, for the adapter's files.
+        revision: of it.
+
+    Raises:
+        ConfigError: a target module that the model does not have.
+    """
+    import peft
+
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+        revision=revision,
+        r=settings.r,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=_targets(model, settings.target_modules),
+        use_rslora=settings.rslora,
+        init_lora_weights="gaussian" if settings.init == "gaussian" else True,
+    )
+    peft.inject_adapter_in_model(config, model, _NAME)
+    for layer in _layers(model).values():
+        for factor in (layer.lora_A, layer.lora_B):
+            factor.to(dtype)
+        dropout = layer.lora_dropout[_NAME]
+        if isinstance(dropout, nn.Dropout):
+            dropout.__class__ = AdapterDropout
+
+
+def has_adapter(model: nn.Module) -> bool:
+    """Whether `add_adapter` was there."""
+    return bool(_layers(model))
+
+
+@contextmanager
+def adapter_off(model: nn.Module) -> Iterator[None]:
+    """Let the model compute as it did before it had an adapter, exactly."""
+    layers = _layers(model).values()
+    for layer in layers:
+        layer._disable_adapters = True  # peft's own `enable_adapters` would unfreeze the adapter afterwards
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+class BaseParameter(NamedTuple):
+    """A parameter of the model under the name it has without an adapter."""
+
+    name: str
+    parameter: nn.Parameter
+    layer: Any  # the adapted layer whose weight it is, else None
+
+    @property
+    def parts(self) -> list[nn.Parameter]:
+        """All that decides the merged weight."""
+        if self.layer is None:
+            return [self.parameter]
+        return [self.parameter, self.layer.lora_A[_NAME].weight, self.layer.lora_B[_NAME].weight]
+
+    def merged(self) -> Tensor:
+        """The parameter with the adapter added, detached; the parameter itself where there is none."""
+        return self.parameter.detach() if self.layer is None else merged_weight(self.layer)
+
+
+def base_parameters(model: nn.Module) -> Iterator[BaseParameter]:
+    """Every parameter of the model but the adapter's; tied ones once."""
+    layers = _layers(model)
+    of_adapters = {id(tensor) for tensor in adapter_tensors(model).values()}
+    for name, parameter in model.named_parameters():
+        owner, _, last = name.rpartition(".")
+        owner = owner.removesuffix(".base_layer")
+        if owner in layers and id(parameter) not in of_adapters:
+            yield BaseParameter(f"{owner}.{last}", parameter, layers[owner] if last == "weight" else None)
+        elif id(parameter) not in of_adapters:
+            yield BaseParameter(name, parameter, None)
+
+
+def base_layer(module: nn.Module) -> nn.Module:
+    """The layer that an adapter was put around; the module itself where there is none."""
+    base: nn.Module = module.base_layer if _is_adapted(module) else module  # type: ignore[assignment]
+    return base
+
+
+@torch.no_grad()
+def merged_weight(layer: Any) -> Tensor:
+    """``W + s B A`` of a linear layer in W's dtype, computed in float32; W itself where there is no adapter."""
+    weight: Tensor = layer.weight.detach()
+    if not _is_adapted(layer):
+        return weight
+    first, second = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
+    product: Tensor = (second.float() @ first.float()).mul_(layer.scaling[_NAME])
+    return product.add_(weight).to(weight.dtype)
+
+
+def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The adapter's parameters under their names in peft's files."""
+    return {
+        f"{_PREFIX}{name}.{factor}.weight": getattr(layer, factor)[_NAME].weight
+        for name, layer in _layers(model).items()
+        for factor in ("lora_A", "lora_B")
+    }
+
+
+def save_adapter_settings(model: Any, folder: Path) -> None:
+    """Write ``adapter_config.json``."""
+    model.peft_config[_NAME].save_pretrained(folder)
+
+
+@torch.no_grad()
+def load_adapter(model: nn.Module, folder: Path) -> None:
+    """Copy an adapter's weights from its file into the model's adapter.
+
+    Raises:
+        StorageError: it is of other layers or another rank.
+    """
+    own = adapter_tensors(model)
+    with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        if found != {name: tuple(tensor.shape) for name, tensor in own.items()}:
+            raise StorageError(
+                "the checkpoint's adapter is of other layers or another rank",
+                str(folder),
+                "resume with the configuration the run was started with",
+            )
+        for name, tensor in own.items():
+            tensor.copy_(file.get_tensor(name))
+
+
+def adapter_base(folder: Path) -> tuple[str, str | None]:
+    """Name and revision of the model that an adapter's folder was made for.
+
+    Raises:
+        MissingError: it does not say, is no low-rank adapter, or has no safetensors weights.
+    """
+    file = folder / SETTINGS_FILE
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        kind, name, revision = settings["peft_type"], settings["base_model_name_or_path"], settings.get("revision")
+    except (ValueError, KeyError, TypeError):
+        kind, name, revision = None, None, None
+    itself = isinstance(name, str) and Path(name).expanduser().resolve() == folder.resolve()
+    if kind != "LORA" or not isinstance(name, str) or not isinstance(revision, str | None) or itself:
+        raise MissingError(
+            "this is no low-rank adapter that names its base model", str(file), "give a folder saved by peft"
+        )
+    if not (folder / WEIGHTS_FILE).is_file():
+        raise MissingError(f"no {WEIGHTS_FILE} in {folder}", "model.name_or_path", "save it with safetensors")
+    return name, revision
+
+
+def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """The model with the adapter of a folder added to its weights, in place.
+
+    Raises:
+        ConfigError: the weights are in parts (ZeRO stage 3).
+        MissingError: the adapter is not this model's, or damaged.
+    """
+    import peft
+
+    if model.get_input_embeddings().weight.dim() != 2:
+        raise ConfigError(
+            "an adapter cannot be merged into weights that are in parts",
+            "model.name_or_path, parallel.zero_stage",
+            "merge it first: trainer export NAME --merge",
+        )
+    try:
+        merged: PreTrainedModel = peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
+    except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
+        raise MissingError(
+            f"the adapter does not fit its base model: {first_line(error)}",
+            str(folder),
+            "check what it was made for",
+        ) from error
+    return merged.requires_grad_(True)
+
+
+def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
+    """Last parts of the names of the layers to adapt, those of the configuration checked."""
+    output = model.get_output_embeddings()
+    linear = [
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not output
+    ]
+    there = sorted({name.rpartition(".")[2] for name in linear})
+    if wanted == [ALL_LINEAR]:
+        return there
+    for target in wanted:
+        if not any(name == target or name.endswith(f".{target}") for name in linear):
+            hint = nearest(target, [*there, ALL_LINEAR])
+            listed = f"; there are {', '.join(there)}" if "did you mean" in hint else ""
+            raise ConfigError(
+                f"{target} is no linear layer before the output of {type(model).__name__}{listed}",
+                "model.lora.target_modules",
+                hint,
+                "model.lora.target_modules",
+            )
+    return wanted
+
+
+def _layers(model: nn.Module) -> dict[str, Any]:
+    return {name: module for name, module in model.named_modules() if _is_adapted(module)}
+
+
+def _is_adapted(module: nn.Module) -> bool:
+    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
