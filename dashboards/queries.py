@@ -358,7 +358,8 @@ def _client(uri: str) -> Any:
 
 def _parents(client: Any) -> list[Any]:
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = _search(client, experiments, "tags.`loptune.sweep` LIKE '%'") if experiments else []
+    # By the tag that its trials have as well, a store would send all of them.
+    runs = _search(client, experiments, "tags.`loptune.run` LIKE 'sweep/%'") if experiments else []
     return [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
 
 

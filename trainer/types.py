@@ -4,14 +4,17 @@ Shapes: B completions of the batch, T tokens of the longest completion, L tokens
 completion, G completions of a group. Stages never change a value they were given; they return a new one.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from rewards.score import ScoringStatus
+
+if TYPE_CHECKING:
+    from torch import Tensor  # seconds to import, and many that need a type of these train nothing
 
 FinishReason = Literal["stop", "length"]
 
@@ -117,7 +120,7 @@ class RunContext:
     is_one_of_many: bool = False  # another run may follow in this process
 
     @classmethod
-    def of(cls, run_dir: str | Path) -> "RunContext":
+    def of(cls, run_dir: str | Path) -> RunContext:
         """The context of a single run in a folder."""
         folder = Path(run_dir)
         return cls(folder, folder.parent, "trainer", folder.name)

@@ -62,10 +62,12 @@ def only_changed(sweep: Sweep, parameters: Collection[str]) -> pd.DataFrame:
     others = [column_of(name) for name in sweep.varied if name not in parameters]
     if base is None or not own:
         return pd.DataFrame(columns=columns)
-    scores, found = seed_scores(sweep), []
+    scores, plain, found = seed_scores(sweep), settings.loc[base, own], []
+    if others:
+        settings = settings[settings.duplicated(others, keep=False)]
     alike = settings.groupby(others, dropna=False, sort=False) if others else [((), settings)]
     for _, group in alike:
-        references = group.index[(group[own] == settings.loc[base, own]).all(axis=1)]
+        references = group.index[(group[own] == plain).all(axis=1)]
         if not len(references):
             continue
         gains = paired_differences({str(label): scores[str(label)] for label in group.index}, str(references[0]))
@@ -78,10 +80,9 @@ def only_changed(sweep: Sweep, parameters: Collection[str]) -> pd.DataFrame:
 def seed_scores(sweep: Sweep) -> dict[str, dict[Hashable, float]]:
     """Label -> seed -> score of the comparable configurations; NaN where a seed of theirs failed."""
     judged = comparable(sweep)
-    scores: dict[str, dict[Hashable, float]] = {
-        str(label): dict(zip(own.seed, own.score, strict=True))
-        for label, own in judged.groupby("label", sort=False)
-    }
+    scores: dict[str, dict[Hashable, float]] = {}
+    for label, seed, score in zip(judged.label, judged.seed, judged.score, strict=True):
+        scores.setdefault(str(label), {})[seed] = score
     labels = dict(zip(judged.configuration, judged.label, strict=True))
     for row in rows(sweep.trials[(sweep.trials.state == "FAIL") & sweep.trials.configuration.isin(labels)]):
         scores[str(labels[row.configuration])][row.seed] = math.nan
