@@ -1,30 +1,18 @@
 """Configurations in words: the update rule, and every other setting that differs between the trials of a sweep."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
-# What the name of the update rule says already.
-RULE = ("algorithm.advantage", "algorithm.name", "algorithm.loss", "algorithm.ar_alpha", "algorithm.lopti_eta")
+from trainer.config.variants import RULE, short_names, shown
+
+PALETTE = ("#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00", "#4fb0c6", "#a0683c")
 
 
-def short_name(parameter: str) -> str:
-    """The last part of a dotted parameter, or the section where that says nothing."""
-    *_, section, last = ["", *parameter.split(".")]
-    return section if last == "name" and section else last
-
-
-def short_names(parameters: Sequence[str]) -> dict[str, str]:
-    """Parameter -> its short name, or the whole where another has the same."""
-    count = Counter(map(short_name, parameters))
-    return {name: name if count[short_name(name)] > 1 else short_name(name) for name in parameters}
-
-
-def shown(value: Any) -> str:
-    """A parameter's value, as short as it reads well."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour per name, the same on every picture that is given the same names."""
+    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(sorted(set(names)))}
 
 
 def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.Series[str]":

@@ -45,6 +45,7 @@ from sweep.trials.trainable import TrialPlan, bind
 from sweep.trials.watch import watched
 from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import Reporter, SweepCallback
+from sweep.views.ui import save_view
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
 from trainer.scratch import scratch_folder
@@ -195,7 +196,7 @@ def _search(session: Session) -> None:
     try:
         with (
             orderly_signals(session.control, session.reporter.line),
-            _states_in_mlflow(searcher, folder, session.parent) as changed,
+            _states_in_mlflow(session, searcher) as changed,
             scratch_folder("tune") as scratch,
         ):
             callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
@@ -271,7 +272,8 @@ def _open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
     }
     parent = open_parent_run(uri, _experiment(spec), folder.name, tags, _parent_params(spec))
     parent.log_artifact(folder.space)
-    parent.reconcile(trial_outcomes(folder))
+    save_view(uri, _experiment(spec), spec)
+    parent.reconcile(trial_outcomes(spec, folder))
     return parent
 
 
@@ -294,10 +296,9 @@ def _parent_params(spec: SweepSpec) -> dict[str, str]:
 
 
 @contextmanager
-def _states_in_mlflow(
-    searcher: ConfigurationSearcher, folder: SweepFolder, parent: ParentRun | None
-) -> Iterator[threading.Event]:
+def _states_in_mlflow(session: Session, searcher: ConfigurationSearcher) -> Iterator[threading.Event]:
     """Keep the states in MLflow in step with the ledger, from a thread, because MLflow may hang."""
+    spec, folder, parent = session.spec, session.folder, session.parent
     changed, over = threading.Event(), threading.Event()
 
     known: dict[str, TrialOutcome] = {}  # as MLflow has them
@@ -307,7 +308,7 @@ def _states_in_mlflow(
             if changed.wait(timeout=1.0):
                 changed.clear()
                 try:
-                    outcomes = trial_outcomes(folder, tuple(searcher.configurations))
+                    outcomes = trial_outcomes(spec, folder, tuple(searcher.configurations))
                     latest = {outcome.key: outcome for outcome in outcomes}
                     parent.reconcile((one for key, one in latest.items() if known.get(key) != one), create=False)
                     known.update(latest)
@@ -367,9 +368,9 @@ def _report(spec: SweepSpec, folder: SweepFolder, parent: ParentRun | None) -> P
     if parent is None:
         return None
     try:
-        from dashboards.pages.report import write_report
+        from sweep.record.report import report
 
-        path: Path = write_report(folder.name, parent.uri, folder.report)
+        path = report(folder, spec, parent.uri)
         best = best_configuration(spec, folder)
         if best is not None:
             save_config(trial_config(spec.base, best.parameters, spec.seeds[0]), folder.report / "best.yaml")
@@ -392,7 +393,7 @@ def _complete_mlflow(
         unsent = send_unsent(folder, parent.uri)
         if unsent is not None:
             return unsent
-        parent.reconcile(trial_outcomes(folder))
+        parent.reconcile(trial_outcomes(spec, folder))
         parent.finish("KILLED" if control.reason is not None else "FINISHED")
     except StorageError as error:
         return error

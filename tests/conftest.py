@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,6 +15,20 @@ def pytest_configure(config):
     # Only tests for GPUs may see one: a CPU test that found one would test something else, beside other programs.
     if "gpu" not in (config.getoption("markexpr") or "").replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The system's Chromium, or the one that playwright brings."""
+    from playwright.sync_api import sync_playwright
+
+    installed = shutil.which("chromium")
+    if installed is not None:
+        return installed
+    with sync_playwright() as playwright:
+        brought = playwright.chromium.executable_path
+    assert Path(brought).exists(), "there is no Chromium: type `playwright install chromium`"
+    return brought
 
 
 def random_model(

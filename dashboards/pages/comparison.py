@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from dashboards.labels import colours
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
 from dashboards.pages.report import DATA_FOLDER, IMAGE_FOLDER
 from dashboards.pictures.judged import baseline, comparable
-from dashboards.pictures.theme import Picture, colours, figure, label_rows, number, rows, signed, translucent
+from dashboards.pictures.theme import Picture, figure, label_rows, number, rows, signed, translucent
 from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep, read_sweep
 from dashboards.statistics.seed_noise import PairedDifference, paired_differences

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from dashboards.labels import short_names, shown
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
 from dashboards.pictures.confirmation import finalists
@@ -25,6 +24,7 @@ from dashboards.pictures.precision import precision
 from dashboards.pictures.theme import Picture
 from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep, read_sweep
+from trainer.config.variants import short_names, shown
 from trainer.files import write_atomically
 
 REPORT_FILE = "report.html"
@@ -70,7 +70,11 @@ def write_report(sweep_name: str, uri: str, out_dir: Path, *, png: bool = False)
         MissingError: the store has no such sweep, or PNGs are wanted without a Chrome.
         StorageError: the store cannot be read.
     """
-    sweep = read_sweep(sweep_name, uri)
+    return write_report_of(read_sweep(sweep_name, uri), out_dir, png=png)
+
+
+def write_report_of(sweep: Sweep, out_dir: Path, *, png: bool = False) -> Path:
+    """The same for a sweep that has been read."""
     pictures = draw(sweep)
     out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / REPORT_FILE

@@ -3,7 +3,8 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboards.pictures.theme import FAILED, MUTED, Picture, colours, figure, hover, number, rows
+from dashboards.labels import colours
+from dashboards.pictures.theme import FAILED, MUTED, Picture, figure, hover, number, rows
 from dashboards.queries import Sweep
 from trainer.evaluation.estimators import rank_correlation
 

@@ -7,21 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dashboards.labels import short_names, shown
+from dashboards.labels import colours
 from dashboards.pictures.parameters import is_log, plane, scale
-from dashboards.pictures.theme import (
-    FAILED,
-    MUTED,
-    Picture,
-    colours,
-    figure,
-    hover,
-    number,
-    rows,
-    translucent,
-)
+from dashboards.pictures.theme import FAILED, MUTED, Picture, figure, hover, number, rows, translucent
 from dashboards.queries import CURVES, Sweep, column_of, unit_of
 from dashboards.thinning import thinned, thinning_note
+from trainer.config.variants import short_names, shown
 
 MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
 MAX_AXES = 8  # of the parallel coordinates

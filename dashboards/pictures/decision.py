@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboards.pictures.theme import FAILED, MUTED, PALETTE, Picture, colours, figure, number, rows, signed
+from dashboards.labels import PALETTE, colours
+from dashboards.pictures.theme import FAILED, MUTED, Picture, figure, number, rows, signed
 from dashboards.queries import Decision, Sweep
 
 _SAID = {

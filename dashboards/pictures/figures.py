@@ -5,13 +5,12 @@ import html
 import numpy as np
 import pandas as pd
 
-from dashboards.labels import RULE, short_names
+from dashboards.labels import colours
 from dashboards.pictures.judged import baseline, comparable, only_changed, seed_scores
 from dashboards.pictures.theme import (
     FAILED,
     MUTED,
     Picture,
-    colours,
     figure,
     hover,
     label_rows,
@@ -29,6 +28,7 @@ from dashboards.statistics.estimates import (
     interquartile_mean,
     probability_of_improvement,
 )
+from trainer.config.variants import RULE, short_names
 
 MAX_PAIRED_ROWS = 20
 

@@ -2,8 +2,9 @@
 
 import pandas as pd
 
+from dashboards.labels import colours
 from dashboards.pictures.curves import trial_legend, trial_lines
-from dashboards.pictures.theme import MUTED, Picture, colours, figure, number, rows
+from dashboards.pictures.theme import MUTED, Picture, figure, number, rows
 from dashboards.queries import AUDIT, Sweep
 
 LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboards.labels import RULE, short_name, short_names, shown
+from dashboards.labels import colours
 from dashboards.pictures.judged import baseline, only_changed
-from dashboards.pictures.theme import MUTED, Picture, colours, figure, hover, number, rows, signed, translucent
+from dashboards.pictures.theme import MUTED, Picture, figure, hover, number, rows, signed, translucent
 from dashboards.queries import Sweep, column_of
 from dashboards.statistics.estimates import LEVEL, local_mean
+from trainer.config.variants import RULE, short_name, short_names, shown
 from trainer.evaluation.estimators import rank_correlation
 
 MIN_BAND_POINTS = 5  # configurations needed for a local mean

@@ -6,8 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 from scipy import stats
 
+from dashboards.labels import PALETTE
 from dashboards.pictures.judged import answers, judge, seed_scores
-from dashboards.pictures.theme import MUTED, PALETTE, Picture, figure, number, signed
+from dashboards.pictures.theme import MUTED, Picture, figure, number, signed
 from dashboards.queries import Sweep
 from dashboards.statistics.problems import ProblemSplit, evaluation_interval, paired_answers, split
 from dashboards.statistics.seed_noise import seed_share

@@ -4,14 +4,13 @@ The page sets text and grid colours to its light or dark scheme when it draws, s
 """
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-PALETTE = ("#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00", "#4fb0c6", "#a0683c")
 FAILED = "#d43d4f"
 MUTED = "#8b93a1"
 
@@ -26,11 +25,6 @@ class Picture:
     figures: tuple[go.Figure, ...] = ()
     legend: Mapping[str, str] = field(default_factory=dict)  # name -> colour, shown once for all figures
     min_width: int = 0  # [px] below which the figure scrolls sideways
-
-
-def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour per name, the same on every picture that is given the same names."""
-    return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(sorted(set(names)))}
 
 
 def figure(x: str = "", y: str = "", *, height: int = 380, legend: bool = True) -> go.Figure:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.labels import short_names, shown
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.decision import decided
 from dashboards.pictures.judged import changed_from_baseline, comparable, judge, judge_fresh, seed_scores
@@ -13,6 +12,7 @@ from dashboards.pictures.precision import limits
 from dashboards.pictures.theme import number, rows, signed
 from dashboards.queries import Sweep
 from dashboards.statistics.verdict import Verdict
+from trainer.config.variants import short_names, shown
 
 MAX_NAMED = 4  # configurations listed in a sentence
 SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing

@@ -34,9 +34,9 @@ def _report(arguments: argparse.Namespace) -> int:
             "the sweeps are in different MLflow stores", ", ".join(uris), "compare those of one store"
         )
     if len(folders) == 1:
-        from dashboards.pages.report import write_report
+        from sweep.record.report import report
 
-        print(write_report(folders[0].name, uris[0], folders[0].report, png=arguments.png))
+        print(report(folders[0], read_spec(folders[0]), uris[0], png=arguments.png))
         return 0
     from dashboards.pages.comparison import write_comparison
 
@@ -47,13 +47,13 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _ui(arguments: argparse.Namespace) -> int:
-    from sweep.views.ui import runs_page
+    from sweep.views.ui import save_view
     from trainer.tracking.ui import serve
 
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec = read_spec(folder)
     uri = recorded_uri(spec, folder)
-    page = runs_page(uri, spec.base.tracking.experiment or spec.name, folder.name)
+    page = save_view(uri, spec.base.tracking.experiment or spec.name, spec)
     if uri.startswith("http"):
         print(f"MLflow: {uri}{page}  (sweep {folder.name})")
         return 0

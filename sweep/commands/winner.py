@@ -52,14 +52,14 @@ def _confirm(arguments: argparse.Namespace) -> int:
     options = replace(run_options(arguments), report=False)
     code = start_sweep(confirming, sweep_folder(arguments.runs_dir, confirming.name), options)
     if code in (0, 1) and not spec.base.tracking.offline:
-        from dashboards.pages.report import write_report
         from dashboards.pictures.verdict import confirmed
         from dashboards.queries import read_sweep
+        from sweep.record.report import report
 
         uri = recorded_uri(spec, folder)
         for line in confirmed(read_sweep(folder.name, uri)):
             print(line)
-        print(f"report: {write_report(folder.name, uri, folder.report)}")
+        print(f"report: {report(folder, spec, uri)}")
     return code
 
 
@@ -104,11 +104,11 @@ def _run_decision(
         lambda line: print(line, flush=True),
     )
     if not spec.base.tracking.offline and decision.looks:
-        from dashboards.pages.report import write_report
+        from sweep.record.report import report
 
         uri = recorded_uri(spec, folder)
         log_decision(folder, decision, uri)
-        print(f"report: {write_report(folder.name, uri, folder.report)}")
+        print(f"report: {report(folder, spec, uri)}")
     return code
 
 

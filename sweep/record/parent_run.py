@@ -27,6 +27,7 @@ TrialState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 
 STATE_TAG = "loptune.state"
 REASON_TAG = "loptune.reason"
+NOTE_TAG = "mlflow.note.content"  # a run's description, in Markdown
 ASKED_SINGLY = 20  # runs that are asked for one by one
 
 _STATUS: dict[TrialState, str] = {
@@ -101,6 +102,8 @@ class ParentRun:
 
     def _reconcile(self, outcome: TrialOutcome, run: Any | None) -> bool:
         tags = {**outcome.tags, STATE_TAG: outcome.state, REASON_TAG: outcome.reason[:500]}
+        if outcome.reason:
+            tags[NOTE_TAG] = outcome.reason  # what MLflow shows at the top of the run's page
         scores = {} if outcome.score is None else {"final/score": outcome.score}
         if run is None:
             tags[PARENT_TAG] = self.run_id
@@ -147,7 +150,7 @@ def open_parent_run(
     client = connect(uri)
     experiment_id = find_experiment(client, uri, experiment)
     every_tag = {**tags, SWEEP_TAG: sweep_name}
-    run_id = open_run(client, uri, experiment_id, sweep_name, every_tag, f"sweep/{sweep_name}")
+    run_id = open_run(client, uri, experiment_id, f"sweep {sweep_name}", every_tag, f"sweep/{sweep_name}")
     parent = ParentRun(client, uri, run_id, experiment_id)
     parent.set_tags(tags)
     retry(lambda: log_missing_params(client, run_id, params), uri, patience(uri))

@@ -1,7 +1,7 @@
 """What the ledger and the trials' folders say about a sweep; needs no Ray and no MLflow."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,13 @@ from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
 from sweep.space.spec import ObjectiveSpec, SweepSpec
 from trainer.commands.table import number
+from trainer.config.schema import TrainConfig, value_of
+from trainer.config.variants import configured_name, variant_of
 from trainer.errors import printable
 from trainer.files import read_json_lines
 
 MAX_COUNTED = 1000  # points of a finite space that are compared one by one
+COLOUR_TAG = "mlflow.runColor"  # which MLflow draws a run in
 FAILURE_FILE = "failure.txt"  # in a trial's folder: the last thing that went wrong
 
 
@@ -73,26 +76,57 @@ def trial_rows(spec: SweepSpec, folder: SweepFolder, running: bool = False) -> l
     ]
 
 
-def trial_outcomes(folder: SweepFolder, known: Sequence[Configuration] | None = None) -> list[TrialOutcome]:
-    """How the trials that have ended did, for their MLflow runs.
+def trial_outcomes(
+    spec: SweepSpec, folder: SweepFolder, known: Sequence[Configuration] | None = None
+) -> list[TrialOutcome]:
+    """How the trials that have ended did, for their MLflow runs; colours are those of the report.
 
     Args:
-        folder: the sweep's folder.
+        spec: the sweep's space.
+        folder: its folder.
         known: its configurations; read from the ledger if None.
     """
+    from dashboards.labels import colours  # which imports pandas
+
+    ended = [one for one in (configurations(folder) if known is None else known) if one.results]
+    variants = {one.number: variant_of(_settings(spec.base, one.resolved)) for one in ended}
+    shades = colours(variants.values())
     return [
         TrialOutcome(
-            key=f"{folder.name}/{TrialKey(configuration.number, seed).name}",
-            run_name=TrialKey(configuration.number, seed).name,
+            key=f"{folder.name}/{TrialKey(one.number, seed).name}",
+            run_name=trial_name(_settings(spec.base, one.resolved), one.resolved, seed),
             state=result.state,
-            reason=failure_reason(result, folder.trial(TrialKey(configuration.number, seed).name)),
+            reason=failure_reason(result, folder.trial(TrialKey(one.number, seed).name)),
             score=result.score,
-            tags=trial_tags(folder.name, configuration.number, seed),
-            params=configuration.resolved,
+            tags={
+                **trial_tags(folder.name, one.number, seed),
+                "loptune.variant": variants[one.number],
+                COLOUR_TAG: shades[variants[one.number]],
+            },
+            params=one.resolved,
         )
-        for configuration in (configurations(folder) if known is None else known)
-        for seed, result in configuration.results.items()
+        for one in ended
+        for seed, result in one.results.items()
     ]
+
+
+def trial_name(setting: Callable[[str], Any], searched: Mapping[str, Any], seed: int) -> str:
+    """What a trial is called where people compare them: its configuration and its seed."""
+    own = {key: value for key, value in searched.items() if key != "seed"}
+    return f"{configured_name(setting, own)} · seed {seed}"
+
+
+def _settings(base: TrainConfig, resolved: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Key -> value in a configuration, without validating it again: a large sweep asks thousands of times."""
+
+    def setting(key: str) -> Any:
+        section, _, name = key.partition(".")
+        part = resolved.get(section)
+        if key in resolved:
+            return resolved[key]
+        return part[name] if isinstance(part, Mapping) and name in part else value_of(base, key)
+
+    return setting
 
 
 def trial_tags(sweep: str, configuration: int, seed: int) -> dict[str, str]:

@@ -9,13 +9,14 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ray import tune
 from ray.util import get_current_placement_group
 
-from sweep.record.summary import FAILURE_FILE, trial_tags
+from sweep.record.summary import FAILURE_FILE, trial_name, trial_tags
 from sweep.space.spec import (
     EVALUATION,
     FINISHED_KEY,
@@ -38,7 +39,7 @@ from sweep.trials.worker import (
     evaluation_history,
 )
 from trainer.config.schema import TrainConfig, apply_overrides, save_config, value_of
-from trainer.config.variants import rule_name, variant_name
+from trainer.config.variants import variant_of
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
 from trainer.files import storage_fault
 
@@ -187,15 +188,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         if plan.parent_run:
             tags["mlflow.parentRunId"] = plan.parent_run
         trial_config = apply_overrides(plan.base, config["overrides"], f"trial {trial}")
-        rule = trial_config.algorithm
-        tags["loptune.variant"] = variant_name(
-            rule_name(rule.advantage, rule.loss),
-            rule.ar_alpha,
-            rule.lopti_eta,
-            rule.token_filter,
-            rule.lopti_split,
-            rule.lopti_order,
-        )
+        tags["loptune.variant"] = variant_of(partial(value_of, trial_config))
         self._assignment = Assignment(
             trial=trial,
             config=trial_config,
@@ -205,6 +198,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             working_dir=plan.working_dir,
             stop_file=plan.stop_file,
             tags=tags,
+            run_name=trial_name(partial(value_of, trial_config), config["overrides"], int(config["seed"])),
         )
         self._built = False
         self._last_step = 0

@@ -75,6 +75,7 @@ class Assignment:
     stop_file: Path  # its existence asks every rank to stop at the next training step
     working_dir: Path = Path()  # relative paths and reward modules of the configuration are looked up here
     tags: Mapping[str, str] = field(default_factory=dict)
+    run_name: str = ""  # in MLflow
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
         run_dir=assignment.run_dir,
         runs_dir=assignment.runs_dir,
         experiment=assignment.experiment,
-        run_name=assignment.trial,
+        run_name=assignment.run_name,
         tags=assignment.tags,
         is_one_of_many=True,
     )

@@ -1,6 +1,7 @@
 import pandas as pd
 
-from dashboards.labels import configuration_labels, short_name, short_names
+from dashboards.labels import configuration_labels
+from trainer.config.variants import short_name, short_names
 
 
 def test_short_names_say_the_section_where_the_last_part_says_nothing_and_all_where_two_would_be_alike() -> None:

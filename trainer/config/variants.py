@@ -1,4 +1,11 @@
-"""Names of update rules, for tags and legends."""
+"""Names of update rules and of configurations, for tags, tables and legends."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+# What the name of the update rule says already.
+RULE = ("algorithm.advantage", "algorithm.name", "algorithm.loss", "algorithm.ar_alpha", "algorithm.lopti_eta")
 
 
 def rule_name(advantage: str, loss: str) -> str:
@@ -30,3 +37,42 @@ def variant_name(
         kinds = {"random": "random split", "probability": "Lopti"}
         parts.append(kinds[lopti_split] + (" high first" if lopti_order == "high_first" else ""))
     return " + ".join(parts)
+
+
+def configured_name(setting: Callable[[str], Any], searched: Mapping[str, Any]) -> str:
+    """A configuration in few words, e.g. ``grpo+AR 0.3 lr=1e-05``: its rule, and what else was searched.
+
+    Args:
+        setting: dotted key -> its value.
+        searched: dotted key -> value of what a sweep varies.
+    """
+    name = variant_of(setting).replace(" + ", "+")
+    for part, key in (("+AR", "algorithm.ar_alpha"), ("+Lopti", "algorithm.lopti_eta")):
+        name = name.replace(part, f"{part} {setting(key):.2g}")
+    shorts = short_names([key for key in searched if "." in key])
+    others = [f"{short}={shown(searched[key])}" for key, short in shorts.items() if key not in RULE]
+    return " ".join([name, *others])
+
+
+def variant_of(setting: Callable[[str], Any]) -> str:
+    """The update rule of a configuration in words."""
+    rule = rule_name(setting("algorithm.advantage"), setting("algorithm.loss"))
+    keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order")
+    return variant_name(rule, *(setting(f"algorithm.{key}") for key in keys))
+
+
+def short_name(parameter: str) -> str:
+    """The last part of a dotted parameter, or the section where that says nothing."""
+    *_, section, last = ["", *parameter.split(".")]
+    return section if last == "name" and section else last
+
+
+def short_names(parameters: Sequence[str]) -> dict[str, str]:
+    """Parameter -> its short name, or the whole where another has the same."""
+    count = Counter(map(short_name, parameters))
+    return {name: name if count[short_name(name)] > 1 else short_name(name) for name in parameters}
+
+
+def shown(value: Any) -> str:
+    """A parameter's value, as short as it reads well."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
 """Measuring a policy on sets of problems."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,22 +108,28 @@ def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]
 
 
 def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict[str, Any]]:
-    """The first ``count`` rollouts of the first set, as rows of the table of completions."""
+    """``count`` rollouts of the first set, of as many problems as possible, as rows of a table."""
     name, answers = next(iter(rollouts.items()))
+    seen: Counter[int] = Counter()
+    nth = []  # how many completions of its problem come before a rollout
+    for r in answers:
+        nth.append(seen[r.group_id])
+        seen[r.group_id] += 1
+    chosen = sorted(sorted(range(len(answers)), key=lambda index: nth[index])[:count])
     return [
         {
-            "set": name,
-            "problem": r.problem.problem_id,
-            "difficulty": r.problem.difficulty,
             "prompt": r.problem.prompt + r.problem.prefill,
             "completion": r.completion.text,
-            "answer": str(r.problem.answer),
             "reward": r.reward,
             "correct": r.correct,
+            "answer": str(r.problem.answer),
+            "difficulty": r.problem.difficulty,
             "tokens": len(r.completion.token_ids),
             "finish_reason": r.completion.finish_reason,
+            "problem": r.problem.problem_id,
+            "set": name,
         }
-        for r in answers[:count]
+        for r in (answers[index] for index in chosen)
     ]
 
 

@@ -29,7 +29,11 @@ _DECLARED = [
         "groups of the step that were sampled and, without spread or beyond the batch, not trained on",
         "groups",
     ),
-    Metric("rollout/silent_groups", "share of groups in which all rewards are equal", "share"),
+    Metric(
+        "rollout/silent_groups",
+        "share of groups in which all rewards are equal (in TRL: frac_reward_zero_std)",
+        "share",
+    ),
     Metric("rollout/engine_logprob_diff", "mean |rollout_logprob - old_logprob| over completion tokens", "nats"),
     Metric("rollout/engine_logprob_diff_max", "max |rollout_logprob - old_logprob|", "nats", "max"),
     Metric(

@@ -134,7 +134,7 @@ class Tracker:
 
     def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
         """Append sampled completions (JSON values, the same columns in every row) to the run's table."""
-        self._append(self._completions, step, *({"step": step, **row} for row in rows))
+        self._append(self._completions, step, *({**row, "step": step} for row in rows))
         self._start_shipping()
 
     def log_correctness(self, record: Mapping[str, Any], step: int) -> None:

@@ -1,16 +1,8 @@
 import math
 from types import SimpleNamespace
 
-from dashboards.pictures.theme import (
-    PALETTE,
-    colours,
-    figure,
-    hover,
-    label_rows,
-    number,
-    signed,
-    translucent,
-)
+from dashboards.labels import PALETTE, colours
+from dashboards.pictures.theme import figure, hover, label_rows, number, signed, translucent
 
 
 def test_numbers_are_short() -> None:

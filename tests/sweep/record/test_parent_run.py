@@ -36,11 +36,13 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(
     again.finish("FINISHED")
     runs = {run.info.run_name: run for run in runs_of(uri)}
     assert len(runs) == 3
-    assert runs["demo"].data.params == {"objective.metric": "eval/accuracy"}
-    assert runs["demo"].data.tags["stage"] == "second" and runs["demo"].info.status == "FINISHED"
+    assert runs["sweep demo"].data.params == {"objective.metric": "eval/accuracy"}
+    assert runs["sweep demo"].data.tags["stage"] == "second" and runs["sweep demo"].info.status == "FINISHED"
     assert runs["t1"].info.status == "FINISHED" and runs["t1"].data.metrics["final/score"] == 0.5
     assert runs["t2"].info.status == "FAILED"
     assert runs["t2"].data.tags["loptune.reason"] == "diverged at step 3"
+    assert runs["t2"].data.tags["mlflow.note.content"] == "diverged at step 3"
+    assert "mlflow.note.content" not in runs["t1"].data.tags
     assert runs["t2"].data.params["algorithm.ar_alpha"] == "0.9"
     assert runs["t2"].data.tags["mlflow.parentRunId"] == parent.run_id
     trial.close()

@@ -40,7 +40,7 @@ def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     folder = sweep_folder(tmp_path, "demo")
     spec = read_spec(folder)
-    (failed,) = (found for found in trial_outcomes(folder) if found.state == "FAIL")
+    (failed,) = (found for found in trial_outcomes(spec, folder) if found.state == "FAIL")
     assert (failed.key, failed.reason) == ("demo/c001-s1", "diverged at step 3: policy/loss is nan")
     (folder.trial("c001-s1") / FAILURE_FILE).write_text("rank 1: out of memory\n")
     assert {row.trial: row.reason for row in trial_rows(spec, folder)}["c001-s1"] == "rank 1: out of memory"

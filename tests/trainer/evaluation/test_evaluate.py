@@ -84,7 +84,9 @@ def test_problems_are_told_apart_by_their_group():
     correct, completions = correct_by_problem(FIRST)
     assert correct.tolist() == [1, 0, 2]
     assert completions.tolist() == [2, 2, 2]
-    assert [row["problem"] for row in completion_rows(SETS, 3)] == ["p0", "p0", "p1"]
+    assert [row["problem"] for row in completion_rows(SETS, 3)] == ["p0", "p1", "p2"]
+    assert [row["problem"] for row in completion_rows(SETS, 4)] == ["p0", "p0", "p1", "p2"]
+    assert list(completion_rows(SETS, 1)[0])[:3] == ["prompt", "completion", "reward"]
 
 
 class TwoRanks(Parallel):

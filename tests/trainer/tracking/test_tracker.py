@@ -60,7 +60,7 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path
     }
     assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "completions.json", "type": "table"}]
     table = json.loads(Path(client.download_artifacts(run.info.run_id, "completions.json")).read_text())
-    assert table == {"columns": ["step", "prompt", "completion", "reward"], "data": [[2, "p", "c", 3.0]]}
+    assert table == {"columns": ["prompt", "completion", "reward", "step"], "data": [["p", "c", 3.0, 2]]}
     assert Path(run.info.artifact_uri.removeprefix("file://")).is_relative_to(tmp_path / "mlartifacts")
 
 
