@@ -39,7 +39,8 @@ demo-llm: install
 
 # Two processes, a file of tests in one of them: most tests keep one core busy.
 test: install browser
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not llm"
+	$(BIN)/python -m pytest -m alone
 
 test-fast: install
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto

@@ -19,7 +19,7 @@ from tests.sweep.harness import (
     write_space,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize(("daemon", "named"), [("raylet", "raylet, process"), ("gcs_server", "control server at")])

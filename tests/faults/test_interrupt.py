@@ -11,7 +11,7 @@ import pytest
 from sweep.record.folder import sweep_folder
 from tests.sweep.harness import finish, history, results, running, sweep, wait_until, wait_until_gone, write_space
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 
 LONG = {"max_steps": 10_000, "evaluation.every_steps": 5_000, "checkpoint.every_steps": 5_000}
 

@@ -8,7 +8,7 @@ import pytest
 from sweep.record.folder import leftovers, sweep_folder
 from tests.sweep.harness import SEVERAL_RANKS, history, metrics, results, sweep, write_space
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 FAULTS = {"c000-s0": {"kill_at": 3, "rank": 1}, "c000-s2": {"hang_at": 3, "rank": 1}}
 

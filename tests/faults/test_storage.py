@@ -13,7 +13,7 @@ import pytest
 from tests.sweep.harness import finish, history, ledger, metrics, results, running, sweep, wait_until, write_space
 from tests.trainer.tracking.store import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 
 
 def test_a_full_disk_stops_the_sweep_and_costs_no_trial(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def test_more_than_any_node_has_exits_3_and_leaves_the_name_free(simulated: Simu
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_killed_driver_takes_its_trials_along(simulated: Simulated, tmp_path: Path) -> None:
     folder = tmp_path / "fake"
     space = ranks_space(tmp_path / "space.yaml", {"gpus_per_trial": 2, "workers_per_trial": 2})
@@ -105,6 +106,7 @@ def test_a_killed_driver_takes_its_trials_along(simulated: Simulated, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_trials_fill_the_nodes_and_outlive_one(simulated: Simulated, tmp_path: Path) -> None:
     folder = tmp_path / "fake"
     # The first two would not end before the node is removed.
