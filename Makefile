@@ -5,6 +5,7 @@
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
+# make chaos       kills what a sweep is made of at random and compares its end (docs/faults.md); SEED=0 FAULTS=20
 # make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
 # make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
@@ -15,7 +16,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu lint install install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu chaos lint install install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -76,6 +77,11 @@ test-vllm: $(VLLM_STAMP)
 test-gpu:
 	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); \
 		$$python -m pytest -o addopts="-rs -s" -m gpu tests/gpu
+
+SEED := 0
+FAULTS := 20
+chaos: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.chaos --seed $(SEED) --faults $(FAULTS)
 
 install-gpu:
 	@if command -v uv >/dev/null 2>&1; then \

@@ -22,24 +22,27 @@ from tests.sweep.harness import (
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize(("daemon", "named"), [("raylet", "raylet, process"), ("gcs_server", "control server at")])
-def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path: Path, daemon: str, named: str) -> None:
+def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path: Path) -> None:
     folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
-    with running(
-        "run", write_space(tmp_path / "space.yaml"), *here, "--offline", "--cpus", 2, step_s=1
-    ) as process:
-        wait_until(lambda: len(history(folder, "c001-s0", "step")) > 0, what="the first step")
-        (victim,) = (child for child in psutil.Process(process.pid).children() if child.name() == daemon)
-        victim.kill()
-        begin = time.monotonic()
-        code, _, err = finish(process, timeout=60)
-        print(f"{daemon}: ended after {time.monotonic() - begin:.1f} s")
-        assert code == 4, err
-        assert f"error: Ray's {named}" in err
-        assert err.splitlines()[-1] == f"next:  python -m sweep resume fake --runs-dir {tmp_path}"
-    wait_until_gone(sweep_folder(tmp_path, "fake"))
+    arguments = ["run", write_space(tmp_path / "space.yaml"), *here, "--offline", "--cpus", 2]
+    for daemon, named, trial in (
+        ("raylet", "raylet, process", "c001-s0"),
+        ("gcs_server", "control server at", "c002-s0"),
+    ):
+        with running(*arguments, step_s=1) as process:
+            wait_until(lambda trial=trial: len(history(folder, trial, "step")) > 0, what="the first step")
+            (victim,) = (child for child in psutil.Process(process.pid).children() if child.name() == daemon)
+            victim.kill()
+            begin = time.monotonic()
+            code, _, err = finish(process, timeout=60)
+            print(f"{daemon}: ended after {time.monotonic() - begin:.1f} s")
+            assert code == 4, err
+            assert f"error: Ray's {named}" in err
+            assert err.splitlines()[-1] == f"next:  python -m sweep resume fake --runs-dir {tmp_path}"
+        wait_until_gone(sweep_folder(tmp_path, "fake"))
+        arguments = ["resume", "fake", *here, "--cpus", 2]
 
-    code, _, err = sweep("resume", "fake", *here, "--cpus", 2)
+    code, _, err = sweep(*arguments)
     assert code == 0, err
     assert {result["state"] for result in results(folder).values()} == {"COMPLETE"}
     for trial in results(folder):

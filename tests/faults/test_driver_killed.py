@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import sqlite3
 import subprocess
 import time
@@ -27,10 +28,16 @@ from tests.sweep.harness import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 
+Resumed = tuple[Path, list[int], str, int]
+
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], str]:
-    """A sweep of six trials whose driver was killed twice; the processes left over after each kill."""
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
+    """A sweep of six trials whose driver was killed twice.
+
+    With the processes left over after each kill, the last driver's output, and the return code of a process that
+    carries the sweep's marker, as what a rank starts does, and notices nothing.
+    """
     runs = tmp_path_factory.mktemp("runs")
     folder = runs / "fake"
     space = write_space(
@@ -44,6 +51,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], 
     moments = random.Random(7)
     left: list[int] = []
     arguments = ["run", space, "--runs-dir", runs, "--cpus", 2]
+    deaf = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: str(sweep_folder(runs, "fake").root)})
     for ended in (0, 2):
         with running(*arguments, step_s=0.15) as process:
             wait_until(
@@ -52,12 +60,13 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], 
             )
             time.sleep(moments.uniform(0.0, 1.0))
             kill(process)
-        wait_until_gone(sweep_folder(runs, "fake"))
+        deaf.wait(timeout=10)
+        wait_until_gone(sweep_folder(runs, "fake"), within=10)
         left.append(len(leftovers(sweep_folder(runs, "fake"))))
         arguments = ["resume", "fake", "--runs-dir", runs, "--cpus", 2]
     code, out, err = sweep(*arguments, step_s=0.05)
     assert code == 0, err
-    return folder, left, out
+    return folder, left, out, deaf.returncode
 
 
 def trained(folder: Path) -> list[bool]:
@@ -65,41 +74,41 @@ def trained(folder: Path) -> list[bool]:
     return [len(history(folder, trial, "step")) > 0 for trial in open_trials if trial not in results(folder)]
 
 
-def test_every_trial_has_one_result(resumed: tuple[Path, list[int], str]) -> None:
-    folder, _, out = resumed
+def test_every_trial_has_one_result(resumed: Resumed) -> None:
+    folder, _, out, _ = resumed
     assert {trial: result["state"] for trial, result in results(folder).items()} == {
         f"c00{number}-s{seed}": "COMPLETE" for number in range(3) for seed in (0, 1)
     }
     assert "6 trials: 6 complete, 0 stopped early, 0 failed" in out
 
 
-def test_every_trial_has_one_folder_with_every_step_once(resumed: tuple[Path, list[int], str]) -> None:
+def test_every_trial_has_one_folder_with_every_step_once(resumed: Resumed) -> None:
     folder, *_ = resumed
     assert sorted(path.name for path in (folder / "trials").iterdir()) == sorted(results(folder))
     for trial in results(folder):
         assert [line["step"] for line in metrics(folder, trial)] == list(range(1, 13))
 
 
-def test_trials_went_on_from_their_checkpoints(resumed: tuple[Path, list[int], str]) -> None:
+def test_trials_went_on_from_their_checkpoints(resumed: Resumed) -> None:
     folder, *_ = resumed
     resumed_at = [event["step"] for trial in results(folder) for event in history(folder, trial, "resume")]
     assert sum(step > 0 for step in resumed_at) >= 2
 
 
-def test_every_configuration_is_proposed_once(resumed: tuple[Path, list[int], str]) -> None:
+def test_every_configuration_is_proposed_once(resumed: Resumed) -> None:
     folder, *_ = resumed
     proposed = [record["configuration"] for record in ledger(folder) if record["event"] == "configuration"]
     assert proposed == [0, 1, 2]
 
 
-def test_the_study_has_every_configuration_once(resumed: tuple[Path, list[int], str]) -> None:
+def test_the_study_has_every_configuration_once(resumed: Resumed) -> None:
     folder, *_ = resumed
     with sqlite3.connect(folder / "study.db") as database:
         states = database.execute("SELECT number, state FROM trials ORDER BY number").fetchall()
     assert states == [(0, "COMPLETE"), (1, "COMPLETE"), (2, "COMPLETE")]
 
 
-def test_mlflow_has_every_trial_once_and_none_is_running(resumed: tuple[Path, list[int], str]) -> None:
+def test_mlflow_has_every_trial_once_and_none_is_running(resumed: Resumed) -> None:
     folder, *_ = resumed
     client = mlflow.MlflowClient(f"sqlite:///{folder.parent / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("fake")
@@ -115,23 +124,11 @@ def test_mlflow_has_every_trial_once_and_none_is_running(resumed: tuple[Path, li
         assert steps == list(range(1, 13))
 
 
-def test_a_process_that_cannot_notice_it_ends_with_the_driver(tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path, "fake")
-    environment = {**os.environ, MARKER: str(folder.root)}  # as what a rank starts has it
-    with (
-        running("run", write_space(tmp_path / "space.yaml"), "--runs-dir", tmp_path, "--offline") as process,
-        subprocess.Popen(["sleep", "100"], env=environment) as deaf,
-    ):
-        try:
-            wait_until(lambda: len(leftovers(folder)) > 4, what="Ray to start workers")
-            kill(process)
-            wait_until(lambda: deaf.poll() is not None, timeout=10, what="the process to be ended")
-        finally:
-            deaf.kill()
-    wait_until_gone(folder, within=10)
+def test_a_process_that_cannot_notice_it_ends_with_the_driver(resumed: Resumed) -> None:
+    assert resumed[3] == -signal.SIGKILL
 
 
-def test_nothing_is_left_over(resumed: tuple[Path, list[int], str]) -> None:
-    folder, left, _ = resumed
+def test_nothing_is_left_over(resumed: Resumed) -> None:
+    folder, left, *_ = resumed
     assert left == [0, 0]
     assert end_leftovers(sweep_folder(folder.parent, "fake"), wait_s=0) == 0

@@ -14,6 +14,7 @@ import pytest
 import ray
 from ray.util import placement_group, remove_placement_group
 
+from sweep.trials import worker
 from sweep.trials.worker import (
     Assignment,
     StopWatcher,
@@ -174,3 +175,13 @@ def test_a_jump_of_the_clock_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> Non
     waits.clear()
     steps = iter(range(100))
     assert group._gather(["answer"], timeout=0.15, progress=lambda: next(steps)) == ["answer"]
+
+
+def test_a_rank_that_ray_ends_for_memory_is_told_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(future: object) -> None:
+        raise ray.exceptions.OutOfMemoryError("killed, the node was low on memory:\n22.1GB / 23.2GB were used")
+
+    monkeypatch.setattr(worker.ray, "get", get)
+    told = r"rank 1 ran out of memory: killed, the node was low on memory: 22\.1GB / 23\.2GB were used"
+    with pytest.raises(WorkerLostError, match=told):
+        worker._result(None, 1)

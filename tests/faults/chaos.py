@@ -1,0 +1,283 @@
+"""Random faults for a sweep, which must end as one that nobody disturbed.
+
+    python -m tests.faults.chaos --seed 0 --faults 20    # about 15 minutes on two cores; also: make chaos SEED=0
+
+Kills the driver, a rank, Ray's raylet and control server, and MLflow for up to a minute; takes a rank's memory
+away; fills the disk where root may mount a small one. Resumes whenever the sweep has stopped. Trials are real ones
+of the embedded policy, with ``--fake`` simulated ones.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sweep.record.folder import leftovers, sweep_folder
+from tests.run_cli import start_cli
+from tests.sweep.harness import results, write_space
+from tests.trainer.tracking.store import Server, history, runs_of
+
+NAME = "fake"  # of the sweep
+DISK_MB = 64
+# What the guard says after a driver that had no chance to say it: killed, or ended by Ray's own code with code 1.
+BY_FORCE = f"error: the driver of sweep {NAME} was ended by force"
+
+
+@dataclass
+class Chaos:
+    """A sweep under random faults."""
+
+    root: Path
+    random: random.Random
+    server: Server
+    fake: bool
+    disk: bool  # whether ``runs`` is a disk of its own, small enough to be filled
+    happened: list[str] = field(default_factory=list)
+    outage: threading.Timer | None = None  # brings MLflow back
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    def run(self, kinds: Sequence[str]) -> None:
+        """Run the sweep to its end, with these faults on the way.
+
+        Raises:
+            AssertionError: it stopped for good, or ended before all faults had happened.
+        """
+        space, left = space_of(self.root, self.server.uri, self.fake), list(kinds)
+        arguments: list[object] = ["run", space]
+        for _ in range(len(left) + 10):
+            with process(self.fake, arguments, self.runs) as driver:
+                while driver.poll() is None and left:
+                    self._pause(driver)
+                    if driver.poll() is None and self._strike(left[0], driver):
+                        self.happened.append(left.pop(0))
+                out, err = driver.communicate(timeout=600)
+            if driver.returncode == 0:
+                assert not left, f"the sweep ended before {left}: give it more steps"
+                return
+            resumable = driver.returncode == 4 or BY_FORCE in err
+            assert resumable, f"exit code {driver.returncode} after {self.happened}:\n{out[-2000:]}\n{err}"
+            (self.runs / "ballast").unlink(missing_ok=True)
+            has_begun = (self.runs / NAME / "space.lock.yaml").exists()
+            arguments = ["resume", NAME] if has_begun else ["run", space]
+        raise AssertionError(f"resumed again and again, and not done: {out[-2000:]}\n{err}")
+
+    def kinds(self) -> list[str]:
+        """The faults that are possible here."""
+        possible = ["driver", "rank", "raylet", "control server", "MLflow"]
+        return possible + (["disk"] if self.disk else []) + ([] if self.fake else ["memory"])
+
+    def _pause(self, driver: "subprocess.Popen[str]") -> None:
+        longest = 6.0 if self.fake else 30.0
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            driver.wait(timeout=self.random.uniform(2.0, longest))
+
+    def _strike(self, kind: str, driver: "subprocess.Popen[str]") -> bool:
+        """Let something happen; False where there is nothing yet that it could happen to."""
+        strike: dict[str, Callable[[], bool]] = {
+            "driver": lambda: _kill([psutil.Process(driver.pid)]),
+            "rank": lambda: _kill(self._rank()),
+            "raylet": lambda: _kill(_daemons(driver, "raylet")),
+            "control server": lambda: _kill(_daemons(driver, "gcs_server")),
+            "MLflow": self._outage,
+            "disk": self._fill,
+            "memory": self._starve,
+        }
+        return strike[kind]()
+
+    def _rank(self) -> list[psutil.Process]:
+        found = leftovers(sweep_folder(self.runs, NAME))
+        ranks = [process for process in found if "RankWorker.run_period" in _command(process)]
+        return self.random.sample(ranks, min(1, len(ranks)))
+
+    def _outage(self) -> bool:
+        self.end_outage()  # of before
+        self.server.kill()
+        seconds = self.random.uniform(2.0, 6.0) if self.fake else self.random.uniform(10.0, 60.0)
+        self.outage = threading.Timer(seconds, self.server.start)
+        self.outage.start()
+        return True
+
+    def end_outage(self) -> None:
+        """Wait until MLflow is back."""
+        if self.outage is not None:
+            self.outage.join()
+
+    def _fill(self) -> bool:
+        with contextlib.suppress(OSError), (self.runs / "ballast").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        return True
+
+    def _starve(self) -> bool:
+        """Give a rank no more memory than it has."""
+        ranks = self._rank()
+        for rank in ranks:
+            with contextlib.suppress(psutil.Error):
+                rank.rlimit(psutil.RLIMIT_AS, (rank.memory_info().vms,) * 2)
+        return bool(ranks)
+
+
+def space_of(folder: Path, uri: str, fake: bool) -> Path:
+    """Four trials of some steps, two of them at a time; their experiment in MLflow is named as the folder is."""
+    steps = 30 if fake else 8
+    overrides: dict[str, Any] = {"max_steps": steps, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
+    overrides |= {"tracking.uri": uri, "tracking.experiment": folder.name}
+    if not fake:
+        overrides |= {"rollout.prompts_per_step": 8, "rollout.group_size": 4, "optim.update_batch_size": 32}
+        overrides |= {"evaluation.sets.validation.limit": 16}
+    return write_space(
+        folder / "space.yaml",
+        trainer={"preset": "tiny_kk", "overrides": overrides},
+        seeds=[0, 1],
+        search={"sampler": "random", "configurations": 0, "seed": 0},
+        limits={"max_concurrent": 2, "max_failures": 100},
+    )
+
+
+@contextmanager
+def process(fake: bool, arguments: list[object], runs: Path) -> Iterator["subprocess.Popen[str]"]:
+    """``sweep ARGUMENTS``, which does not outlive the block."""
+    module = "tests.sweep.driver" if fake else "sweep"
+    environment = {"LOPTUNE_FAKE_STEP_S": "0.2"}
+    with start_cli(module, *arguments, "--runs-dir", runs, "--cpus", 2, environment=environment) as driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()
+
+
+def state_of(runs: Path, uri: str, experiment: str) -> dict[str, dict[str, Any]]:
+    """What a sweep has ended with: per trial its result, its metrics by step, in file and MLflow, and its weights.
+
+    Raises:
+        AssertionError: a trial or a step is there twice, or MLflow and the file differ.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    recorded = runs_of(uri, experiment)
+    by_trial = {run.data.tags.get("loptune.trial"): run for run in recorded}
+    assert len(recorded) == len(by_trial), "a trial has two runs in MLflow"
+    assert {run.info.status for run in recorded} == {"FINISHED"}
+    for trial, result in results(runs / NAME).items():
+        folder = runs / NAME / "trials" / trial
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for metric in ("rollout/reward", "eval/accuracy"):
+            values = [(line["step"], line[metric]) for line in lines if metric in line]
+            assert [step for step, _ in values] == sorted({step for step, _ in values}), f"{trial}: steps twice"
+            assert history(uri, by_trial[trial].info.run_id, metric) == values, f"{trial}: MLflow differs"
+        last = max((folder / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+        weights = next(path for path in (last / "model.safetensors", last / "state.json") if path.exists())
+        found[trial] = {
+            "result": (result["state"], result["score"], result["step"]),
+            "metrics": [{k: v for k, v in line.items() if k.startswith(("eval/", "rollout/r"))} for line in lines],
+            "weights": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        }
+    return found
+
+
+def compare(
+    root: Path, seed: int, *, fake: bool, faults: int = 0, kinds: Sequence[str] = ()
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Run a sweep undisturbed and one under faults.
+
+    Args:
+        root: an empty folder.
+        seed: of the random choices.
+        fake: whether trials are simulated.
+        faults: how many, of kinds that are drawn.
+        kinds: which ones, in this order, instead of drawn ones.
+
+    Returns:
+        The faults that happened, and the state in which both have ended.
+
+    Raises:
+        AssertionError: the states differ.
+    """
+    server, chance = Server(root / "server"), random.Random(seed)
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.kill)
+        server.start()
+        quiet = Chaos(_folder(root / "undisturbed"), chance, server, fake, disk=False)
+        quiet.run([])
+        expected = state_of(quiet.runs, server.uri, "undisturbed")
+        folder = _folder(root / "disturbed")
+        disk = stack.enter_context(small_disk(folder / "runs"))
+        chaos = Chaos(folder, chance, server, fake, disk)
+        stack.callback(chaos.end_outage)
+        chaos.run(kinds or [chance.choice(chaos.kinds()) for _ in range(faults)])
+        chaos.end_outage()
+        found = state_of(chaos.runs, server.uri, "disturbed")
+    assert found == expected, f"after {chaos.happened}"
+    return chaos.happened, found
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Mount a disk of some MB there, if this user may; whether it is there."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "loptune", str(folder)]
+    mounted = False
+    with contextlib.suppress(FileNotFoundError):
+        mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _folder(path: Path) -> Path:
+    (path / "runs").mkdir(parents=True)
+    return path
+
+
+def _daemons(driver: "subprocess.Popen[str]", name: str) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return [child for child in psutil.Process(driver.pid).children() if child.name() == name]
+    return []
+
+
+def _kill(processes: list[psutil.Process]) -> bool:
+    for one in processes:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    return bool(processes)
+
+
+def _command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def main() -> None:
+    """Run one comparison and print what happened."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--fake", action="store_true", help="simulated trials")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="loptune-chaos-") as root:
+        happened, state = compare(Path(root), arguments.seed, fake=arguments.fake, faults=arguments.faults)
+    print(f"seed {arguments.seed}: {', '.join(happened)}")
+    print(f"{len(state)} trials ended as undisturbed, after {time.monotonic() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

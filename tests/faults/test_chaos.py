@@ -1,0 +1,18 @@
+"""A few of the faults of `make chaos`, on simulated trials: the sweep ends as one that nobody disturbed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.chaos import compare
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_a_sweep_under_faults_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
+    kinds = ["rank", "MLflow", "raylet"]
+    happened, state = compare(tmp_path, 0, fake=True, kinds=kinds)
+    assert happened == kinds
+    assert {trial: found["result"][0] for trial, found in state.items()} == {
+        f"c00{number}-s{seed}": "COMPLETE" for number in (0, 1) for seed in (0, 1)
+    }
