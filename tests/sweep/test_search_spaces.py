@@ -16,7 +16,7 @@ from tests.sweep.harness import metrics, results
 
 SPACES = sorted((ROOT / "search_spaces").glob("*.yaml"))
 PUBLISHED = {path.stem: path for path in SPACES}
-ON_GPUS = [name for name in PUBLISHED if name not in ("quickstart", "update_rules")]
+ON_GPUS = [name for name in PUBLISHED if name not in ("quickstart", "update_rules", "hard_puzzles")]
 
 
 def resolved_grid(spec: SweepSpec) -> list[dict[str, object]]:
@@ -56,6 +56,7 @@ def test_every_space_is_right_as_it_stands(name):
         ("alpha_eta_grid", 5 * 4, 40),
         ("quickstart", 8, 8),
         ("update_rules", 24, 72),
+        ("hard_puzzles", 5, 80),
         ("rules_3b", 24, 72),
     ],
 )
