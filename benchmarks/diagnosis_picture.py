@@ -1,0 +1,88 @@
+"""One picture of what ``trainer diagnose`` found: a row of three panels per folder that it wrote.
+
+    python -m benchmarks.diagnosis_picture FILE.png NAME=FOLDER [NAME=FOLDER ...]
+
+From left to right, as in figures 2, 1 and 3 of arXiv:2505.12929: the norm of a log-probability's gradient against
+1 - probability; how much the probabilities of each band change when all tokens, only the least or only the most
+probable ones are updated; and which share of the tokens that moved did so as their advantage wants.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from dashboards.pages.export import write_pngs
+from dashboards.pictures.theme import PALETTE, Picture
+from trainer.metrics.bands import PUBLISHED_BANDS, RESOLUTION
+
+BANDS = dict(zip(PUBLISHED_BANDS, ("< .25", "< .5", "< .75", "≤ 1"), strict=True))
+PANELS = ("gradient norm", "mean |change of probability|", "moved as the advantage wants")
+CHANGE = "change: "
+
+
+def mean_change(tokens: pd.DataFrame, update: str) -> pd.Series:
+    """Mean |change of probability| of each band."""
+    return tokens[CHANGE + update].abs().groupby(tokens["band"]).mean().reindex(list(BANDS))
+
+
+def right_way(tokens: pd.DataFrame, update: str) -> pd.Series:
+    """By band: of the tokens with an advantage that moved, the share that moved in its direction."""
+    change = tokens[CHANGE + update]
+    counted = (change.abs() > RESOLUTION * tokens["probability"]) & (tokens["advantage"] != 0)
+    right = (change > 0) == (tokens["advantage"] > 0)
+    return right[counted].groupby(tokens["band"][counted]).mean().reindex(list(BANDS))
+
+
+def draw(found: dict[str, pd.DataFrame]) -> go.Figure:
+    """A row of panels per table of tokens."""
+    titles = [f"{name}: {panel}" for name in found for panel in PANELS]
+    drawing = make_subplots(rows=len(found), cols=3, subplot_titles=titles, vertical_spacing=0.2)
+    for row, tokens in enumerate(found.values(), start=1):
+        for label, column, color in (
+            ("norm by logits", "gradient_norm", PALETTE[0]),
+            ("by all parameters", "parameter_gradient_norm", PALETTE[1]),
+        ):
+            dots = go.Scatter(x=1 - tokens["probability"], y=tokens[column], mode="markers", name=label)
+            dots.update(marker={"size": 4, "color": color, "opacity": 0.6}, showlegend=row == 1)
+            drawing.add_trace(dots, row=row, col=1)
+        plain, lowest, highest, reweighted, _, isolated = (
+            name.removeprefix(CHANGE) for name in tokens if name.startswith(CHANGE)
+        )
+        for column, measure, updates, colors in (
+            (2, mean_change, (plain, lowest, highest), (PALETTE[2], PALETTE[3], PALETTE[4])),
+            (3, right_way, (plain, reweighted, isolated), (PALETTE[2], PALETTE[5], PALETTE[6])),
+        ):
+            for update, color in zip(updates, colors, strict=True):
+                bars = go.Bar(x=list(BANDS.values()), y=measure(tokens, update), marker_color=color)
+                shown = row == 1 and (column == 2 or update != plain)
+                drawing.add_trace(bars.update(name=update.split(",")[0], showlegend=shown), row=row, col=column)
+        drawing.add_hline(y=0.5, line={"color": "#888", "dash": "dot", "width": 1}, row=row, col=3)
+        drawing.update_yaxes(range=[0, 1], tickformat=".0%", row=row, col=3)
+    logarithmic = {"type": "log", "dtick": 1, "exponentformat": "power"}
+    drawing.update_xaxes(**logarithmic, title="1 − probability", col=1)
+    for column in (1, 2):
+        drawing.update_yaxes(**logarithmic, col=column)
+    drawing.update_layout(
+        template="none",
+        height=60 + 330 * len(found),
+        margin={"l": 50, "r": 14, "t": 90, "b": 46},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.08, "xanchor": "left", "x": 0},
+    )
+    return drawing
+
+
+def main(arguments: Sequence[str]) -> int:
+    path, *named = arguments
+    folders = dict(argument.split("=", 1) for argument in named)
+    found = {name: pd.read_csv(Path(folder) / "tokens.csv") for name, folder in folders.items()}
+    (written,) = write_pngs([Picture(Path(path).stem, "", "", (draw(found),))], Path(path).parent)
+    print(written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
