@@ -15,8 +15,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from dashboards.labels import PALETTE
 from dashboards.pages.export import write_pngs
-from dashboards.pictures.theme import PALETTE, Picture
+from dashboards.pictures.theme import Picture
 from trainer.metrics.bands import PUBLISHED_BANDS, RESOLUTION
 
 BANDS = dict(zip(PUBLISHED_BANDS, ("< .25", "< .5", "< .75", "≤ 1"), strict=True))

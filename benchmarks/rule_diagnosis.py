@@ -14,8 +14,9 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from dashboards.labels import PALETTE
 from dashboards.pages.export import write_pngs
-from dashboards.pictures.theme import PALETTE, Picture
+from dashboards.pictures.theme import Picture
 from trainer.commands.diagnose import RESOLUTION, Diagnosis, diagnose
 from trainer.config.schema import load_config
 from trainer.metrics.bands import PUBLISHED_BANDS
