@@ -74,7 +74,7 @@ def shrink(spec: SweepSpec) -> SweepSpec:
         ConfigError: a searched parameter belongs to what is replaced.
     """
     for key in spec.parameters:
-        if key.startswith(_REPLACED):
+        if key.startswith(_REPLACED) and not key.startswith("model.lora."):
             raise ConfigError(
                 f"{spec.name} searches {key}, which --shrink replaces",
                 f"parameters.{key}",
@@ -118,6 +118,7 @@ def _shrunken_trainer(large: TrainConfig) -> TrainConfig:
     for section in _KEPT_SECTIONS:
         data[section] = getattr(large, section).model_dump(mode="json")
     puzzles = DatasetConfig(split="dev", people=[2, 3], size=EVALUATION_PUZZLES).model_dump(mode="json")
+    data["model"]["lora"] = large.model.lora.model_dump(mode="json")
     # The sets keep their names: the objective may be the accuracy on one of them.
     sets = {name: {**puzzles, "seed": seed} for seed, name in enumerate(large.evaluation.sets)}
     return apply_overrides(TrainConfig(**data), {**_SIZES, "evaluation.sets": sets})

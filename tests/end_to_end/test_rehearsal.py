@@ -33,6 +33,7 @@ def configurations() -> dict[str, TrainConfig]:
             ("advantage", algorithm.advantage),
             ("reference", algorithm.kl_coef > 0),
             ("dynamic sampling", rollout.dynamic_sampling),
+            ("adapter", config.model.lora.r > 0),
         }
         if not news <= seen:
             chosen[name] = config
@@ -52,6 +53,7 @@ def test_every_way_to_share_a_model_and_every_rule_is_among_them() -> None:
     ways = {(config.parallel.strategy, config.parallel.zero_stage) for config in CONFIGURATIONS.values()}
     assert {("deepspeed", 2), ("deepspeed", 3)} <= ways
     assert {way[0] for way in ways} == {"none", "deepspeed"}
+    assert any(config.model.lora.r for config in CONFIGURATIONS.values())
     losses = {config.algorithm.loss for config in CONFIGURATIONS.values()}
     assert losses == {"clipped", "gspo", "cispo", "dppo_tv", "sapo"}
 

@@ -33,8 +33,10 @@ def baselines(spec: SweepSpec) -> list[dict[str, object]]:
 def test_every_space_is_right_as_it_stands(name):
     spec = load_space(PUBLISHED[name])
     assert spec.name == name
-    assert (spec.resources.gpus_per_trial, spec.resources.workers_per_trial) == (4, 4)
-    assert spec.base.parallel.strategy == "deepspeed"
+    on_one = name.endswith("_lora")
+    assert spec.resources.gpus_per_trial == spec.resources.workers_per_trial == (1 if on_one else 4)
+    assert spec.base.parallel.strategy == ("none" if on_one else "deepspeed")
+    assert (spec.base.model.lora.r > 0) == on_one
     assert spec.base.model.name_or_path.startswith("Qwen/")
     assert spec.objective.window == 3
     assert len(spec.seeds) >= 2
@@ -50,6 +52,7 @@ def test_every_space_is_right_as_it_stands(name):
     [
         ("knights_knaves_3b", 8 + 8, 48),
         ("knights_knaves_7b", 8 + 4, 36),
+        ("knights_knaves_3b_lora", 5 + 11, 48),
         ("math_7b", 4 + 6, 20),
         ("ablation_order", 5, 15),
         ("ablation_filters", 4, 12),
@@ -139,6 +142,7 @@ def test_every_space_runs_shrunken(name: str, tiny_policy: Path, tmp_path: Path)
     for number, row in enumerate(expected):
         trial = f"c{number:03d}-s{spec.seeds[0]}"
         config = yaml.safe_load((folder / "trials" / trial / "config.yaml").read_text())
+        assert config["model"]["lora"] == spec.base.model.lora.model_dump()
         for key, value in row.items():
             section, field = key.split(".")
             assert config[section][field] == value

@@ -81,11 +81,12 @@ def footprint(
     if size is None:
         return None
     compute_bytes = _compute_bytes(config, device)
-    held = held_bytes(size.parameters, compute_bytes, config.algorithm.kl_coef > 0, config.parallel, ranks)
+    trained = _trained_parameters(config, size)
+    held = _held_bytes(config, size, device, ranks)
     taken = held + (CONTEXT_BYTES if device.on_gpu else PROCESS_BYTES[False])
     engine = _vllm_bytes(config, device)
     asleep = min(ASLEEP_BYTES, engine) if config.rollout.vllm.sleep_level else engine
-    update = max(_microbatch_bytes(config, size, device, ranks), _step_bytes(size, config.parallel, ranks))
+    update = max(_microbatch_bytes(config, size, device, ranks), _step_bytes(trained, config.parallel, ranks))
     training = taken + asleep + update + _exchanged_bytes(size, compute_bytes, config, ranks)
     sampling = taken + (engine or _transformers_bytes(config, size, taken, ranks, device))
     return Footprint(
@@ -95,7 +96,7 @@ def footprint(
         training=training,
         sampling=sampling,
         host=_host_bytes(size, config, ranks, device) if device.on_gpu else ranks * max(training, sampling),
-        checkpoint=checkpoint_bytes(size.parameters, compute_bytes, config.parallel),
+        checkpoint=checkpoint_bytes(trained, compute_bytes, config.parallel),
     )
 
 
@@ -127,6 +128,9 @@ def check_fits(config: TrainConfig, ranks: int, device: Device | None = None) ->
 def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool) -> int | None:
     """Size of one checkpoint of a run; None for a model of unknown size."""
     parameters = parameter_count(config.model.name_or_path)
+    if config.model.lora.r > 0:
+        size = model_size(config.model.name_or_path)
+        parameters = _trained_parameters(config, size) if size else None
     if parameters is None:
         return None
     return checkpoint_bytes(parameters, _compute_bytes(config, Device(on_gpu)), config.parallel)
@@ -153,11 +157,21 @@ def held_bytes(parameters: int, compute_bytes: int, reference: bool, parallel: P
     return round(parameters * (weights + optimizer + gradients))
 
 
+def frozen_bytes(parameters: int, compute_bytes: int, parallel: ParallelConfig, ranks: int) -> int:
+    """Memory of one rank's device for weights that an adapter leaves as they are; arguments as of `held_bytes`."""
+    if parallel.strategy != "deepspeed":
+        return parameters * compute_bytes
+    if parallel.offload == "parameters":
+        return 0
+    # The module has one dtype, at stage 0 that of the master weights.
+    stored = MASTER_BYTES if parallel.zero_stage == 0 else compute_bytes
+    return parameters * stored // (ranks if parallel.zero_stage == 3 else 1)
+
+
 def checkpoint_bytes(parameters: int, compute_bytes: int, parallel: ParallelConfig) -> int:
-    """Size of one checkpoint on disk: weights and the optimizer state of all ranks."""
-    in_optimizer = parallel.strategy == "deepspeed" and parallel.zero_stage > 0
-    weights = compute_bytes if in_optimizer else MASTER_BYTES
-    return parameters * (weights + MOMENTS_BYTES + (MASTER_BYTES if in_optimizer else 0))
+    """Size of one checkpoint on disk: what is trained, and the optimizer state of all ranks."""
+    weights = compute_bytes + MASTER_BYTES if _in_optimizer(parallel) else MASTER_BYTES
+    return parameters * (weights + MOMENTS_BYTES)
 
 
 def cache_bytes_per_position(settings: Mapping[str, Any], itemsize: int) -> int:
@@ -180,9 +194,30 @@ def size_text(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
+def _in_optimizer(parallel: ParallelConfig) -> bool:
+    """Whether the optimizer has the master weights, and not the module."""
+    return parallel.strategy == "deepspeed" and parallel.zero_stage > 0
+
+
 def _compute_bytes(config: TrainConfig, device: Device) -> int:
     low = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and device.on_gpu)
     return 2 if low else 4
+
+
+def _trained_parameters(config: TrainConfig, size: ModelSize) -> int:
+    if config.model.lora.r == 0:
+        return size.parameters
+    from trainer.policy.simulation import adapter_size  # torch takes seconds to import
+
+    return adapter_size(json.dumps(size.settings), config.model.lora.model_dump_json())
+
+
+def _held_bytes(config: TrainConfig, size: ModelSize, device: Device, ranks: int) -> int:
+    parallel, compute_bytes = config.parallel, _compute_bytes(config, device)
+    if config.model.lora.r == 0:
+        return held_bytes(size.parameters, compute_bytes, config.algorithm.kl_coef > 0, parallel, ranks)
+    of_adapter = held_bytes(_trained_parameters(config, size), compute_bytes, False, parallel, ranks)
+    return of_adapter + frozen_bytes(size.parameters, compute_bytes, parallel, ranks)
 
 
 def _vllm_bytes(config: TrainConfig, device: Device) -> int:
@@ -194,9 +229,10 @@ def _vllm_bytes(config: TrainConfig, device: Device) -> int:
 
 
 def _stored_bytes(config: TrainConfig, compute_bytes: int) -> int:
-    """Of a parameter in the module; where the optimizer has the master weights, those computed with."""
-    in_optimizer = config.parallel.strategy == "deepspeed" and config.parallel.zero_stage > 0
-    return compute_bytes if in_optimizer else MASTER_BYTES
+    """Of a parameter in the module; where the optimizer has the master weights or none, those computed with."""
+    if config.parallel.strategy == "deepspeed":
+        return compute_bytes if config.parallel.zero_stage > 0 else MASTER_BYTES
+    return compute_bytes if config.model.lora.r > 0 else MASTER_BYTES
 
 
 def _microbatch_bytes(config: TrainConfig, size: ModelSize, device: Device, ranks: int) -> int:
@@ -226,23 +262,25 @@ def _microbatch_bytes(config: TrainConfig, size: ModelSize, device: Device, rank
             recomputes=config.model.gradient_checkpointing,
             stores_scores=config.model.attn_implementation == "eager",
             kept=max(1, kept),
+            adapter=config.model.lora.model_dump_json() if config.model.lora.r > 0 else "",
+            trained=dtypes[compute_bytes if _in_optimizer(config.parallel) else MASTER_BYTES],
         )
     )
 
 
-def _step_bytes(size: ModelSize, parallel: ParallelConfig, ranks: int) -> int:
+def _step_bytes(trained: int, parallel: ParallelConfig, ranks: int) -> int:
     """What an optimizer step takes: DeepSpeed copies a rank's gradients into one tensor."""
-    if parallel.strategy != "deepspeed" or parallel.zero_stage == 0 or parallel.offload != "none":
+    if not _in_optimizer(parallel) or parallel.offload != "none":
         return 0
-    return GRADIENT_BYTES * size.parameters // ranks
+    return GRADIENT_BYTES * trained // ranks
 
 
 def _exchanged_bytes(size: ModelSize, compute_bytes: int, config: TrainConfig, ranks: int) -> int:
     """Two buckets of gradients and the float32 in which one is reduced; at stage 3 parameters that are whole."""
     parallel = config.parallel
-    if parallel.strategy != "deepspeed" or parallel.zero_stage == 0:
+    if not _in_optimizer(parallel):
         return 0
-    buckets = min(REDUCED_TOGETHER, size.parameters) * (2 * compute_bytes + GRADIENT_BYTES)
+    buckets = min(REDUCED_TOGETHER, _trained_parameters(config, size)) * (2 * compute_bytes + GRADIENT_BYTES)
     if parallel.zero_stage < 3 or ranks == 1:
         return buckets
     return buckets + min(WHOLE_TOGETHER, size.parameters) * compute_bytes
@@ -269,8 +307,9 @@ def _host_bytes(size: ModelSize, config: TrainConfig, ranks: int, device: Device
     parallel, settings, compute_bytes = config.parallel, config.rollout.vllm, _compute_bytes(config, device)
     stored = size.parameters * _stored_bytes(config, compute_bytes)
     reading = stored * (1 if parallel.strategy == "deepspeed" and parallel.zero_stage == 3 else ranks)
-    saving = checkpoint_bytes(size.parameters, compute_bytes, parallel)
-    kept = size.parameters * (MASTER_BYTES + MOMENTS_BYTES) if parallel.offload != "none" else 0
+    trained = _trained_parameters(config, size)
+    saving = checkpoint_bytes(trained, compute_bytes, parallel)
+    kept = trained * (MASTER_BYTES + MOMENTS_BYTES) if parallel.offload != "none" else 0
     kept += size.parameters * compute_bytes if parallel.offload == "parameters" else 0
     if _vllm_bytes(config, device) and settings.sleep_level == 1:
         kept += ranks * size.parameters * compute_bytes // settings.tensor_parallel

@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from trainer.config.lora import LoraConfig
+from trainer.policy.adapters import adapter_parameters, add_adapter
 from trainer.policy.logprobs import tokens_per_chunk
 from trainer.policy.scoring_head import ScoringHead
 
@@ -32,13 +34,15 @@ class Microbatch:
     architecture: str  # config.json
     rows: int
     length: int  # tokens of a row
-    stored: torch.dtype
+    stored: torch.dtype  # of the weights; those of an adapter apart
     computed: torch.dtype
     chunk_mb: int | None  # optim.logits_chunk_mb
     on_gpu: bool
     recomputes: bool  # gradient checkpointing
     stores_scores: bool = False  # attn_implementation eager
     kept: int = 1  # forwards whose graphs exist at one time
+    adapter: str = ""  # model.lora as JSON; empty where the weights are trained
+    trained: torch.dtype = torch.float32  # of the adapter
 
 
 @lru_cache(maxsize=64)
@@ -48,18 +52,32 @@ def microbatch_bytes(shape: Microbatch) -> int:
     The larger of scoring, where entropies are computed, and of an update, whose backward pass hands every gradient
     over as soon as it is whole. Every position is scored, as if prompts were short.
     """
+    model, head = _model(shape)
     with FakeTensorMode():
-        model, head = _model(shape)
+        model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype)).tie_weights()
         with _counted(model) as live, torch.no_grad():
             _score(shape, model, head, with_entropy=True)
         scoring = live.peak
-        for parameter in model.parameters():
+        for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
             parameter.register_post_accumulate_grad_hook(_hand_over)
         with _counted(model) as live:
             graphs = [_score(shape, model, head, with_entropy=shape.kept > 1) for _ in range(shape.kept)]
             while graphs:
                 graphs.pop().sum().backward()
     return max(scoring, live.peak)
+
+
+@lru_cache(maxsize=64)
+def adapter_size(architecture: str, adapter: str) -> int:
+    """Parameters of an adapter.
+
+    Args:
+        architecture: config.json of the model.
+        adapter: model.lora as JSON.
+    """
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**json.loads(architecture)))
+    return adapter_parameters(model, LoraConfig.model_validate_json(adapter))
 
 
 class LiveBytes(TorchDispatchMode):
@@ -102,7 +120,10 @@ def _model(shape: Microbatch) -> tuple[Any, ScoringHead]:
     settings = json.loads(shape.architecture)
     config = AutoConfig.for_model(**settings)
     attention = "eager" if shape.stores_scores else CAUSAL
-    model = AutoModelForCausalLM.from_config(config, dtype=shape.stored, attn_implementation=attention).train()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=shape.stored, attn_implementation=attention).train()
+        if shape.adapter:
+            add_adapter(model, LoraConfig.model_validate_json(shape.adapter), shape.trained)
     if shape.recomputes:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     vocabulary = config.get_text_config().vocab_size
@@ -112,7 +133,7 @@ def _model(shape: Microbatch) -> tuple[Any, ScoringHead]:
 
 def _score(shape: Microbatch, model: Any, head: ScoringHead, with_entropy: bool) -> Tensor:
     """`LogprobModel.forward` where every position is scored: which ones are is not known without contents."""
-    lower = shape.computed != shape.stored
+    lower = shape.computed != (shape.trained if shape.adapter else shape.stored)
     with torch.autocast("cpu", shape.computed) if lower else nullcontext():
         hidden = model.base_model(
             input_ids=torch.zeros(shape.rows, shape.length, dtype=torch.int64), use_cache=False

@@ -64,17 +64,33 @@ def test_sampling_with_transformers_takes_a_cache_and_under_stage_3_whole_weight
     assert found.sampling - found.held == 1.5e9 + cache + 7_615_616_512 * 2
 
 
-PRESETS_OF_A_MODEL = {
-    "kk_0.5b": (1, 24),
-    "kk_3b": (4, 80),
-    "kk_7b": (4, 80),
-    "math_7b": (4, 80),
-}
+def test_an_adapter_alone_has_gradients_and_optimizer_state():
+    found = footprint(load_config("kk_3b_lora"), 1)
+    # r x (inputs + outputs) of query, key, value, output, gate, up and down in 36 layers.
+    adapter = 32 * 36 * ((2048 + 2048) + 2 * (2048 + 256) + (2048 + 2048) + 3 * (2048 + 11008))
+    assert found.held == QWEN_3B * 2 + adapter * 16  # no second model for the KL penalty
+    assert found.checkpoint == adapter * 12
+    sharded = ["parallel.strategy=deepspeed", "parallel.zero_stage=3"]
+    in_parts = footprint(load_config("kk_3b_lora", sharded), 4)
+    assert in_parts.held == QWEN_3B * 2 // 4 + round(adapter * (2 + 12 + 4) / 4)
+    few = footprint(load_config("kk_3b_lora", ["model.lora.target_modules=[q_proj, v_proj]"]), 1)
+    assert few.checkpoint == 12 * 32 * 36 * ((2048 + 2048) + (2048 + 256))
 
 
-@pytest.mark.parametrize("name", PRESETS_OF_A_MODEL)
-def test_a_presets_comment_says_what_is_simulated(name):
-    ranks, gigabytes = PRESETS_OF_A_MODEL[name]
+PRESETS_OF_A_MODEL = [
+    ("kk_0.5b", 1, 24),
+    ("kk_3b", 4, 80),
+    ("kk_7b", 4, 80),
+    ("math_7b", 4, 80),
+    ("kk_3b_lora", 1, 48),
+    ("kk_3b_lora", 1, 80),
+    ("kk_7b_lora", 1, 48),
+    ("kk_7b_lora", 1, 80),
+]
+
+
+@pytest.mark.parametrize(("name", "ranks", "gigabytes"), PRESETS_OF_A_MODEL)
+def test_a_presets_comment_says_what_is_simulated(name, ranks, gigabytes):
     found = footprint(load_config(name), ranks, Device(True, gigabytes * 10**9))
     text = find_spec(name).path.read_text(encoding="utf-8")
     for line in found.lines():

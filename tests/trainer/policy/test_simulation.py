@@ -1,12 +1,15 @@
 """Simulated memory against what torch's own allocator hands out when the same microbatch is really computed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from trainer.config.lora import LoraConfig
+from trainer.policy.adapters import add_adapter
 from trainer.policy.logprobs import LogprobModel, tokens_per_chunk
 from trainer.policy.simulation import Microbatch, microbatch_bytes
 
@@ -47,6 +50,8 @@ def really_computed(sizes, shape: Microbatch, device: torch.device = CPU) -> int
     config = AutoConfig.for_model(**sizes)
     with device:
         model = AutoModelForCausalLM.from_config(config, dtype=shape.stored, attn_implementation="sdpa").train()
+    if shape.adapter:
+        add_adapter(model, LoraConfig.model_validate_json(shape.adapter), shape.trained)
     if shape.recomputes:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     chunk = tokens_per_chunk(sizes["vocab_size"], shape.chunk_mb, shape.on_gpu)
@@ -56,7 +61,7 @@ def really_computed(sizes, shape: Microbatch, device: torch.device = CPU) -> int
     ids = torch.arange(rows * length, device=device).remainder(sizes["vocab_size"]).view(rows, length)
     prompts = torch.ones(rows, dtype=torch.int64, device=device)
     mask = torch.ones(rows, length - 1, device=device)
-    for parameter in model.parameters():
+    for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
         parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
 
     @torch.no_grad()
@@ -85,6 +90,22 @@ def really_computed(sizes, shape: Microbatch, device: torch.device = CPU) -> int
 def test_it_is_what_the_allocator_hands_out(stored, computed, recomputes, kept, changes):
     sizes = {**SIZES, **changes}
     shape = Microbatch(json.dumps(sizes), ROWS, LENGTH, stored, computed, CHUNK_MB, False, recomputes, kept=kept)
+    check(sizes, shape)
+
+
+@pytest.mark.parametrize("stored", [LOW, FULL])
+def test_an_adapter_is_simulated_as_it_is_computed(stored):
+    shape = Microbatch(json.dumps(SIZES), ROWS, LENGTH, stored, stored, CHUNK_MB, False, True)
+    check(SIZES, replace(shape, adapter=LoraConfig(r=8).model_dump_json()))
+
+
+def test_no_gradient_is_made_of_weights_that_an_adapter_leaves_alone():
+    shape = Microbatch(json.dumps(SIZES), ROWS, LENGTH, FULL, FULL, CHUNK_MB, False, True)
+    with_adapter = replace(shape, adapter=LoraConfig(r=8).model_dump_json())
+    assert microbatch_bytes(with_adapter) < microbatch_bytes(shape) - 4096 * 128 * 4  # the head's
+
+
+def check(sizes, shape: Microbatch) -> None:
     measured, simulated = really_computed(sizes, shape), microbatch_bytes(shape)
     print(f"{simulated / 1e6:.1f} MB simulated, {measured / 1e6:.1f} MB measured")
     assert simulated == pytest.approx(measured, rel=0.04)
