@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sweep.commands.report import add_report, add_ui
+from sweep.commands.report import add_report, add_ui, add_upload
 from sweep.commands.start import add_extend, add_plan, add_resume, add_run
 from sweep.commands.status import add_ls, add_status, add_stop
 from sweep.commands.winner import add_confirm, add_decide, add_export
@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         add_stop,
         add_ls,
         add_report,
+        add_upload,
         add_confirm,
         add_decide,
         add_export,

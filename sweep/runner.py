@@ -169,7 +169,7 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_reach(spec, folder)
-            parent = _open_parent(spec, folder)
+            parent = open_parent(spec, folder)
             with Reporter(folder, planned_trials(spec), trial_rows(spec, folder)) as reporter:
                 _search(Session(spec, folder, options, nodes, parent, control, reporter))
         control.check_folder()
@@ -257,7 +257,12 @@ def _ray(options: Options, folder: SweepFolder) -> Iterator[list[Node]]:
         ray.shutdown()
 
 
-def _open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
+def open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
+    """The sweep's run in MLflow with its view and the states so far; None while tracking is offline.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
     tracking = spec.base.tracking
     if tracking.offline:
         return None
@@ -350,6 +355,8 @@ def _finish(
         print(f"report: {report}")
     if parent is not None:
         print(f"MLflow: {command('ui', folder)}")
+    else:
+        print(f"offline: {command('upload', folder)} sends it to MLflow and writes the report")
     if problem is not None:
         print(problem, flush=True)
     if control.reason is not None:

@@ -1,4 +1,4 @@
-"""``sweep report`` and ``ui``: pages made of what MLflow holds."""
+"""``sweep report``, ``upload`` and ``ui``: pages made of what MLflow holds."""
 
 import argparse
 
@@ -16,6 +16,12 @@ def add_report(commands: Commands) -> None:
     report.add_argument("names", nargs="+", metavar="name", help="a sweep; several are compared on one page")
     report.add_argument("--png", action="store_true", help="PNGs of the pictures too (needs Chromium or Chrome)")
     report.set_defaults(command=_report)
+
+
+def add_upload(commands: Commands) -> None:
+    """``sweep upload``."""
+    upload = add_named(commands, "upload", "send a sweep that ran --offline to MLflow, and write its report")
+    upload.set_defaults(command=_upload)
 
 
 def add_ui(commands: Commands) -> None:
@@ -43,6 +49,16 @@ def _report(arguments: argparse.Namespace) -> int:
     names = [folder.name for folder in folders]
     out_dir = folders[0].runs_dir / "comparisons" / "-".join(names)
     print(write_comparison(names, uris[0], out_dir, png=arguments.png))
+    return 0
+
+
+def _upload(arguments: argparse.Namespace) -> int:
+    from sweep.record.upload import upload_sweep
+    from sweep.runner import open_parent
+
+    folder = existing_sweep(arguments.runs_dir, arguments.name)
+    print(f"report: {upload_sweep(read_spec(folder), folder, open_parent)}")
+    print(f"MLflow: {command('ui', folder)}")
     return 0
 
 
@@ -82,7 +98,7 @@ def recorded_uri(spec: SweepSpec, folder: SweepFolder) -> str:
 
     if spec.base.tracking.offline:
         raise MissingError(
-            f"sweep {folder.name} ran offline", str(folder.root), "send its runs with `trainer upload` first"
+            f"sweep {folder.name} ran offline", str(folder.root), f"{command('upload', folder)} sends it to MLflow"
         )
     uri = tracking_uri(spec.base.tracking, folder.runs_dir)
     database = sqlite_path(uri)

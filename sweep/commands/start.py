@@ -68,7 +68,7 @@ def _add_space(parser: argparse.ArgumentParser) -> None:
         help="the same search with the embedded policy and two steps, to see on any CPU that it runs",
     )
     parser.add_argument(
-        "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
+        "--offline", action="store_true", help="do not contact MLflow; `sweep upload NAME` sends it later"
     )
 
 

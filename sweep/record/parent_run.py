@@ -116,7 +116,8 @@ class ParentRun:
             if not tags and not scores and run.info.status == _STATUS[outcome.state]:
                 return False
         self._log(run_id, tags, scores)
-        if outcome.state != "RUNNING":
+        # Whoever ended the run knows when: to end it again would make it last until now.
+        if outcome.state != "RUNNING" and (run is None or run.info.status != _STATUS[outcome.state]):
             self._retry(lambda: self._client.set_terminated(run_id, _STATUS[outcome.state]))
         return True
 

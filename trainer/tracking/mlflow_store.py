@@ -221,9 +221,17 @@ def find_runs(client: "MlflowClient", experiment_ids: list[str], tags: Mapping[s
 
 
 def open_run(
-    client: "MlflowClient", uri: str, experiment_id: str, run_name: str, tags: Mapping[str, str], key: str
+    client: "MlflowClient",
+    uri: str,
+    experiment_id: str,
+    run_name: str,
+    tags: Mapping[str, str],
+    key: str,
+    started: int | None = None,
 ) -> str:
     """The id of the run tagged ``loptune.run = key``, created where it is missing, status RUNNING.
+
+    ``started`` is when it began [ms since 1970], where that was not now.
 
     Raises:
         StorageError: the store does not answer.
@@ -235,9 +243,7 @@ def open_run(
             run_id = str(run.info.run_id)
             client.update_run(run_id, status="RUNNING")
             return run_id
-        created = client.create_run(
-            experiment_id, run_name=run_name, tags={**_system_tags(), **tags, RUN_TAG: key}
-        )
+        created = client.create_run(experiment_id, started, {**_system_tags(), **tags, RUN_TAG: key}, run_name)
         return str(created.info.run_id)
 
     return retry(find_or_create, uri, patience(uri))

@@ -60,3 +60,13 @@ def metric_values(record: Mapping[str, Any]) -> dict[str, float]:
         for name, value in record.items()
         if value is not None and name not in ("step", "time", "nonfinite")
     }
+
+
+def recorded_times(path: Path) -> tuple[int, int] | None:
+    """When the first line began to be measured, and the last was written [ms since 1970]; None without lines."""
+    records = [record for record, _ in read_json_lines(path)] if path.exists() else []
+    if not records:
+        return None
+    first = records[0]
+    seconds = float(first.get("time/evaluation") or first.get("time/step") or 0)
+    return round(1000 * (first["time"] - seconds)), round(1000 * records[-1]["time"])

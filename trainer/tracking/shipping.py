@@ -215,9 +215,9 @@ class Shipper:
         for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
             self._client.log_batch(self._run_id, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
 
-    def finish(self, status: str) -> None:
-        """Set the run's final status."""
-        self._client.set_terminated(self._run_id, status)
+    def finish(self, status: str, ended: int | None = None) -> None:
+        """Set the run's final status; ``ended`` is when [ms since 1970], where that was not now."""
+        self._client.set_terminated(self._run_id, status, ended)
         with self._remember():
             self._state.status_sent = True
 

@@ -31,7 +31,7 @@ from trainer.tracking.mlflow_store import (
     retry,
     tracking_uri,
 )
-from trainer.tracking.records import lines_after, metrics_record
+from trainer.tracking.records import lines_after, metrics_record, recorded_times
 from trainer.tracking.shipping import (
     COMPLETIONS_FILE,
     METRICS_FILE,
@@ -298,12 +298,13 @@ class NullTracker:
         return True
 
 
-def upload(run_dir: Path, uri: str | None = None) -> str:
+def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None = None) -> str:
     """Send what MLflow lacks of a run that has ended: one made offline, or one whose server died.
 
     Args:
         run_dir: the run's folder.
         uri: the store to send to; the one of the run's configuration if None.
+        tags: further tags of the run.
 
     Returns:
         The id of the MLflow run.
@@ -316,13 +317,15 @@ def upload(run_dir: Path, uri: str | None = None) -> str:
     if state is None or not (run_dir / CONFIG_FILE).exists():
         raise MissingError("no run in this folder", str(run_dir), "name a folder that holds tracking.json")
     config = load_config(str(run_dir / CONFIG_FILE))
+    state.tags |= tags or {}
     target = uri or tracking_uri(config.tracking, Path(state.runs_dir))
     prepare_store(target)
     shipper = Shipper(_connection(config, run_dir, target), run_dir, state, threading.Lock())
     shipper.connect()
     retry(shipper.send_all, target, patience(target))
     # A run that never closed was killed.
-    retry(lambda: shipper.finish(state.status or "KILLED"), target, patience(target))
+    times = recorded_times(run_dir / METRICS_FILE)
+    retry(lambda: shipper.finish(state.status or "KILLED", times and times[1]), target, patience(target))
     assert state.run_id is not None
     return state.run_id
 
@@ -345,7 +348,9 @@ def _connection(config: TrainConfig, run_dir: Path, uri: str) -> Connection:
     def open_in_store(state: TrackingState) -> tuple["MlflowClient", str]:
         client = connect(uri)
         experiment_id = find_experiment(client, uri, state.experiment)
-        run_id = open_run(client, uri, experiment_id, state.run_name, state.tags, state.key)
+        times = recorded_times(run_dir / METRICS_FILE)
+        started = times and times[0]
+        run_id = open_run(client, uri, experiment_id, state.run_name, state.tags, state.key, started)
 
         def describe() -> None:
             log_missing_params(client, run_id, flatten(config.model_dump(mode="json")))
