@@ -17,6 +17,7 @@ from pathlib import Path
 
 import ray
 from ray import tune
+from ray.exceptions import RayError
 
 from sweep.record.again import begin_damaged_again, retry_failed
 from sweep.record.control import StopControl, orderly_signals
@@ -201,11 +202,22 @@ def _search(session: Session) -> None:
         ):
             callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
             session.control.attach(searcher.halt, callback.running)
-            _tuner(session, searcher, callback, scratch).fit()
-    except tune.TuneError as error:
-        raise searcher.failure or _given_up(error, folder) from error
+            _fit(_tuner(session, searcher, callback, scratch), searcher, folder)
     finally:
         searcher.close()
+
+
+def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, folder: SweepFolder) -> None:
+    try:
+        tuner.fit()
+    except tune.TuneError as error:
+        raise searcher.failure or _given_up(error, folder) from error
+    except RuntimeError as error:
+        # Where Ray has ended a trial's own process for memory, Tune does not count it as a failure of the trial.
+        if not isinstance(error.__cause__, RayError):
+            raise
+        told = f"Ray has ended a trial: {first_line(error.__cause__)}"
+        raise StorageError(told, str(folder.log), command("resume", folder)) from error
 
 
 def _given_up(error: tune.TuneError, folder: SweepFolder) -> StorageError:

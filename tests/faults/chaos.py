@@ -154,7 +154,7 @@ def space_of(folder: Path, uri: str, fake: bool) -> Path:
 def process(fake: bool, arguments: list[object], runs: Path) -> Iterator["subprocess.Popen[str]"]:
     """``sweep ARGUMENTS``, which does not outlive the block."""
     module = "tests.sweep.driver" if fake else "sweep"
-    environment = {"LOPTUNE_FAKE_STEP_S": "0.2"}
+    environment = {"LOPTUNE_FAKE_STEP_S": "0.2", "LOPTUNE_NO_REPORT": "1"}  # read where trials are simulated
     with start_cli(module, *arguments, "--runs-dir", runs, "--cpus", 2, environment=environment) as driver:
         try:
             yield driver

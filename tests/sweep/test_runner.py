@@ -4,12 +4,15 @@ import json
 import statistics
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ray import tune
+from ray.exceptions import OutOfMemoryError
 
 from sweep.record.folder import leftovers, sweep_folder
-from sweep.runner import Options, _given_up, _ray
+from sweep.runner import Options, _fit, _given_up, _ray
 from tests.sweep.harness import history, metrics, results, sweep, write_space
 from trainer.errors import StorageError
 
@@ -181,3 +184,28 @@ def test_where_ray_does_not_start_the_command_to_go_on_is_named(
     ):
         pass
     assert "resume fake" in raised.value.hint
+
+
+class Failing:
+    """A tuner that ends as Ray Tune does: with an error of its own, made of another."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+
+    def fit(self) -> None:
+        raise RuntimeError("Caught unexpected exception") from self.cause
+
+
+def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(
+    tmp_path: Path,
+) -> None:
+    searcher: Any = SimpleNamespace(failure=None)
+    folder, told = sweep_folder(tmp_path, "fake"), "2 workers were killed, 22.60GB used / 23.54GB limit"
+    tuner: Any = Failing(OutOfMemoryError(f"{told}\nObject store memory usage: []"))
+    with pytest.raises(StorageError) as raised:
+        _fit(tuner, searcher, folder)
+    assert raised.value.what == f"Ray has ended a trial: {told}"
+    assert raised.value.hint == f"python -m sweep resume fake --runs-dir {tmp_path}"
+    tuner = Failing(ValueError("ours"))
+    with pytest.raises(RuntimeError, match="unexpected"):
+        _fit(tuner, searcher, folder)
