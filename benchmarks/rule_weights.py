@@ -12,8 +12,9 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
+from dashboards.labels import PALETTE
 from dashboards.pages.export import write_pngs
-from dashboards.pictures.theme import PALETTE, Picture
+from dashboards.pictures.theme import Picture
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.algorithm.reweighting import reweighted
