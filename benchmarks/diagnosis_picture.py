@@ -21,7 +21,7 @@ from dashboards.pictures.theme import Picture
 from trainer.metrics.bands import PUBLISHED_BANDS, RESOLUTION
 
 BANDS = dict(zip(PUBLISHED_BANDS, ("< .25", "< .5", "< .75", "≤ 1"), strict=True))
-PANELS = ("gradient norm", "mean |change of probability|", "moved as the advantage wants")
+PANELS = ("gradient norm", "mean |change of π|", "right direction")
 CHANGE = "change: "
 
 
