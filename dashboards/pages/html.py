@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from importlib import resources
 
@@ -49,7 +50,7 @@ def render_page(
         f"<style>{_asset('report.css')}</style></head><body>",
         f'<h1>{html.escape(title)}</h1><p class="meta">{html.escape(meta)}</p>',
         '<div class="verdict">',
-        *(f"<p>{html.escape(sentence)}</p>" for sentence in verdict),
+        *(f"<p>{_prose(sentence)}</p>" for sentence in verdict),
         "</div><nav>",
         *(f'<a href="#{key}">{html.escape(text)}</a>' for key, text in links),
         "</nav>",
@@ -62,6 +63,11 @@ def render_page(
         "</body></html>",
     ]
     return "\n".join(parts)
+
+
+def _prose(text: str) -> str:
+    """A sentence as HTML; what stands between backticks is a command."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _asset(name: str) -> str:
@@ -83,7 +89,7 @@ def _section(picture: Picture) -> str:
     long = ' class="long"' if len(picture.figures) > 2 else ""
     return (
         f'<section id="{picture.key}"{long}><h2>{html.escape(picture.title)}</h2>'
-        f'<p>{html.escape(picture.sentence)}</p>{legend}<div class="{kind}">{places}</div></section>'
+        f'<p>{_prose(picture.sentence)}</p>{legend}<div class="{kind}">{places}</div></section>'
     )
 
 

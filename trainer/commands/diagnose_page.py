@@ -16,10 +16,13 @@ from trainer.files import write_atomically
 from trainer.metrics.bands import PUBLISHED_BANDS
 
 BLUE, ORANGE, GREEN, RED, GREY = "#3d85c6", "#e07b00", "#2a9d6f", "#d43d4f", "#8b93a1"
+VIOLET, PINK = "#8a6fd1", "#c0508d"
 _STEPPING = {
     "sgd": f"by SGD with learning rate {SGD_LR:g}",
     "adamw": "with the step sizes AdamW has learned and without its momentum",
 }
+# A chart is drawn before its neighbours are there, as wide as the row; all are fitted once the page is whole.
+_FIT = "<script>addEventListener('load', () => dispatchEvent(new Event('resize')))</script>"
 MAX_POINTS = 2000  # of a scatter plot
 MAX_ROWS = 20_000  # of tokens.csv
 IN_FIGURE_1 = {"all tokens": GREY, LOWEST: BLUE, HIGHEST: ORANGE}
@@ -90,7 +93,7 @@ def _page(found: Diagnosis, title: str) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
         f"<style>{style}</style><script>{get_plotlyjs()}</script></head><body><h1>{html.escape(title)}</h1>"
-        f"<p>{html.escape(lead)}</p>{''.join(parts)}</body></html>"
+        f"<p>{html.escape(lead)}</p>{''.join(parts)}{_FIT}</body></html>"
     )
 
 
@@ -151,7 +154,7 @@ def _figure_3(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
     for key, title in (("positive_rose", "A > 0 that rose"), ("negative_fell", "A < 0 that fell")):
         series = {
             name: (colour, [row[key] for row in rows if row["update"] == name])
-            for name, colour in zip(shown, (GREY, GREEN, ORANGE), strict=True)
+            for name, colour in zip(shown, (GREY, VIOLET, PINK), strict=True)
         }
         figures[title] = _bars(series)
         figures[title].update_yaxes(tickformat=".0%", range=[0, 1])
@@ -183,11 +186,11 @@ def _scatter(x: torch.Tensor, y: torch.Tensor, lines: Sequence[tuple[float, str]
         y=y[chosen].tolist(),
         mode="markers",
         name="tokens",
-        marker={"size": 4, "color": BLUE, "opacity": 0.5},
+        marker={"size": 4, "color": GREY, "opacity": 0.5},
     )
     if len(x):
         ends = [float(x.min()), 1.0]
-        for (slope, name), colour in zip(lines, (GREEN, ORANGE), strict=False):
+        for (slope, name), colour in zip(lines, (GREEN, RED), strict=False):
             figure.add_scatter(
                 x=ends,
                 y=[slope * end for end in ends],

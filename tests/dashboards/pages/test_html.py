@@ -14,9 +14,16 @@ def test_cells_show_one_text_and_sort_by_another() -> None:
 def test_a_page_holds_style_script_and_figures_and_escapes_the_rest() -> None:
     drawing = figure("x </script>")
     picture = Picture("alpha", "Score & alpha", "No <trial>.", (drawing, drawing), {"<a>": "#fff"})
-    page = render_page("demo <1>", "meta", ["verdict <2>"], [picture], "<table></table>")
-    for text in ("demo &lt;1&gt;", "verdict &lt;2&gt;", "Score &amp; alpha", "No &lt;trial&gt;.", "&lt;a&gt;"):
+    page = render_page("demo <1>", "meta", ["verdict <2>: `type <3>`"], [picture], "<table></table>")
+    for text in (
+        "demo &lt;1&gt;",
+        "verdict &lt;2&gt;: <code>type &lt;3&gt;</code>",
+        "Score &amp; alpha",
+        "No &lt;trial&gt;.",
+        "&lt;a&gt;",
+    ):
         assert text in page
+    assert "verdict &lt;2&gt;: <code>type &lt;3&gt;</code>" in page
     assert "color-scheme: light dark" in page and "addEventListener('beforeprint'" in page
     assert 'id="alpha-0"' in page and 'id="alpha-1"' in page
     # Neither a figure's text nor the page's own files may end a script element early.

@@ -44,6 +44,20 @@ def test_page_and_tables_need_nothing_else(found, tmp_path):
     assert float(tables["tokens.csv"][0]["probability"]) == pytest.approx(float(found.logprobs.exp().min()))
 
 
+@pytest.mark.slow
+def test_charts_are_as_wide_as_their_places_when_the_page_opens(found, tmp_path, chromium):
+    from playwright.sync_api import sync_playwright
+
+    page = write_diagnosis(found, "tokens", tmp_path)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1200, "height": 900})
+        tab.goto(page.as_uri())
+        fits = "all => all.every(one => one.querySelector('.main-svg')?.clientWidth === one.clientWidth)"
+        tab.wait_for_function(f"({fits})([...document.querySelectorAll('.row > div')])", timeout=20_000)
+        browser.close()
+
+
 def test_summary_says_the_correlation(found):
     assert f"{found.correlation():.4f}" in "\n".join(summary(found))
 
