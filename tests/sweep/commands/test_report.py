@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from sweep.cli import main
+from sweep.record.folder import command, existing_sweep
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import SHORT
 
@@ -25,7 +26,7 @@ def test_an_offline_sweep_has_no_pages_yet(tmp_path: Path, verb: str, capsys: py
     assert capsys.readouterr().err.splitlines() == [
         "error: sweep demo ran offline",
         f"where: {tmp_path / 'demo'}",
-        "next:  send its runs with `trainer upload` first",
+        f"next:  {command('upload', existing_sweep(tmp_path, 'demo'))} sends it to MLflow",
     ]
 
 
