@@ -55,6 +55,9 @@ def test_two_ranks_train_like_one(alone, together, name):
     assert theirs.keys() == {str(step) for step in own["metrics"]}
     for step, metrics in own["metrics"].items():
         for metric, value in metrics.items():
+            if metric == "update/tokens_computed":  # with padding, of which one process that packs rows has none
+                assert theirs[str(step)][metric] >= value
+                continue
             # A token at the edge of a band may fall on the other side of it.
             tolerance = 0.03 if metric.startswith("tokens/") else 1e-5
             assert theirs[str(step)][metric] == pytest.approx(value, rel=2e-3, abs=tolerance), (step, metric)

@@ -37,7 +37,8 @@ def test_zero_configuration():
 def test_many_gradients_are_reduced_together():
     def buckets(width: int, sizes: list[int]) -> dict[str, int]:
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
-        parameters = [torch.empty(size, device="meta") for size in sizes]
+        parameters = [torch.empty(size, device="meta", requires_grad=True) for size in sizes]
+        parameters.append(torch.empty(10**9, device="meta"))  # frozen: has no gradient to reduce
         return _bucket_sizes(
             SimpleNamespace(causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters)
         )
