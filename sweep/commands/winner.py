@@ -54,12 +54,12 @@ def _confirm(arguments: argparse.Namespace) -> int:
     if code in (0, 1) and not spec.base.tracking.offline:
         from dashboards.pictures.verdict import confirmed
         from dashboards.queries import read_sweep
-        from sweep.record.report import report
+        from sweep.record.report import report_of
 
-        uri = recorded_uri(spec, folder)
-        for line in confirmed(read_sweep(folder.name, uri)):
+        sweep = read_sweep(folder.name, recorded_uri(spec, folder))
+        for line in confirmed(sweep):
             print(line)
-        print(f"report: {report(folder, spec, uri)}")
+        print(f"report: {report_of(sweep, folder, spec)}")
     return code
 
 

@@ -24,7 +24,11 @@ def report(folder: SweepFolder, spec: SweepSpec, uri: str, *, png: bool = False)
         MissingError: the store has no such sweep, or PNGs are wanted without a Chrome.
         StorageError: the store cannot be read or written.
     """
-    sweep = read_sweep(folder.name, uri)
+    return report_of(read_sweep(folder.name, uri), folder, spec, png=png)
+
+
+def report_of(sweep: Sweep, folder: SweepFolder, spec: SweepSpec, *, png: bool = False) -> Path:
+    """`report` of a sweep that has been read."""
     path: Path = write_report_of(sweep, folder.report, png=png)
     describe(sweep, spec.base.tracking.experiment or spec.name, note(folder, sweep))
     return path
