@@ -38,6 +38,7 @@ class Command:
     seconds: float
     peak_mb: float
     half_mb: float  # largest in the first half of its time
+    cpu_s: float  # processor time of its own process, without Ray's and the trials'
     out: str
 
 
@@ -53,10 +54,11 @@ def run(*arguments: object) -> Command:
         tempfile.TemporaryFile("w+") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT) as process,
     ):
-        watched, samples = psutil.Process(process.pid), [0]
+        watched, samples, cpu_s = psutil.Process(process.pid), [0], 0.0
         while process.poll() is None:
             try:
                 samples.append(watched.memory_info().rss)
+                cpu_s = sum(watched.cpu_times()[:2])
             except psutil.Error:
                 break
             time.sleep(SAMPLE_S)
@@ -67,7 +69,7 @@ def run(*arguments: object) -> Command:
     if code:
         raise RuntimeError(f"{' '.join(command)} ended with {code}:\n{text[-2000:]}")
     half = samples[: len(samples) // 2 + 1]
-    return Command(seconds, max(samples) / 2**20, max(half) / 2**20, text)
+    return Command(seconds, max(samples) / 2**20, max(half) / 2**20, cpu_s, text)
 
 
 def measure(trials: int, folder: Path) -> list[str]:
@@ -95,6 +97,7 @@ def measure(trials: int, folder: Path) -> list[str]:
         str(trials),
         f"{sweep.seconds:.0f}",
         f"{sweep.seconds / trials:.2f}",
+        f"{sweep.cpu_s / trials:.3f}",
         f"{sweep.half_mb:.0f} / {sweep.peak_mb:.0f}",
         f"{status.seconds:.1f}",
         f"{report.seconds:.1f}",
@@ -107,6 +110,7 @@ HEADINGS = [
     "trials",
     "sweep [s]",
     "a trial [s]",
+    "driver's CPU a trial [s]",
     "driver, first half / peak [MB]",
     "status [s]",
     "report [s]",

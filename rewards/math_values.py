@@ -11,7 +11,7 @@ from typing import Any
 
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\\circ")
 _DIGITS = 40
-_TOLERANCE = 1e-25  # relative; far below any difference that a decimal could hide
+_TOLERANCE = 1e-25  # relative below 1, absolute above; far below any difference that a decimal could hide
 
 
 def same_value(gold: str, final: str) -> bool:
@@ -85,4 +85,5 @@ def _same_constant(expected: Any, given: Any) -> bool | None:
     size = max(map(abs, values))
     if not size < float("inf"):
         return None
-    return bool(abs(N(expected - given, _DIGITS)) <= _TOLERANCE * abs(N(expected, _DIGITS)) + 0)
+    # Of large numbers the difference itself is small or not: 10^30 is not 10^30 + 1.
+    return bool(abs(N(expected - given, _DIGITS)) <= _TOLERANCE * min(1, abs(N(expected, _DIGITS))))

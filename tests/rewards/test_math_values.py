@@ -12,6 +12,8 @@ from rewards.math_values import last_formula, same_value
         (r"\sqrt{2} + \sqrt{3}", r"\sqrt{5 + 2\sqrt{6}}", True),
         (r"\frac{1}{2^{200}}", r"\frac{1}{2^{201}}", False),  # far below any tolerance of floats
         (r"10^{20}", "10^{20} + 1", False),
+        (r"10^{30}", "10^{30} + 1", False),  # nor too large for any
+        (r"10^{40} \sqrt{2} \cdot \sqrt{3}", r"10^{40} \sqrt{6}", True),
         ("(x+1)^2", "x^2 + 2x + 1", True),
         ("x^2", "x^3", False),
         (r"180^\circ", r"\pi", True),
