@@ -108,6 +108,8 @@ class Sweep:
     decision: Decision | None = None  # finalists in rounds of fresh seeds
     adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
     confirmation: "Sweep | None" = None  # the finalists on fresh seeds, under their numbers in this sweep
+    full: "Sweep | None" = None  # the same with full weights, where this sweep trained adapters
+    two_stages: bool = False  # whether its space says how finalists are trained in full
     kinds: Mapping[str, str] = field(default_factory=dict)  # searched parameter -> e.g. loguniform
     baseline: str | None = None  # configuration listed first under `baselines`; None where none is listed
 
@@ -192,7 +194,11 @@ def read_sweep(name: str, uri: str) -> Sweep:
         for run in parents:
             if run.data.tags.get("loptune.confirms") == name:
                 fresh = _sweep(client, name, uri, run, sweep.searched)
-                sweep = replace(sweep, confirmation=_renumbered(fresh, run))
+                fresh = _renumbered(fresh, run)
+                if run.data.tags.get("loptune.weights") == "full":
+                    sweep = replace(sweep, full=fresh)
+                else:
+                    sweep = replace(sweep, confirmation=fresh)
             if run.data.tags.get("loptune.decides") == name and "loptune.decision" in run.data.tags:
                 sweep = replace(sweep, decision=_decision(_sweep(client, name, uri, run, sweep.searched), run))
         return sweep
@@ -233,6 +239,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
         planned=_planned(parent),
         solved=read_solved(client, _finished(trials, children), objective.metric, objective.window),
         adaptive=parent.data.tags.get("loptune.adaptive") == "true",
+        two_stages=parent.data.tags.get("loptune.two_stages") == "true",
         gpus_per_trial=float(params.get("gpus_per_trial", 0)),
         cpus_per_trial=float(params.get("cpus_per_trial", 1)),
         fixed=_fixed([run.data.params for run in children], searched),

@@ -286,6 +286,7 @@ def open_parent(spec: SweepSpec, folder: SweepFolder) -> ParentRun | None:
         "loptune.planned_trials": str(planned_trials(spec)),
         "loptune.adaptive": str(spec.adaptive).lower(),
         **({"loptune.baseline": "0"} if spec.baselines else {}),
+        **({"loptune.two_stages": "true"} if spec.full else {}),
     }
     parent = open_parent_run(uri, _experiment(spec), folder.name, tags, _parent_params(spec))
     parent.log_artifact(folder.space)

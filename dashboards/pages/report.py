@@ -8,7 +8,7 @@ import pandas as pd
 
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
-from dashboards.pictures.confirmation import finalists
+from dashboards.pictures.confirmation import finalists, full_finalists
 from dashboards.pictures.cost import timeline
 from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
 from dashboards.pictures.decision import decision
@@ -47,6 +47,7 @@ PICTURES: list[Callable[[Sweep], Picture | None]] = [
     failures,
     timeline,
     finalists,
+    full_finalists,
     decision,
     reward_audit,
 ]

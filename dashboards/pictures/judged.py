@@ -106,14 +106,12 @@ def judge(sweep: Sweep) -> Verdict | None:
     return verdict(seed_scores(sweep), base, sweep.objective.mode, adaptive=sweep.adaptive, answers=answers(sweep))
 
 
-def judge_fresh(sweep: Sweep, fresh: Sweep) -> Verdict | None:
-    """The same on fresh seeds, with the noise that the sweep itself has shown."""
+def judge_fresh(fresh: Sweep, known: Noise | None) -> Verdict | None:
+    """The same on fresh seeds, with the noise that other trials of the same training have shown."""
     base = baseline(fresh)
     if base is None:
         return None
-    return verdict(
-        seed_scores(fresh), base, sweep.objective.mode, known=known_noise(sweep), answers=answers(fresh)
-    )
+    return verdict(seed_scores(fresh), base, fresh.objective.mode, known=known, answers=answers(fresh))
 
 
 def known_noise(sweep: Sweep) -> Noise:

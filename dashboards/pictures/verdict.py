@@ -5,12 +5,20 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.pictures.confirmation import finalists
+from dashboards.pictures.confirmation import finalists, full_finalists
 from dashboards.pictures.decision import decided
-from dashboards.pictures.judged import changed_from_baseline, comparable, judge, judge_fresh, seed_scores
+from dashboards.pictures.judged import (
+    changed_from_baseline,
+    comparable,
+    judge,
+    judge_fresh,
+    known_noise,
+    seed_scores,
+)
 from dashboards.pictures.precision import limits
 from dashboards.pictures.theme import number, rows, signed
 from dashboards.queries import Sweep
+from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.verdict import Verdict
 from trainer.config.variants import short_names, shown
 
@@ -47,6 +55,7 @@ def verdict(sweep: Sweep) -> list[str]:
         noise,
         rounds,
         _confirmed(sweep),
+        _confirmed_in_full(sweep),
         *_cost(sweep),
         step,
         limits(sweep),
@@ -116,19 +125,40 @@ def _noise(found: Verdict) -> str:
     )
 
 
-def confirmed(sweep: Sweep) -> list[str]:
-    """What a confirmation found, for the end of its command: the verdict, then the scores on the sealed test."""
-    return [line for line in (_confirmed(sweep), finalists(sweep).sentence) if line]
+def confirmed(sweep: Sweep, full: bool = False) -> list[str]:
+    """What a confirmation found, for the end of its command: the verdict, then the scores on the sealed test.
+
+    Args:
+        sweep: that was confirmed.
+        full: tell of the confirmation with full weights.
+    """
+    picture = full_finalists(sweep) if full else finalists(sweep)
+    lines = [_confirmed_in_full(sweep) if full else _confirmed(sweep), picture.sentence if picture else ""]
+    return [line for line in lines if line]
 
 
 def _confirmed(sweep: Sweep) -> str:
     """What the finalists did on fresh seeds, where they were run: free of the choice of the best of many."""
     if sweep.confirmation is None:
         return ""
-    found = judge_fresh(sweep, sweep.confirmation)
+    told = _fresh_verdict(sweep.confirmation, known_noise(sweep))
+    return f"On fresh seeds: {told}" if told else f"Confirmation on fresh seeds: {sweep.confirmation.progress}."
+
+
+def _confirmed_in_full(sweep: Sweep) -> str:
+    """The same with full weights; how adapters scored, and how much they vary, says nothing of these."""
+    if sweep.full is None:
+        return ""
+    told = _fresh_verdict(sweep.full, None) or f"{sweep.full.progress}."
+    return f"Found with adapters, confirmed with full weights alone on fresh seeds: {told}"
+
+
+def _fresh_verdict(fresh: Sweep, known: Noise | None) -> str:
+    """Finding, reason and next step on fresh seeds; empty before there is anything to compare."""
+    found = judge_fresh(fresh, known)
     if found is None or (found.best == found.baseline and not found.silent):
-        return f"Confirmation on fresh seeds: {sweep.confirmation.progress}."
-    return f"On fresh seeds: {found.finding} {found.reason} Next: {found.next_step}"
+        return ""
+    return f"{found.finding} {found.reason} Next: {found.next_step}"
 
 
 def _cost(sweep: Sweep) -> list[str]:
@@ -143,7 +173,8 @@ def _cost(sweep: Sweep) -> list[str]:
 
 def _next_step(sweep: Sweep, found: Verdict) -> str:
     seeds, configurations = found.confirmation_seeds, 2
-    if sweep.confirmation is not None or (sweep.decision is not None and sweep.decision.outcome != "open"):
+    decided_already = sweep.decision is not None and sweep.decision.outcome != "open"
+    if sweep.confirmation is not None or sweep.full is not None or decided_already:
         return ""  # what fresh seeds said stands above; the search's own numbers say no more
     if found.best == found.baseline or (found.seeds >= 2 and seeds is None and not found.candidate):
         return f"Next: {found.next_step}"
@@ -157,6 +188,8 @@ def _next_step(sweep: Sweep, found: Verdict) -> str:
         step = "Run the best configuration and the baseline on fresh seeds."
     command = f"sweep confirm {sweep.name} --finalists 1 --seeds {seeds}"
     trials = configurations * seeds
+    if sweep.two_stages:
+        return f"Next: {step} `{command} --full` does it with full weights: {trials} trials."
     price = sweep.device_hours()[sweep.trials.state == "COMPLETE"].median()
     cost = "" if math.isnan(price) else f", about {_hours(price * trials, sweep.device)}"
     rounds = f" `sweep decide {sweep.name}` runs in rounds instead, and stops as soon as it is known."

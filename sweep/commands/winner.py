@@ -8,6 +8,7 @@ from sweep.commands.arguments import add_named
 from sweep.commands.machines import add_machine, prepare, run_options
 from sweep.commands.report import recorded_uri
 from sweep.record.folder import SweepFolder, command, existing_sweep, read_spec, sweep_folder
+from sweep.space.full import FINALISTS, FRESH_SEEDS
 from sweep.space.spec import DecideSpec, SweepSpec
 from trainer.commands.arguments import Commands, count, positive
 from trainer.errors import ConfigError, MissingError, StorageError
@@ -17,9 +18,16 @@ def add_confirm(commands: Commands) -> None:
     """``sweep confirm``."""
     confirm = add_named(commands, "confirm", "finalists on fresh seeds and the sealed test")
     add_machine(confirm)
-    confirm.add_argument("--finalists", type=count, default=2, help="besides the baseline (default: 2)")
-    confirm.add_argument("--seeds", type=count, default=3, help="fresh seeds of each (default: 3)")
+    confirm.add_argument(
+        "--finalists", type=count, default=FINALISTS, help="besides the baseline (default: %(default)s)"
+    )
+    confirm.add_argument(
+        "--seeds", type=count, default=FRESH_SEEDS, help="fresh seeds of each (default: %(default)s)"
+    )
     confirm.add_argument("--test", help="file of the sealed problems (default: the split `test`)")
+    confirm.add_argument(
+        "--full", action="store_true", help="with full weights instead of adapters, by the space's section `full`"
+    )
     confirm.set_defaults(command=_confirm)
 
 
@@ -45,7 +53,8 @@ def _confirm(arguments: argparse.Namespace) -> int:
 
     folder = existing_sweep(arguments.runs_dir, arguments.name)
     spec = read_spec(folder)
-    confirming = confirmation_space(spec, folder, arguments.finalists, arguments.seeds, arguments.test)
+    wanted = (arguments.finalists, arguments.seeds, arguments.test, arguments.full)
+    confirming = confirmation_space(spec, folder, *wanted)
     prepare(confirming, arguments)
     from sweep.runner import start_sweep
 
@@ -57,7 +66,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
         from sweep.record.report import report_of
 
         sweep = read_sweep(folder.name, recorded_uri(spec, folder))
-        for line in confirmed(sweep):
+        for line in confirmed(sweep, full=arguments.full):
             print(line)
         print(f"report: {report_of(sweep, folder, spec)}")
     return code

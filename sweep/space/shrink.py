@@ -12,6 +12,7 @@ import yaml
 
 from sweep.space.file import dump_space, load_space, resolve_space
 from sweep.space.spec import (
+    FullSpec,
     LimitsSpec,
     ObjectiveSpec,
     ResourcesSpec,
@@ -100,6 +101,7 @@ def shrink(spec: SweepSpec) -> SweepSpec:
         scheduler=SchedulerSpec(**rules),
         resources=ResourcesSpec(),
         limits=LimitsSpec(max_concurrent=CONCURRENT, max_failures=spec.limits.max_failures),
+        full=None if spec.full is None else FullSpec(),
     )
 
 

@@ -184,6 +184,13 @@ class DecideSpec(Section):
         return self.gpu_hours or self.cpu_hours
 
 
+class FullSpec(Section):
+    """What `sweep confirm --full` changes besides training full weights in place of an adapter."""
+
+    overrides: ValueMapping = Field(default_factory=dict, description="dotted trainer keys -> values")
+    resources: ResourcesSpec | None = Field(None, description="what one trial occupies; as in the search if null")
+
+
 class SweepSpec(Section):
     """A search space, read and checked."""
 
@@ -206,6 +213,7 @@ class SweepSpec(Section):
     resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")
     limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")
     decide: DecideSpec | None = Field(None, description="decide in rounds of fresh seeds once the search is done")
+    full: FullSpec | None = Field(None, description="how finalists found with adapters are trained in full")
 
     @property
     def base(self) -> TrainConfig:

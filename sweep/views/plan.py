@@ -12,8 +12,9 @@ from typing import Any
 from sweep.record.folder import SweepFolder, all_sweeps, read_spec
 from sweep.record.summary import planned_trials, step_seconds
 from sweep.record.table import duration, parameter_text
+from sweep.space.full import FINALISTS, FRESH_SEEDS, full_space
 from sweep.space.parameters import ParameterSpec
-from sweep.space.spec import SweepSpec
+from sweep.space.spec import SchedulerSpec, SearchSpec, SweepSpec
 from sweep.trials.cluster import Node, slots
 from sweep.trials.preflight import trial_memory
 from sweep.views.noise import NoiseForecast, forecast_noise, noise_lines
@@ -49,6 +50,7 @@ class Plan:
     seconds: float | None  # of the whole sweep, evaluations not counted
     gpu_hours: float | None
     noise: NoiseForecast | None  # what the seeds can tell apart; None where no earlier sweep measured it
+    full: "Plan | None"  # of `sweep confirm --full`, where the space has the section
 
 
 def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_step_seconds: float | None) -> Plan:
@@ -94,12 +96,26 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         seconds=seconds,
         gpu_hours=gpu_hours,
         noise=forecast_noise(spec, folder, trials // len(spec.seeds)),
+        full=None if spec.full is None else make_plan(_second_stage(spec), folder, nodes, None),
+    )
+
+
+def _second_stage(spec: SweepSpec) -> SweepSpec:
+    """What `sweep confirm --full` would run, as large as it is without further options."""
+    return full_space(spec).model_copy(
+        update={
+            "baselines": [],
+            "search": SearchSpec(sampler="random", configurations=FINALISTS + 1),
+            "seeds": list(range(FRESH_SEEDS)),
+            "scheduler": SchedulerSpec(),
+        }
     )
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """The plan as JSON values."""
-    return {**asdict(plan), "memory": plan.memory and plan.memory.as_json()}
+    full = None if plan.full is None else as_json(plan.full)
+    return {**asdict(plan), "memory": plan.memory and plan.memory.as_json(), "full": full}
 
 
 def print_plan(plan: Plan, spec: SweepSpec) -> None:
@@ -113,6 +129,13 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
     noise = [("noise", text) for text in noise_lines(plan.noise, spec, plan.configurations)]
     for heading, text in [*noise[:1], *(("", text) for _, text in noise[1:]), *_lines(plan, spec)]:
         print(f"{heading:<12} {text}")
+    if plan.full is not None:
+        assert spec.full is not None
+        changed = parameter_text(spec.full.overrides)
+        print(f"\n`sweep confirm {spec.name} --full` would train full weights{f': {changed}' if changed else ''}")
+        for heading, text in _lines(plan.full, _second_stage(spec)):
+            if heading != "forecast" or plan.full.seconds is not None:  # --step-seconds are those of the search
+                print(f"{heading:<12} {text}")
 
 
 def _range(parameter: ParameterSpec) -> str:

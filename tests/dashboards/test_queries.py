@@ -116,3 +116,17 @@ def test_a_decision_is_read_under_the_numbers_of_its_sweep(tmp_path: Path) -> No
     assert (found.worthwhile, found.outcome, found.device_hours) == (0.02, "better", 1.5)
     assert list(found.standings.configuration) == ["7", "7"]
     assert math.isnan(found.standings.low[0]) and found.standings.high[1] == 0.07
+
+
+def test_finalists_with_full_weights_are_kept_apart(tmp_path: Path) -> None:
+    uri = sqlite_store(tmp_path)
+    open_parent_run(uri, "exp", "live", {"loptune.two_stages": "true"}, {}).finish("FINISHED")
+    tags = {"loptune.confirms": "live", "loptune.finalists": "2,7"}
+    for suffix, weights in (("confirm", {}), ("full", {"loptune.weights": "full"})):
+        parent = open_parent_run(uri, "exp", f"live-{suffix}", {**tags, **weights}, {"seeds": "1"})
+        outcome = TrialOutcome(f"{suffix}/1", suffix, "COMPLETE", score=1.0, tags={"loptune.configuration": "1"})
+        parent.reconcile([outcome])
+    sweep = read_sweep("live", uri)
+    assert sweep.two_stages and sweep.confirmation is not None and sweep.full is not None
+    for fresh, name in ((sweep.confirmation, "confirm"), (sweep.full, "full")):
+        assert list(fresh.trials.trial) == [name] and list(fresh.trials.configuration) == ["7"]

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from dashboards.pictures.confirmation import finalist_scores, finalists
+from dashboards.pictures.confirmation import finalist_scores, finalists, full_finalists
 from dashboards.pictures.judged import comparable
 from tests.dashboards.table import sweep_of
 
@@ -32,3 +32,31 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
         "0.500 on fresh seeds, -0.050 against the search, 0.450 on the sealed test (2 to 2 fresh seeds; the "
         "sealed test is eval/accuracy/test)."
     )
+
+
+def test_full_weights_are_not_held_against_adapters() -> None:
+    sweep = sweep_of()
+    assert full_finalists(sweep) is None
+    chosen = sweep.trials[sweep.trials.configuration.isin(["0", "1"])]
+    fresh = chosen.assign(seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6])
+    picture = full_finalists(replace(sweep, full=replace(sweep, trials=fresh)))
+    assert picture is not None and picture.key == "full_finalists"
+    assert picture.sentence == (
+        "With full weights, #1 grpo α 0.3: 0.650 on fresh seeds, 0.550 on the sealed test; #0 grpo: 0.500 on "
+        "fresh seeds, 0.450 on the sealed test (2 to 2 fresh seeds; the sealed test is eval/accuracy/test)."
+    )
+    (drawing,) = picture.figures
+    named = {trace.name: list(trace.x) for trace in drawing.data if trace.name}
+    assert named["in the search, with adapters"] == [0.5, 0.6, 0.7, 0.8]
+    assert named["fresh seeds"] == [0.5, 0.5, 0.6, 0.7]
+
+
+def test_finalists_are_the_same_where_less_tells_them_apart() -> None:
+    sweep = sweep_of()
+    ranks = sweep.trials.assign(**{"model.lora.r": [4, 4, 8, 8, 4, 4, 4, 4, 4, 4]})
+    searched = replace(sweep, trials=ranks, searched=(*sweep.searched, "model.lora.r"))
+    assert "#1 grpo α 0.3 r=8" in set(searched.trials.label)
+    fresh = sweep.trials[sweep.trials.configuration == "1"].assign(score=0.6)
+    table = finalist_scores(searched, fresh)
+    assert set(table.label) == {"#1 grpo α 0.3"}
+    assert list(table[table.kind == "searched"].value) == [0.7, 0.8]

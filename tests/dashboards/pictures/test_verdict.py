@@ -4,8 +4,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.pictures.judged import comparable
-from dashboards.pictures.verdict import verdict
+from dashboards.pictures.judged import comparable, judge_fresh, known_noise
+from dashboards.pictures.verdict import confirmed, verdict
 from dashboards.queries import Sweep
 from tests.dashboards.table import sweep_of
 
@@ -112,3 +112,24 @@ def test_fresh_seeds_speak_for_themselves() -> None:
     lines = verdict(replace(sweep_with(scores), confirmation=fresh))
     assert lines[2].startswith("On fresh seeds: No configuration scored better than the baseline #0 grpo")
     assert not any("sweep confirm" in line for line in lines)
+
+
+def test_full_weights_are_judged_by_themselves() -> None:
+    adapters = sweep_with({(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]})
+    step = next(line for line in verdict(replace(adapters, two_stages=True)) if line.startswith("Next: "))
+    assert step.endswith(
+        "`sweep confirm demo --finalists 1 --seeds 3 --full` does it with full weights: 6 trials."
+    )
+    fresh = sweep_with({(0.0, 0.0): [0.7, 0.72], (0.3, 0.0): [0.73, 0.76]})
+    lines = verdict(replace(adapters, full=fresh))
+    told = next(line for line in lines if line.startswith("Found with adapters"))
+    assert told.startswith("Found with adapters, confirmed with full weights alone on fresh seeds: #1 grpo α 0.3 ")
+    # The noise of the adapters' scores is not borrowed.
+    alone, pooled = judge_fresh(fresh, None), judge_fresh(fresh, known_noise(adapters))
+    assert alone is not None and pooled is not None and alone.reason != pooled.reason
+    assert alone.reason in told
+    assert not any("sweep confirm" in line for line in lines)
+    begun = replace(adapters, full=replace(fresh, trials=fresh.trials.iloc[:0], status="RUNNING"))
+    assert "full weights alone on fresh seeds: running: 0 of 4" in " ".join(verdict(begun))
+    assert confirmed(replace(adapters, full=fresh), full=True)[0] == told
+    assert len(confirmed(replace(adapters, full=fresh), full=True)) == 2

@@ -1,11 +1,14 @@
+import json
 from pathlib import Path
 
 import pytest
 
+from sweep.cli import main
 from sweep.record.folder import existing_sweep, read_spec
 from sweep.record.summary import configurations, planned_trials
 from sweep.winner.confirm import choose, confirmation_space
 from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.harness import SHORT, write_space
 from trainer.errors import ConfigError, MissingError
 
 # Configuration n has alpha n / 10: configuration 0 is the plain baseline.
@@ -55,6 +58,61 @@ def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tm
     spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": base})})
     space = confirmation_space(spec, folder, finalists=1, seeds=1)
     assert space.base.evaluation.sets["test"] == hard.model_copy(update={"split": "test"})
+
+
+def test_finalists_with_full_weights(tmp_path: Path) -> None:
+    lora = {"preset": "tiny_kk", "overrides": {**SHORT, "model.lora.r": 4, "optim.lr": 1e-3}}
+    full = {"overrides": {"optim.lr": 1e-4}, "resources": {"cpus_per_worker": 2}}
+    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=lora, full=full)
+    folder = existing_sweep(tmp_path, "demo")
+    spec = read_spec(folder)
+    space = confirmation_space(spec, folder, finalists=1, seeds=2, full=True)
+    assert space.name == "demo-full" and space.seeds == [4, 5]
+    assert space.baselines == [{"algorithm.ar_alpha": 0.0}, {"algorithm.ar_alpha": 0.4}]
+    assert (space.base.model.lora.r, space.base.optim.lr) == (0, 1e-4)
+    assert space.resources.cpus_per_worker == 2
+    assert space.full is None
+    assert list(space.base.evaluation.sets) == ["dev", "test"]
+    tags = space.base.tracking.tags
+    assert (tags["loptune.confirms"], tags["loptune.weights"]) == ("demo", "full")
+    again = confirmation_space(spec, folder, finalists=1, seeds=2)  # without it, adapters again
+    assert (again.name, again.base.model.lora.r) == ("demo-confirm", 4)
+    assert "loptune.weights" not in again.base.tracking.tags and again.full is None
+
+
+def test_finalists_that_differ_in_their_adapters_alone_are_one_with_full_weights(tmp_path: Path) -> None:
+    lora = {"preset": "tiny_kk", "overrides": SHORT}
+    searched = {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}, "model.lora.r": {"choice": [4, 8]}}
+    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=lora, parameters=searched, baselines=[], full={})
+    folder = existing_sweep(tmp_path, "demo")
+    spec, found = read_spec(folder), configurations(folder)
+    both = {one.number: one.parameters for one in found} | {4: {"algorithm.ar_alpha": 0.2}}
+    ledger = [json.loads(line) for line in folder.ledger.read_text().splitlines()]
+    for event in ledger:
+        if event["event"] == "configuration":  # 4 is 2 with another rank, and better
+            rank = 8 if event["configuration"] == 4 else 4
+            event["parameters"] = {**both[event["configuration"]], "model.lora.r": rank}
+    folder.ledger.write_text("".join(json.dumps(event) + "\n" for event in ledger))
+    space = confirmation_space(spec, folder, finalists=2, seeds=1, full=True)
+    assert space.base.tracking.tags["loptune.finalists"] == "0,4,3"
+    assert space.baselines == [{"algorithm.ar_alpha": alpha} for alpha in (0.0, 0.2, 0.3)]
+
+
+def test_full_weights_that_nothing_describes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    confirm = ["confirm", "demo", "--full", "--runs-dir", str(tmp_path)]
+    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3])
+    assert main(confirm) == 2
+    space = existing_sweep(tmp_path, "demo").space
+    what, where, hint = capsys.readouterr().err.splitlines()
+    assert what == "error: the trials of demo train full weights already"
+    assert where == f"where: {space}" and "confirm demo" in hint
+    write_space(space, name="demo", trainer={"preset": "tiny_kk", "overrides": {**SHORT, "model.lora.r": 4}})
+    assert main(confirm) == 2
+    what, where, hint = capsys.readouterr().err.splitlines()
+    assert what == "error: the space of demo does not say how full weights are trained: it has no section `full`"
+    assert "add one at the end, such as full: {overrides: {optim.lr: 1.0e-6}, resources: {" in hint
 
 
 def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
