@@ -38,16 +38,17 @@ demo: install
 demo-llm: install
 	$(BIN)/trainer run smollm2_addition --name demo-llm-$$(date +%Y%m%d-%H%M%S)
 
-# Two processes, a file of tests in one of them: most tests keep one core busy.
+# Two processes, a file of tests in one of them: most tests keep one core busy. In the order of their folders, which
+# begins with the long files, as a long file at the end would keep one process waiting.
 test: install browser
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not llm"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 -m "not alone and not llm"
+	$(BIN)/python -m pytest --durations=20 -m alone
 
 test-fast: install
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto
 
 test-llm: install
-	$(BIN)/python -m pytest -m "llm and not vllm" tests/llm
+	$(BIN)/python -m pytest --durations=20 -m "llm and not vllm" tests/llm
 
 # The report is tested in a real browser: the system's Chromium, or the one playwright brings.
 browser: install
@@ -70,7 +71,7 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 
 # One thread: vLLM's CPU kernels collapse when several threads share a busy core.
 test-vllm: $(VLLM_STAMP)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -m vllm tests/trainer/rollouts tests/gpu tests/llm
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest --durations=20 -m vllm tests/trainer/rollouts tests/gpu tests/llm
 
 # With the environment of install-gpu, else with any Python that has torch, transformers, accelerate and pytest. The
 # options of pyproject.toml ask for plugins that may be missing there.
