@@ -183,6 +183,8 @@ class Trainer:
                 for _ in range(algorithm.update_epochs):
                     for token_mask in isolation_passes(batch, algorithm, split_generator, parallel.gather):
                         self.updater.run_pass(batch, token_mask, plan, statistics, self.step + 1)
+            if statistics.first is not None:
+                batch = statistics.first.complete(batch)
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, statistics, plan)
             with stopwatch("sync"):
@@ -192,7 +194,7 @@ class Trainer:
         return (
             metrics
             | self.engine.metrics()
-            | batch_metrics(batch, algorithm, parallel)
+            | batch_metrics(batch, algorithm, parallel, statistics.first)
             | update_metrics(statistics, lr, parallel)
             | time_metrics(stopwatch, batch, parallel)
         )
@@ -234,8 +236,11 @@ class Trainer:
         optim = self.config.optim
         # A wrapped policy may not run other forwards between one with gradient and its backward, Lopti's first
         # pass needs less than all rows, and dropout is for updates alone.
-        keep_forwards = keep_forwards and not (
-            self.models.is_wrapped or self.config.algorithm.isolates or self.config.model.lora.dropout
+        recomputes = optim.old_logprobs == "recompute"
+        keep_forwards = (
+            keep_forwards
+            and recomputes
+            and not (self.models.is_wrapped or self.config.algorithm.isolates or self.config.model.lora.dropout)
         )
         self.engine.sleep()
         batch = build_batch(groups, self.tokenizer.pad_token_id, self.parallel.device)
@@ -248,7 +253,8 @@ class Trainer:
             optim.kept_forward_tokens if keep_forwards else 0,
         )
         with stopwatch("logprobs"):
-            return attach_logprobs(batch, self.models.policy, self.models.reference, plan), plan
+            policy = self.models.policy if recomputes else None
+            return attach_logprobs(batch, policy, self.models.reference, plan), plan
 
     def save_checkpoint(self) -> Path:
         """Write ``checkpoints/step-N`` of the run folder; nothing where it is already there and intact."""

@@ -79,8 +79,8 @@ class TrainBatch:
     input_ids: Tensor  # [B, L] int64, L = longest prompt + completion
     prompt_lengths: Tensor  # [B] int64
     completion_mask: Tensor  # [B, T] float32, 1 at completion tokens
-    rollout_logprobs: Tensor  # [B, T] float32, from the engine
-    old_logprobs: Tensor  # [B, T] float32, from the policy before its update
+    rollout_logprobs: Tensor | None  # [B, T] float32, from the engine; None where they are the old ones
+    old_logprobs: Tensor  # [B, T] float32, of the policy before its update
     ref_logprobs: Tensor | None  # [B, T] float32, None where no KL coefficient asks for a reference
     entropies: Tensor  # [B, T] float32, of the next-token distributions before the update
     gradient_norms: Tensor  # [B, T] float32, of the old log-probability by the scaled logits

@@ -22,6 +22,7 @@ DDP = {"parallel.strategy": "ddp"}
 WHITENED = {"algorithm.advantage": "reinforce_plus_plus"}
 BFLOAT16 = {"model.dtype": "bfloat16"}
 LORA = {"model.lora.r": 4}
+ROLLOUT = {"optim.old_logprobs": "rollout"}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": DDP,
     "zero-0": zero(0),
@@ -34,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "whitened ddp": DDP | WHITENED,
     "whitened zero-2": zero(2) | WHITENED,
+    "rollout ddp": DDP | ROLLOUT,
     "bfloat16 zero-1": zero(1) | BFLOAT16,
     "bfloat16 zero-3": zero(3) | BFLOAT16,
     "lora ddp": DDP | LORA,
@@ -53,7 +55,12 @@ def trained(tmp_path_factory):
     random_model().save_pretrained(folder / "model")
     ranks = run_ranks("tests.invariants.update_job", 2, {"model": str(folder / "model"), "cases": CASES}, folder)
     results = {name: [rank[name] for rank in ranks] for name in CASES}
-    for name, overrides in {"alone": {}, "whitened alone": WHITENED, "lora alone": LORA}.items():
+    for name, overrides in {
+        "alone": {},
+        "whitened alone": WHITENED,
+        "lora alone": LORA,
+        "rollout alone": ROLLOUT,
+    }.items():
         results[name] = [run_case(update_config(folder / "model", overrides), name, folder)]
     return folder, results
 
@@ -71,7 +78,7 @@ def largest_difference(folder: Path, one: str, other: str) -> float:
 
 
 def baseline(name: str) -> str:
-    kinds = (kind for kind in ("whitened", "lora") if kind in name)
+    kinds = (kind for kind in ("whitened", "lora", "rollout") if kind in name)
     return " ".join([*kinds, "alone"])
 
 

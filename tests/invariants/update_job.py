@@ -97,7 +97,8 @@ class Updates:
             config.optim.tokens_per_microbatch,
             parallel.gather,
         )
-        batch = attach_logprobs(batch, self.policy, self.reference, plan)
+        recomputes = config.optim.old_logprobs == "recompute"
+        batch = attach_logprobs(batch, self.policy if recomputes else None, self.reference, plan)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
         batch = reweight_advantages(batch, config.algorithm)
         statistics = UpdateStatistics.of(batch)

@@ -150,6 +150,33 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
             torch.testing.assert_close(theirs(input_ids=ids).logits, ours(input_ids=ids).logits)
 
 
+def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never_stopped(
+    undisturbed, tiny_policy, tmp_path
+):
+    config = small_config(
+        tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.importance_sampling_cap": 2.0}
+    )
+    whole = build(config, tmp_path / "whole")
+    whole.train()
+    recomputed, measured = undisturbed.tracker.steps[1], whole.tracker.steps[1]
+    assert measured.keys() - recomputed.keys() == {"rollout/importance_cut"}
+    assert measured["rollout/engine_logprob_diff_max"] < 1e-4
+    for name in ("optim/grad_norm", "policy/entropy", "tokens/gradient_share/q1", "rollout/engine_ratio"):
+        assert measured[name] == pytest.approx(recomputed[name], rel=0.02)
+    first = build(config, tmp_path / "run")
+    first.run_period()
+    first.run_period()  # steps 1 and 2, checkpoint
+    first.close("KILLED")
+    second = build(config, tmp_path / "run")
+    assert second.resume() == 2
+    second.train()
+    second.close()
+    whole.close()
+    assert all(torch.equal(a, b) for a, b in zip(parameters(whole), parameters(second), strict=True))
+    for step in (3, 4):
+        assert without_times(second.tracker.steps[step]) == without_times(whole.tracker.steps[step])
+
+
 def test_resume_passes_over_a_damaged_checkpoint(tiny_policy, tmp_path):
     config = small_config(tiny_policy)
     first = build(config, tmp_path / "run")

@@ -42,3 +42,22 @@ def importance_weights(
         return ratio.clamp(max=cap)
     weights = tokens if config.importance_sampling_level == "geometric_mean" else ratio
     return weights.masked_fill((ratio > cap) | (ratio < floor), 0.0)
+
+
+def ratio_bounds(log_ratio: Tensor, config: AlgorithmConfig) -> Tensor | None:
+    """The same where the engine's log-probabilities are the old ones, [B, T]; None where the correction is off.
+
+    The loss's own ratio ``r = pi / pi_engine`` is then the whole importance weight. With cap C and floor F, what
+    it is multiplied by to be bounded: truncate ``min(1, C / r)``, mask 1 where ``F <= r <= C``, else 0.
+
+    Args:
+        log_ratio: ``log r``, [B, T], without gradient.
+        config: rule, cap and floor, at the level of tokens.
+    """
+    cap, floor = config.importance_sampling_cap, config.importance_sampling_floor
+    if cap is None:
+        return None
+    ratio = log_ratio.exp()
+    if config.importance_rule == "truncate":
+        return (cap / ratio).clamp(max=1.0)
+    return ((ratio >= floor) & (ratio <= cap)).to(ratio.dtype)

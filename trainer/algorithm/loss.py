@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trainer.algorithm.engine_correction import importance_weights
+from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.algorithm.kl import kl_loss
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
@@ -18,7 +18,8 @@ Aggregation = Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean",
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     """The whole loss: ``sum(w * token_mask * (l * importance_weight + kl_coef * kl))``.
 
-    With the policy loss l of every token, w of `token_weights`, and the KL term where it is placed in the loss.
+    With the policy loss l of every token, w of `token_weights`, importance weights of
+    `trainer.algorithm.engine_correction`, and the KL term where it is placed in the loss.
 
     Returns:
         The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``, ``approx_kl``
@@ -26,7 +27,12 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     """
     weights = token_weights(inputs.completion_mask, config.aggregation, inputs.totals)
     losses, clipped, dual_clipped = POLICY_LOSSES[config.loss](inputs, config)
-    importance = importance_weights(inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config)
+    if inputs.rollout_logprobs is None:
+        importance = ratio_bounds(inputs.log_ratio.detach(), config)
+    else:
+        importance = importance_weights(
+            inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config
+        )
     if importance is not None:
         losses = losses * importance
     loss = (losses * weights * inputs.token_mask).sum()

@@ -31,7 +31,7 @@ class LossInputs:
     logprobs: Tensor  # [B, T], with gradient
     old_logprobs: Tensor  # [B, T], 0 outside the completions
     ref_logprobs: Tensor | None  # [B, T]
-    rollout_logprobs: Tensor  # [B, T], 0 outside the completions
+    rollout_logprobs: Tensor | None  # [B, T], 0 outside the completions; None where they are the old ones
     advantages: Tensor  # [B, T]
     completion_mask: Tensor  # [B, T]
     token_mask: Tensor  # [B, T], 1 at the tokens of the pass

@@ -12,17 +12,23 @@ from trainer.types import TrainBatch
 
 
 def attach_logprobs(
-    batch: TrainBatch, policy: nn.Module, reference: nn.Module | None, plan: Sequence[UpdateBatch]
+    batch: TrainBatch, policy: nn.Module | None, reference: nn.Module | None, plan: Sequence[UpdateBatch]
 ) -> TrainBatch:
     """The batch with old and reference log-probabilities, entropies and gradient norms.
 
-    Where the plan keeps forwards, those of the policy are kept with their graphs.
+    Where the plan keeps forwards, those of the policy are kept with their graphs. Without a policy the engine's
+    log-probabilities are the old ones, and entropies and gradient norms stay 0.
     """
-    scores = score_batch(policy, batch, plan, with_entropy=True, keep=True)
-    assert scores.entropies is not None and scores.gradient_norms is not None
     ref_logprobs = (
         score_batch(reference, batch, plan, with_entropy=False).logprobs if reference is not None else None
     )
+    if policy is None:
+        assert batch.rollout_logprobs is not None
+        return replace(
+            batch, old_logprobs=batch.rollout_logprobs, rollout_logprobs=None, ref_logprobs=ref_logprobs
+        )
+    scores = score_batch(policy, batch, plan, with_entropy=True, keep=True)
+    assert scores.entropies is not None and scores.gradient_norms is not None
     return replace(
         batch,
         old_logprobs=scores.logprobs,

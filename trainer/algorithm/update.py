@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trainer.algorithm.asked import asked_tokens, cut_rows, tokens_to_compute
 from trainer.algorithm.batching import UpdateBatch, select_rows
+from trainer.algorithm.first_forwards import FirstForwards
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.config.algorithm import AlgorithmConfig
@@ -44,6 +45,7 @@ class UpdateStatistics:
     updates: int = 0
     tokens_computed: int = 0  # positions that the passes ran the model on, prompts and padding included
     tokens_needed: int = 0  # those up to the last updated token of each row, every prompt once
+    first: FirstForwards | None = None  # where no forward was done before the update
     # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
     tokens: dict[str, Tensor] = field(default_factory=lambda: defaultdict(lambda: torch.zeros(())))
     ratio_max: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -51,7 +53,11 @@ class UpdateStatistics:
     @classmethod
     def of(cls, batch: TrainBatch) -> "UpdateStatistics":
         """Those of a batch that has not been updated on."""
-        return cls(torch.zeros_like(batch.completion_mask), torch.zeros_like(batch.completion_mask))
+        return cls(
+            torch.zeros_like(batch.completion_mask),
+            torch.zeros_like(batch.completion_mask),
+            first=FirstForwards.of(batch) if batch.rollout_logprobs is None else None,
+        )
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add the sums of one microbatch."""
@@ -158,11 +164,11 @@ class Updater:
                 rows = rows[asked[rows].any(dim=1)]
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
                 if len(rows) == 0:
-                    self._take_part(select_rows(batch, update_batch.stand_in), statistics)
+                    self._take_part(batch, update_batch.stand_in, statistics)
                     continue
                 part = select_rows(batch, rows)
                 width = part.completion_mask.shape[1]
-                scores = kept or self._score(part, asked[rows, :width])
+                scores = kept or self._score(part, rows, asked[rows, :width], statistics)
                 statistics.tokens_computed += scores.computed
                 inputs = LossInputs.of(part, scores.logprobs, token_mask[rows, :width], totals)
                 output = update_loss(inputs, self.algorithm)
@@ -173,17 +179,22 @@ class Updater:
             statistics.add(output.metrics)
         return loss_sum
 
-    def _score(self, part: TrainBatch, asked: Tensor) -> TokenScores:
+    def _score(self, part: TrainBatch, rows: Tensor, asked: Tensor, statistics: UpdateStatistics) -> TokenScores:
         """Log-probabilities with gradient where they are asked for, and the old ones elsewhere, [b, T]."""
-        scores: TokenScores = self.policy(*cut_rows(part, asked))
+        first = statistics.first
+        is_first = first is not None and first.wants(rows, asked)
+        scores: TokenScores = self.policy(*cut_rows(part, asked), is_first)
+        if first is not None and is_first:
+            first.add(rows, asked, scores, is_unmoved=statistics.updates == 0)
         behind = asked.shape[1] - scores.logprobs.shape[1]
         logprobs = torch.nn.functional.pad(scores.logprobs, (0, behind))
         return scores._replace(logprobs=torch.where(asked.bool(), logprobs, part.old_logprobs))
 
-    def _take_part(self, stand_in: TrainBatch, statistics: UpdateStatistics) -> None:
+    def _take_part(self, batch: TrainBatch, row: Tensor, statistics: UpdateStatistics) -> None:
         """Forward and backward without a gradient: a rank that has no tokens must not keep the others waiting."""
+        stand_in = select_rows(batch, row)
         first = torch.zeros_like(stand_in.completion_mask)
         first[:, 0] = 1
-        scores = self._score(stand_in, first)
+        scores: TokenScores = self.policy(*cut_rows(stand_in, first))
         statistics.tokens_computed += scores.computed
         self.parallel.backward(scores.logprobs.sum() * 0.0)

@@ -169,7 +169,9 @@ def diagnose(
     algorithm = config.algorithm
     plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0, "token_filter": "none"})
     unasked = config.evaluation.model_copy(update={"sets": {}})
-    config = config.model_copy(update={"algorithm": plain, "parallel": ParallelConfig(), "evaluation": unasked})
+    recomputing = config.optim.model_copy(update={"old_logprobs": "recompute"})  # gradient norms are asked for
+    alone = {"algorithm": plain, "parallel": ParallelConfig(), "evaluation": unasked, "optim": recomputing}
+    config = config.model_copy(update=alone)
     context = RunContext(folder, folder.parent, "diagnose", folder.name)
     trainer = Trainer(config, context, NullTracker(), progress)
     try:

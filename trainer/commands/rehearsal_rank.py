@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.update import UpdateStatistics
-from trainer.config.schema import TrainConfig, load_config
+from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.loop import Trainer
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import end_rank, leave_ranks
@@ -54,8 +54,9 @@ def measure(config: TrainConfig, folder: Path) -> Measured:
         UserError: what would keep the run from going on.
     """
     started = time.perf_counter()
-    trainer = _trainer(config, folder / "probe")
+    trainer = _trainer(apply_overrides(config, {"optim.old_logprobs": "recompute"}), folder / "probe")
     batch = _scored(trainer)
+    assert batch.rollout_logprobs is not None
     found: dict[str, Any] = {
         "engine": type(trainer.engine).__name__.removesuffix("Engine").lower(),
         "stored": str(trainer.models.stored_dtype).removeprefix("torch."),

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from rewards import minimum
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.credentials import UrlWithoutCredentials
+from trainer.config.engine_logprobs import engine_logprob_problems
 from trainer.config.extends import resolve
 from trainer.config.foreign import refuse_foreign
 from trainer.config.lora import LoraConfig
@@ -218,6 +219,10 @@ class OptimConfig(Section):
     tokens_per_microbatch: Count = Field(
         16384, description="token budget of one forward-backward, padding counted where there is any"
     )
+    old_logprobs: Literal["recompute", "rollout"] = Field(
+        "recompute",
+        description="of the policy before the update: recompute them, or take the engine's, which saves a forward",
+    )
     kept_forward_tokens: Annotated[int, Field(ge=0)] = Field(
         16384, description="tokens whose forward before the first update is reused in it; costs memory, 0 is off"
     )
@@ -344,13 +349,8 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
-        truncated = self.rollout.top_p < 1 or self.rollout.top_k > 0 or self.rollout.min_p > 0
-        if self.algorithm.importance_sampling_cap is not None and truncated:
-            raise ValueError(
-                "rollout.top_p, top_k and min_p renormalise the engine's probabilities over the tokens they keep: "
-                "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
-                "algorithm.importance_sampling_cap to null"
-            )
+        for problem in engine_logprob_problems(self):
+            raise ValueError(problem)
         if self.rollout.dynamic_sampling and self.rollout.group_size == 1:
             raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")
         if self.reward.overlong_buffer > self.rollout.max_new_tokens:

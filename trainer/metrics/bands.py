@@ -64,7 +64,7 @@ def band_metrics(
 
     Args:
         batch: scored, with reweighted advantages.
-        statistics: of the step's updates.
+        statistics: of the step's updates; entropies are means over the tokens whose forward there was.
         algorithm: its KL estimator.
         parallel: the ranks.
     """
@@ -75,17 +75,18 @@ def band_metrics(
     values = [torch.ones_like(mass), mass, mass * norms, batch.entropies[place]]
     if batch.ref_logprobs is not None:
         values.append(kl_penalty(logprobs, batch.ref_logprobs[place], algorithm))
-    values += [statistics.times_updated[place], statistics.times_clipped[place]]
+    known = torch.ones_like(mass) if statistics.first is None else statistics.first.known[place]
+    values += [known, statistics.times_updated[place], statistics.times_clipped[place]]
     by_band = sums_by_group(values, band_of(logprobs), len(BANDS))
     by_quartile = sums_by_group([mass * norms], _quartile_over_ranks(logprobs, parallel), len(QUARTILES))
     flat = torch.cat([by_band.flatten(), by_quartile.flatten()])
     totals = torch.tensor(parallel.gather([flat.tolist()]), dtype=torch.float64).sum(dim=0)
     bands, quartiles = totals.split([by_band.numel(), by_quartile.numel()])
 
-    tokens, *rest, updated, clipped = bands.view(len(values), -1)
+    tokens, *rest, known, updated, clipped = bands.view(len(values), -1)
     metrics = _shares("token_share", tokens, BANDS) | _shares("advantage_share", rest[0], BANDS)
     metrics |= _shares("gradient_share", rest[1], BANDS) | _shares("gradient_share", quartiles, QUARTILES)
-    metrics |= _means("entropy", rest[2], tokens) | _means("clip_fraction", clipped, updated)
+    metrics |= _means("entropy", rest[2], known) | _means("clip_fraction", clipped, updated)
     return metrics | (_means("kl", rest[3], tokens) if batch.ref_logprobs is not None else {})
 
 

@@ -5,8 +5,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
-from trainer.algorithm.engine_correction import importance_weights
+from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
+from trainer.algorithm.first_forwards import FirstForwards
 from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.token_filters import low_probability_tokens
 from trainer.algorithm.update import UpdateStatistics
@@ -43,36 +45,65 @@ def rollout_metrics(groups: Sequence[RolloutGroup], parallel: Parallel) -> dict[
     return of_groups | _mean_over_ranks(sums, len(rollouts), parallel)
 
 
-def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel) -> dict[str, float]:
+def batch_metrics(
+    batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel, first: FirstForwards | None = None
+) -> dict[str, float]:
     """Metrics of the policy before its update, as means over completion tokens of all ranks.
 
     Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalised over those kept and
     the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the mismatch.
+
+    Args:
+        batch: scored, with advantages.
+        algorithm: the update rule.
+        parallel: the ranks.
+        first: what the update's forwards found, where none was done before it.
     """
     mask = batch.completion_mask
-    engine_log_ratio = (batch.old_logprobs - batch.rollout_logprobs) * mask
-    engine_difference = engine_log_ratio.abs()
     sums = {
-        "policy/entropy": float((batch.entropies * mask).sum()),
         "policy/advantage_abs": float((batch.advantages.abs() * mask).sum()),
         "policy/mean_probability": float((batch.old_logprobs.exp() * mask).sum()),
-        "rollout/engine_logprob_diff": float(engine_difference.sum()),
-        "rollout/engine_ratio": float((engine_log_ratio.exp() * mask).sum()),
-        "rollout/engine_ratio_above_2": float((engine_log_ratio > math.log(2)).sum()),
     }
-    weights = importance_weights(batch.old_logprobs, batch.rollout_logprobs, mask, algorithm)
-    if weights is not None:
-        cut_at = algorithm.importance_sampling_cap if algorithm.importance_rule == "truncate" else 0.0
-        sums["rollout/importance_cut"] = float(((weights == cut_at) * mask).sum())
     if batch.ref_logprobs is not None:
         penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm)
         sums["policy/kl"] = float((penalty * mask).sum())
     if algorithm.lopti_eta > 0:
         low = low_probability_tokens(batch.old_logprobs, mask, algorithm.lopti_eta)
         sums["policy/low_token_share"] = float(low.sum())
+    known = mask if first is None else first.known
+    entropy = {"policy/entropy": float((batch.entropies * known).sum())}
     metrics = _mean_over_ranks(sums, float(mask.sum()), parallel)
-    largest = max(parallel.gather([float(engine_difference.max())]))
-    return metrics | {"rollout/engine_logprob_diff_max": largest}
+    metrics |= _mean_over_ranks(entropy, float(known.sum()), parallel)
+    return metrics | _engine_metrics(batch, algorithm, parallel, first)
+
+
+def _engine_metrics(
+    batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel, first: FirstForwards | None
+) -> dict[str, float]:
+    """How far trainer and engine are apart; from the first optimizer step's forward where that is the only one."""
+    cut: Tensor | None
+    if batch.rollout_logprobs is not None:
+        mask = batch.completion_mask
+        log_ratio = (batch.old_logprobs - batch.rollout_logprobs) * mask
+        weights = importance_weights(batch.old_logprobs, batch.rollout_logprobs, mask, algorithm)
+        cut_at = (algorithm.importance_sampling_cap or 0.0) if algorithm.importance_rule == "truncate" else 0.0
+        cut = None if weights is None else weights.eq(cut_at)
+    else:
+        assert first is not None
+        mask = first.unmoved
+        log_ratio = (first.logprobs - batch.old_logprobs) * mask
+        weights = ratio_bounds(log_ratio, algorithm)
+        cut = None if weights is None else weights.lt(1)
+    difference = log_ratio.abs()
+    sums = {
+        "rollout/engine_logprob_diff": float(difference.sum()),
+        "rollout/engine_ratio": float((log_ratio.exp() * mask).sum()),
+        "rollout/engine_ratio_above_2": float((log_ratio > math.log(2)).sum()),
+    }
+    if cut is not None:
+        sums["rollout/importance_cut"] = float((cut * mask).sum())
+    largest = max(parallel.gather([float(difference.max())]))
+    return _mean_over_ranks(sums, float(mask.sum()), parallel) | {"rollout/engine_logprob_diff_max": largest}
 
 
 def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) -> dict[str, float]:

@@ -246,8 +246,9 @@ def _microbatch_bytes(config: TrainConfig, size: ModelSize, device: Device, rank
     longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
     rows = min(own, math.ceil(optim.tokens_per_microbatch / longest))
     length = longest if rows in (1, own) else optim.tokens_per_microbatch // rows
-    # Only a policy that no strategy wraps keeps forwards.
-    room = optim.kept_forward_tokens if config.parallel.strategy == "none" else 0
+    # Only a policy that no strategy wraps, and that is asked before the update, keeps forwards.
+    keeps = config.parallel.strategy == "none" and optim.old_logprobs == "recompute"
+    room = optim.kept_forward_tokens if keeps else 0
     kept = min(room, own * longest) // (rows * length)
     dtypes = {2: torch.bfloat16, 4: torch.float32}
     return microbatch_bytes(

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trainer.algorithm.engine_correction import importance_weights
+from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.config.algorithm import AlgorithmConfig
 
 
@@ -51,3 +51,15 @@ def test_the_mean_ratio_of_a_completion_does_not_depend_on_its_padding():
     assert importance_weights(old, old - ratio.log(), mask, config)[0, 0].item() == pytest.approx(3.0)
     tight = config.model_copy(update={"importance_sampling_cap": 2.9})
     assert importance_weights(old, old - ratio.log(), mask, tight)[0, 0].item() == 0.0  # 3 ** (1 / 4) would pass
+
+
+@pytest.mark.parametrize(
+    ("rule", "floor", "expected"), [("truncate", 0.0, [0.5, 1.0, 1.0]), ("mask", 0.5, [0.0, 1.0, 0.0])]
+)
+def test_a_ratio_to_the_engine_is_bounded_as_a_whole(rule, floor, expected):
+    config = AlgorithmConfig(
+        importance_sampling_cap=1.5, importance_sampling_floor=floor, importance_sampling_rule=rule
+    )
+    bounds = ratio_bounds(torch.tensor([3.0, 1.2, 0.25]).log(), config)
+    assert bounds.tolist() == pytest.approx(expected)
+    assert ratio_bounds(torch.zeros(3), AlgorithmConfig()) is None

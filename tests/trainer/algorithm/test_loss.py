@@ -69,3 +69,36 @@ def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     inputs = LossInputs(old, old, None, rollout, one, one, one, UpdateTotals(1, 1))
     output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))
+
+
+@pytest.mark.parametrize(("key", "value"), [("top_p", 0.9), ("top_k", 5), ("min_p", 0.1)])
+def test_the_engines_logprobs_are_refused_where_it_renormalises(key, value):
+    changes = {"optim.old_logprobs": "rollout"}
+    assert apply_overrides(TrainConfig(), changes).optim.old_logprobs == "rollout"
+    with pytest.raises(ConfigError, match=rf"optim.old_logprobs rollout and rollout.{key} {value:g}"):
+        apply_overrides(TrainConfig(), {**changes, f"rollout.{key}": value})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"algorithm.importance_sampling_cap": 2.0, "algorithm.importance_sampling_level": "sequence"},
+        {"algorithm.token_filter": "high_entropy"},
+        {"diagnostics.every_steps": 5},
+    ],
+)
+def test_the_engines_logprobs_are_refused_where_the_policy_of_before_is_asked_for_more(other):
+    with pytest.raises(ConfigError, match=r"recompute|level to token"):
+        apply_overrides(TrainConfig(), {"optim.old_logprobs": "rollout", **other})
+
+
+def test_a_loss_against_the_engine_is_held_by_the_cap():
+    old = torch.tensor([[math.log(0.2), math.log(0.6)]])
+    now = torch.tensor([[math.log(0.8), math.log(0.3)]], requires_grad=True)  # ratios 4 and 0.5
+    one = torch.ones(1, 2)
+    config = AlgorithmConfig(kl_coef=0.0, importance_sampling_cap=2.0)
+    inputs = LossInputs(now, old, None, None, -one, one, one, UpdateTotals(1, 1))
+    output = update_loss(inputs, config)
+    assert output.loss.item() == pytest.approx(2.0 + 0.8)  # -A r is 4, cut to 2; 0.5 is clipped to 0.8
+    output.loss.backward()
+    assert now.grad.tolist() == [pytest.approx([2.0, 0.0])]

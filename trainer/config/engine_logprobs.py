@@ -1,0 +1,45 @@
+"""What a run may do with the engine's log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainer.config.schema import TrainConfig
+
+
+def engine_logprob_problems(config: TrainConfig) -> Iterator[str]:
+    """Why a configuration cannot use them as it wants to; nothing where it can."""
+    algorithm, rollout = config.algorithm, config.rollout
+    truncations = [key for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if getattr(rollout, key) != off]
+    if algorithm.importance_sampling_cap is not None and truncations:
+        yield (
+            "rollout.top_p, top_k and min_p renormalise the engine's probabilities over the tokens they keep: "
+            "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
+            "algorithm.importance_sampling_cap to null"
+        )
+    if config.optim.old_logprobs == "recompute":
+        return
+    if truncations:
+        key = truncations[0]
+        yield (
+            f"optim.old_logprobs rollout and rollout.{key} {getattr(rollout, key):g}: the engine renormalises its "
+            f"probabilities over the tokens it keeps, and they are not the policy's. Set rollout.{key} to "
+            f"{1 if key == 'top_p' else 0}, or optim.old_logprobs to recompute"
+        )
+    if algorithm.importance_sampling_cap is not None and algorithm.importance_sampling_level != "token":
+        yield (
+            "optim.old_logprobs rollout bounds the ratio of every token, as no forward before the update knows "
+            "that of a completion: set algorithm.importance_sampling_level to token"
+        )
+    if algorithm.token_filter == "high_entropy":
+        yield (
+            "algorithm.token_filter high_entropy needs the entropies of before the update, which the engine does "
+            "not give: set optim.old_logprobs to recompute"
+        )
+    if config.diagnostics.every_steps:
+        yield (
+            "diagnostics.every_steps compares the policy before and after a step: set optim.old_logprobs to "
+            "recompute, or diagnostics.every_steps to 0"
+        )
