@@ -9,6 +9,7 @@ from trainer.config.schema import apply_overrides
 
 ADAPTER = "model.lora."
 RANK = f"{ADAPTER}r"
+QUANTIZATION = "model.quantization"
 # What `sweep confirm` runs where nothing else is asked for.
 FINALISTS = 2  # besides the baseline
 FRESH_SEEDS = 3
@@ -26,7 +27,7 @@ def full_space(spec: SweepSpec) -> SweepSpec:
         ConfigError: the trainer refuses the overrides.
     """
     assert spec.full is not None, "asked for only where the space has the section"
-    base = apply_overrides(spec.base, {RANK: 0, **spec.full.overrides})
+    base = apply_overrides(spec.base, {RANK: 0, QUANTIZATION: "none", **spec.full.overrides})
     return spec.model_copy(
         update={
             "trainer": TrainerSpec(config=base),

@@ -49,6 +49,19 @@ class ModelConfig(Section):
     trust_remote_code: bool = Field(False, description="run Python code shipped in the model folder")
     random_weights: bool = Field(False, description="initialise from config.json alone (for measurements)")
     lora: LoraConfig = LoraConfig()
+    quantization: Literal["none", "nf4"] = Field(
+        "none", description="of the weights under an adapter; nf4: 4 bits, needs a GPU and bitsandbytes"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelConfig":
+        if self.quantization != "none" and self.lora.r == 0:
+            raise ValueError(
+                "quantised weights cannot be trained: set lora.r above 0 for an adapter, or quantization to none"
+            )
+        if self.quantization != "none" and self.random_weights:
+            raise ValueError("random weights are not quantised: set quantization to none")
+        return self
 
 
 class DatasetConfig(Section):
@@ -359,6 +372,11 @@ class TrainConfig(Section):
             raise ValueError(
                 "maxrl divides by a group's mean reward, and these reward.functions can be negative: set "
                 "algorithm.advantage to grpo, or score from 0 on"
+            )
+        if self.model.quantization != "none" and self.parallel.strategy == "deepspeed":
+            raise ValueError(
+                "DeepSpeed wants weights of one dtype, and model.quantization makes two: set parallel.strategy to "
+                "none or ddp, or model.quantization to none"
             )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")

@@ -9,10 +9,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.config.schema import OptimConfig, TrainConfig
+from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_off, add_adapter
-from trainer.policy.load import frozen_copy, load_policy
+from trainer.policy.load import frozen_copy, is_adapter, load_policy
 from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
 
 
@@ -43,8 +44,14 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
 
     Raises:
         MissingError: no such model.
-        ConfigError: an architecture whose log-probabilities would be wrong.
+        ConfigError: an architecture whose log-probabilities would be wrong, or an adapter under 4 bits.
     """
+    if config.model.quantization != "none" and is_adapter(config.model):
+        raise ConfigError(
+            "an adapter is merged into its base model, and weights of 4 bits cannot take it up",
+            "model.name_or_path, model.quantization",
+            "merge it first: trainer export NAME --merge",
+        )
     torch.manual_seed(config.seed)
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
     with_adapter, with_reference = config.model.lora.r > 0, config.algorithm.kl_coef > 0

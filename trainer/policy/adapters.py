@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from trainer.config.lora import ALL_LINEAR, LoraConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
+from trainer.policy.quantization import plain
 
 SETTINGS_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _NAME = "default"  # peft's, of the only adapter of a model
@@ -119,7 +120,7 @@ class BaseParameter(NamedTuple):
 
     def merged(self) -> Tensor:
         """The parameter with the adapter added, detached; the parameter itself where there is none."""
-        return self.parameter.detach() if self.layer is None else merged_weight(self.layer)
+        return plain(self.parameter) if self.layer is None else merged_weight(self.layer)
 
 
 def base_parameters(model: nn.Module) -> Iterator[BaseParameter]:
@@ -144,7 +145,7 @@ def base_layer(module: nn.Module) -> nn.Module:
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
     """``W + s B A`` of a linear layer in W's dtype, computed in float32; W itself where there is no adapter."""
-    weight: Tensor = layer.weight.detach()
+    weight = plain(layer.weight)
     if not _is_adapted(layer):
         return weight
     first, second = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight

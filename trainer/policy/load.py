@@ -17,6 +17,7 @@ from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
 from trainer.policy.gguf import SUFFIX, ensure_converted
 from trainer.policy.packaged import PACKAGED, ensure_gguf
+from trainer.policy.quantization import check_installed, loading_options
 from trainer.policy.tiny import ensure_tiny_policy
 
 TINY = "tiny"
@@ -69,7 +70,8 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     so.
 
     Raises:
-        MissingError: the folder, the hub name or the weights do not exist, or the weights are damaged.
+        MissingError: the folder, the hub name or the weights do not exist, or the weights are damaged; or weights
+            of 4 bits are wanted without bitsandbytes or a GPU.
         ConfigError: the attention kernel does not exist or is not installed.
     """
     if is_adapter(config):
@@ -82,6 +84,7 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
         "trust_remote_code": config.trust_remote_code,
         "attn_implementation": config.attn_implementation,
         "dtype": dtype,
+        **loading_options(config, device, dtype),
     }
     try:
         if config.random_weights:
@@ -133,13 +136,13 @@ def is_adapter(config: ModelConfig) -> bool:
 
 
 def base_of(config: ModelConfig) -> ModelConfig:
-    """The model that an adapter was made for, in place of the adapter.
+    """The model that an adapter was made for, in place of the adapter, as it is stored: not in 4 bits.
 
     Raises:
         MissingError: the adapter's folder does not say, or has no safetensors weights.
     """
     name, revision = adapter_base(Path(config.name_or_path).expanduser())
-    return config.model_copy(update={"name_or_path": name, "revision": revision})
+    return config.model_copy(update={"name_or_path": name, "revision": revision, "quantization": "none"})
 
 
 def model_source(config: ModelConfig) -> str:
@@ -192,8 +195,10 @@ def check_weights(config: ModelConfig) -> None:
     """Refuse a local model folder without whole safetensors weights, before anything is started.
 
     Raises:
-        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is cut short.
+        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is cut short; or
+            weights of 4 bits are wanted without bitsandbytes.
     """
+    check_installed(config)
     source = Path(model_source(config))
     if not source.is_dir() or config.random_weights:
         return

@@ -16,6 +16,7 @@ from trainer.policy.architectures import ModelSize, model_size, parameter_count
 GPU_BYTES = 80 * 10**9  # of the GPUs that the presets were made for
 MASTER_BYTES = 4  # of a parameter: the float32 weights that are trained
 MOMENTS_BYTES = 8  # Adam's two, float32
+NF4_BYTES = 0.516  # of a weight in 4 bits: its share of the 8-bit scale of 64, and of that of 256 scales
 GRADIENT_BYTES = 4  # float32, also where the model computes in bfloat16
 REDUCED_TOGETHER = 50_000_000  # elements of gradients that DeepSpeed reduces at one time
 WHOLE_TOGETHER = 10**9  # parameters that stage 3 has whole at one time: DeepSpeed's default
@@ -217,7 +218,11 @@ def _held_bytes(config: TrainConfig, size: ModelSize, device: Device, ranks: int
     if config.model.lora.r == 0:
         return held_bytes(size.parameters, compute_bytes, config.algorithm.kl_coef > 0, parallel, ranks)
     of_adapter = held_bytes(_trained_parameters(config, size), compute_bytes, False, parallel, ranks)
-    return of_adapter + frozen_bytes(size.parameters, compute_bytes, parallel, ranks)
+    if config.model.quantization == "none":
+        return of_adapter + frozen_bytes(size.parameters, compute_bytes, parallel, ranks)
+    embeddings: int = size.settings["vocab_size"] * size.settings["hidden_size"]
+    plain = embeddings * (1 if size.settings.get("tie_word_embeddings") else 2)
+    return of_adapter + round(plain * compute_bytes + (size.parameters - plain) * NF4_BYTES)
 
 
 def _vllm_bytes(config: TrainConfig, device: Device) -> int:
