@@ -21,7 +21,7 @@ from ray.exceptions import RayError
 
 from sweep.record.again import begin_damaged_again, retry_failed
 from sweep.record.control import StopControl, orderly_signals
-from sweep.record.disk import CheckpointRoom
+from sweep.record.disk import CheckpointRoom, EndedTrials
 from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held, write_spec
 from sweep.record.guard import MARKER, guarded
 from sweep.record.parent_run import ParentRun, TrialOutcome, open_parent_run
@@ -186,9 +186,10 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
 
 def _search(session: Session) -> None:
     spec, folder = session.spec, session.folder
-    room = CheckpointRoom(spec, folder)
+    room, ended = CheckpointRoom(spec, folder), EndedTrials(spec, folder)
 
     def check_room(trial: str, running: Sequence[str]) -> None:
+        ended.thin(searcher.configurations)
         lack = room.lack(trial, running)
         if lack is not None:
             session.control.fail(lack)
@@ -203,6 +204,7 @@ def _search(session: Session) -> None:
             callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
             session.control.attach(searcher.halt, callback.running)
             _fit(_tuner(session, searcher, callback, scratch), searcher, folder)
+        ended.thin(searcher.configurations)
     finally:
         searcher.close()
 

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written whole or not at all, verified before they are read."""
+"""Checkpoints on disk: written whole or not at all, verified before they are read, and thinned out."""
 
 import hashlib
 import itertools
@@ -8,17 +8,15 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from trainer.errors import ConfigError, StorageError
+from trainer.files import flush_to_disk, storage_error, write_atomically
 
-from trainer.errors import StorageError
-from trainer.files import flush_to_disk, storage_error
-from trainer.parallel.ranks import Parallel
-from trainer.policy.state import random_states, restore_random_states, save_weights
+if TYPE_CHECKING:  # torch takes seconds to import, and most commands only look what there is
+    from trainer.parallel.ranks import Parallel
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +25,12 @@ _NAME = re.compile(r"step-(\d+)")
 _PART = re.compile(r"training_state-(\d+)-of-\d+\.safetensors")
 _SET_ASIDE = re.compile(r"damaged-step-(\d+)")
 _RECORD = ("metrics.jsonl", "completions.jsonl")
+STATE_FILE = "training_state.json"  # how far the run was
+_TENSORS = "training_state*.safetensors"  # optimizer and random states, which only a resumption needs
 
 
 def write_checkpoint(
-    root: Path, step: int, write_files: Callable[[Path], None], parallel: Parallel | None = None
+    root: Path, step: int, write_files: Callable[[Path], None], parallel: "Parallel | None" = None
 ) -> Path:
     """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
 
@@ -47,7 +47,7 @@ def write_checkpoint(
     """
     partial = root / f".step-{step}.partial"
     final = root / f"step-{step}"
-    parallel = parallel or Parallel(torch.device("cpu"))
+    parallel = parallel or _alone()
     try:
         if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
@@ -70,6 +70,14 @@ def write_checkpoint(
             raise
         raise storage_error("write a checkpoint", root, error) from error
     return final
+
+
+def _alone() -> "Parallel":
+    import torch
+
+    from trainer.parallel.ranks import Parallel
+
+    return Parallel(torch.device("cpu"))
 
 
 def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
@@ -167,6 +175,59 @@ def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int], w
             shutil.rmtree(root / f"damaged-step-{step}")
 
 
+def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
+    """Of a run that has ended, keep the weights of the newest checkpoint and of ``keep_steps``, and nothing else.
+
+    Killed at any moment it leaves checkpoints that are intact, with or without their optimizer state, and is
+    finished by doing it again. It does nothing where files of the newest checkpoint are missing.
+
+    Args:
+        root: the run's ``checkpoints`` folder.
+        keep_steps: steps to keep besides the newest.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    steps = steps_on_disk(root)
+    newest = _manifest(root, steps[0]) if steps else {}
+    if not newest or not all((root / f"step-{steps[0]}" / name).is_file() for name in newest):
+        return
+    for folder in (*root.glob(".step-*.partial"), *root.glob("damaged-step-*")):
+        shutil.rmtree(folder)
+    kept = {steps[0], *keep_steps}
+    for step in steps:
+        folder, hashes = root / f"step-{step}", _manifest(root, step)
+        if step not in kept:
+            shutil.rmtree(folder.rename(root / f".step-{step}.partial"))  # half removed, it is no checkpoint
+            continue
+        needed = {name: sha for name, sha in hashes.items() if not fnmatch(name, _TENSORS)}
+        if needed != hashes:
+            write_atomically(folder / MANIFEST, json.dumps(needed, indent=1))
+        for path in folder.glob(_TENSORS) if needed else ():
+            path.unlink()
+
+
+def keeps_weights_only(folder: Path) -> bool:
+    """Whether `keep_weights` has taken what a resumption needs from a checkpoint."""
+    hashes = _manifest(folder.parent, folder.name.removeprefix("step-"))
+    return STATE_FILE in hashes and not any(fnmatch(name, _TENSORS) for name in hashes)
+
+
+def raise_if_ended(folder: Path) -> None:
+    """Refuse to go on from a checkpoint of which only the weights were kept.
+
+    Raises:
+        ConfigError: says what to do instead.
+    """
+    if keeps_weights_only(folder):
+        raise ConfigError(
+            f"{folder.parent.parent.name} has ended, at {folder.name.replace('-', ' ')}: its weights were kept, "
+            "its optimizer state was not",
+            str(folder),
+            "use its weights as they are; a sweep with storage.ended_trials=all keeps what going on needs",
+        )
+
+
 def start_over(run_dir: Path) -> Path | None:
     """Put the checkpoints of a run, and a copy of its record, into ``earlier-N``; its next start is at step 0.
 
@@ -187,66 +248,6 @@ def start_over(run_dir: Path) -> Path | None:
     return earlier
 
 
-def save_training_state(
-    folder: Path,
-    model: PreTrainedModel,
-    tokenizer: Any,
-    optimizer: Any,
-    state: dict[str, Any],
-    parallel: Parallel,
-) -> None:
-    """Write weights or adapter and tokenizer in Hugging Face's formats, the rest as safetensors.
-
-    Rank 0 writes what the ranks have in common; where the optimizer's state is in parts, each writes its own.
-    """
-    weights = parallel.weights(model)
-    if parallel.is_main:
-        save_weights(folder, model, weights)
-        tokenizer.save_pretrained(folder)
-        (folder / "training_state.json").write_text(json.dumps(state, indent=1))
-    if parallel.is_main or parallel.shards_optimizer:
-        of_optimizer = parallel.training_tensors(model, optimizer)
-        tensors = {f"optimizer/{name}": tensor for name, tensor in of_optimizer.items()}
-        tensors |= {f"random/{name}": tensor for name, tensor in random_states().items()}
-        save_file(tensors, folder / _state_file(parallel))
-
-
-def load_training_state(
-    folder: Path, model: PreTrainedModel, optimizer: Any, parallel: Parallel
-) -> dict[str, Any]:
-    """Restore what `save_training_state` wrote; returns its ``state``.
-
-    Raises:
-        StorageError: the checkpoint was written by another number of ranks, or does not fit the model.
-    """
-    path = folder / _state_file(parallel)
-    if not path.is_file():
-        found = sorted(file.name for file in folder.glob("training_state*.safetensors"))
-        raise StorageError(
-            f"no {path.name} in the checkpoint, only {', '.join(found) or 'no training state'}",
-            str(folder),
-            "resume with as many ranks and the same parallel.* as wrote it",
-        )
-    tensors = load_file(path)
-    parallel.load_training_tensors(
-        folder,
-        model,
-        optimizer,
-        {name.removeprefix("optimizer/"): t for name, t in tensors.items() if name.startswith("optimizer/")},
-    )
-    restore_random_states(
-        {name.removeprefix("random/"): t for name, t in tensors.items() if name.startswith("random/")}
-    )
-    state: dict[str, Any] = json.loads((folder / "training_state.json").read_text())
-    return state
-
-
-def _state_file(parallel: Parallel) -> str:
-    if not parallel.shards_optimizer:
-        return "training_state.safetensors"
-    return f"training_state-{parallel.rank}-of-{parallel.world_size}.safetensors"
-
-
 def _writer(path: Path) -> int:
     """The rank that writes a file of this name."""
     part = _PART.fullmatch(path.name)
@@ -262,6 +263,15 @@ def _steps(root: Path, name: re.Pattern[str]) -> list[int]:
         return []
     matches = (name.fullmatch(entry.name) for entry in root.iterdir() if entry.is_dir())
     return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def _manifest(root: Path, step: int | str) -> dict[str, str]:
+    """Hashes by file name; empty where the manifest is missing or damaged, and so says nothing."""
+    try:
+        hashes: dict[str, str] = json.loads((root / f"step-{step}" / MANIFEST).read_text())
+        return dict(hashes)
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _set_aside(root: Path, step: int) -> None:

@@ -12,14 +12,7 @@ from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
-from trainer.checkpoint import (
-    damaged_files,
-    load_training_state,
-    newest_checkpoint,
-    prune_checkpoints,
-    save_training_state,
-    write_checkpoint,
-)
+from trainer.checkpoint import damaged_files, newest_checkpoint, prune_checkpoints, write_checkpoint
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError, DivergedError
 from trainer.evaluation.correctness import correctness_record
@@ -49,6 +42,7 @@ from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.overlong import punish_overlong
 from trainer.rollouts.reward_check import check_reward
 from trainer.tracking.tracker import NullTracker, Tracker
+from trainer.training_state import load_training_state, save_training_state
 from trainer.types import RolloutGroup, RunContext, TrainBatch
 
 
@@ -288,6 +282,7 @@ class Trainer:
             The step continued from; 0 where there has been no checkpoint.
 
         Raises:
+            ConfigError: the run has ended and only weights were kept of its checkpoints.
             StorageError: there are checkpoints and none is intact.
         """
         root, parallel = self.context.run_dir / "checkpoints", self.parallel

@@ -7,6 +7,7 @@ from sweep.record.summary import configurations
 from sweep.search.history import RETRIED, TrialKey
 from sweep.search.ledger import Ledger
 from sweep.space.spec import SweepSpec
+from trainer.checkpoint import newest_checkpoint, start_over, steps_on_disk
 from trainer.errors import StorageError
 
 
@@ -37,9 +38,6 @@ def begin_damaged_again(spec: SweepSpec, folder: SweepFolder) -> list[str]:
     Raises:
         StorageError: a checkpoint may not be read.
     """
-    # torch takes seconds to import
-    from trainer.checkpoint import newest_checkpoint, start_over, steps_on_disk
-
     begun = []
     for configuration in configurations(folder):
         for seed in spec.seeds:

@@ -1,13 +1,53 @@
-"""Whether the disk has room for the checkpoints of another trial."""
+"""The checkpoints of trials: what is kept of those that have ended, and room for those of another."""
 
-from collections.abc import Collection
+import json
+import logging
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from sweep.record.folder import SweepFolder
+from sweep.search.history import Configuration, TrialKey
 from sweep.space.spec import SweepSpec
+from trainer.checkpoint import STATE_FILE, keep_weights, steps_on_disk
 from trainer.errors import StorageError
+from trainer.evaluation.history import best_evaluation
 from trainer.files import free_bytes
 from trainer.policy.memory import planned_checkpoint_bytes, size_text
+
+logger = logging.getLogger(__name__)
+
+
+class EndedTrials:
+    """Takes from the checkpoints of trials that have ended what only going on with them would need.
+
+    The ledger says which have ended, so that a sweep that was killed in between does it when it goes on. One that
+    failed may be tried again and keeps everything.
+    """
+
+    def __init__(self, spec: SweepSpec, folder: SweepFolder) -> None:
+        self._keeps_all = spec.storage.ended_trials == "all"
+        self._folder = folder
+        self._done: set[str] = set()
+
+    def thin(self, configurations: Iterable[Configuration]) -> None:
+        """Keep the weights of the last and the best checkpoint of each trial that ended since the last call."""
+        for configuration in () if self._keeps_all else configurations:
+            for seed, result in configuration.results.items():
+                trial = TrialKey(configuration.number, seed).name
+                if trial not in self._done and result.state in ("COMPLETE", "PRUNED"):
+                    self._done.add(trial)
+                    _keep_last_and_best(self._folder.trial(trial) / "checkpoints")
+
+
+def _keep_last_and_best(root: Path) -> None:
+    try:
+        newest = steps_on_disk(root)[:1]
+        state = root / f"step-{newest[0]}" / STATE_FILE if newest else None
+        evaluations = json.loads(state.read_text())["evaluations"] if state and state.is_file() else []
+        best = best_evaluation([(int(step), float(accuracy)) for step, accuracy in evaluations])
+        keep_weights(root, {best[0]} if best else set())
+    except (OSError, ValueError, KeyError) as error:  # space is lost, and nothing else
+        logger.warning("the checkpoints in %s stay as they are: %s", root, error)
 
 
 class CheckpointRoom:

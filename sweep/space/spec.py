@@ -163,6 +163,15 @@ class LimitsSpec(Section):
     )
 
 
+class StorageSpec(Section):
+    """What a sweep leaves on disk."""
+
+    ended_trials: Literal["weights", "all"] = Field(
+        "weights",
+        description="checkpoints of a trial that has ended: weights of the last and the best, or all as they were",
+    )
+
+
 def _with_current_keys(mapping: Any) -> Any:
     """The mapping with renamed trainer keys under their names of today, those in ``when:`` included."""
     if not isinstance(mapping, dict):
@@ -212,6 +221,7 @@ class SweepSpec(Section):
     )
     resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")
     limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")
+    storage: StorageSpec = Field(StorageSpec(), description="what the sweep leaves on disk")
     decide: DecideSpec | None = Field(None, description="decide in rounds of fresh seeds once the search is done")
     full: FullSpec | None = Field(None, description="how finalists found with adapters are trained in full")
 

@@ -2,11 +2,8 @@
 
 import itertools
 import math
-import shutil
 import statistics
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from sweep.record.folder import SweepFolder, all_sweeps, read_spec
@@ -18,10 +15,12 @@ from sweep.space.spec import SchedulerSpec, SearchSpec, SweepSpec
 from sweep.trials.cluster import Node, slots
 from sweep.trials.preflight import trial_memory
 from sweep.views.noise import NoiseForecast, forecast_noise, noise_lines
+from sweep.views.shortage import Shortage, machine_texts, planned_disk, short_bytes, short_machines
 from trainer.commands.table import print_table
 from trainer.config.schema import value_of
 from trainer.errors import UserError
-from trainer.policy.memory import Footprint, planned_checkpoint_bytes, size_text
+from trainer.files import free_bytes
+from trainer.policy.memory import Footprint, size_text
 from trainer.problems.epochs import training_steps
 
 DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
@@ -40,10 +39,12 @@ class Plan:
     slots: int  # trials at one time
     waiting: int  # trials that wait for the first to end
     steps: int | None  # training steps of a trial; of the longest where the sweep searches them
-    evaluations: int | None
-    one_checkpoint_bytes: int | None
-    checkpoint_bytes: int | None  # of the whole sweep
+    evaluations: int | None  # of a trial; of the longest where the sweep searches that
+    one_checkpoint_bytes: int | None  # of a trial that runs
+    ended_trial_bytes: int | None  # what one leaves
+    checkpoint_bytes: int | None  # of the whole sweep at most
     free_bytes: int
+    short: list[Shortage]
     memory: Footprint | None  # of each rank of a trial with GPUs
     step_seconds: float | None
     step_source: str
@@ -72,10 +73,8 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         trial_seconds = steps * seconds_per_step
         seconds = math.ceil(trials / parallel) * trial_seconds
         gpu_hours = trials * trial_seconds * resources.gpus_per_trial / 3600
-    size = planned_checkpoint_bytes(spec.base, resources.gpus_per_trial > 0)
-    kept = spec.base.checkpoint.keep_last + spec.base.checkpoint.keep_best
-    # A new checkpoint is whole before the oldest is removed.
-    total = None if size is None else size * (kept * trials + parallel)
+    disk, memory = planned_disk(spec, trials, max(1, parallel)), trial_memory(spec)
+    free = free_bytes(folder.runs_dir)
     return Plan(
         name=spec.name,
         configurations=trials // len(spec.seeds),
@@ -86,11 +85,13 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         slots=parallel,
         waiting=trials - parallel,
         steps=steps,
-        evaluations=spec.evaluations,
-        one_checkpoint_bytes=size,
-        checkpoint_bytes=total,
-        free_bytes=shutil.disk_usage(_existing(folder.runs_dir)).free,
-        memory=trial_memory(spec),
+        evaluations=_evaluations(spec, steps),
+        one_checkpoint_bytes=disk.one_checkpoint if disk else None,
+        ended_trial_bytes=disk.ended_trial if disk else None,
+        checkpoint_bytes=disk.at_most if disk else None,
+        free_bytes=free,
+        short=[*short_machines(resources, nodes), *short_bytes(disk, free, memory)],
+        memory=memory,
         step_seconds=seconds_per_step,
         step_source=source,
         seconds=seconds,
@@ -147,25 +148,23 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     lines = [
         ("trials", f"{plan.trials}: {plan.configurations} configurations x {len(spec.seeds)} seeds"),
         ("each", f"{plan.gpus_per_trial:g} GPUs, {plan.cpus_per_trial} CPUs; {_steps_text(plan, spec)}"),
-        ("machines", ", ".join(_machines(plan.nodes))),
+        ("machines", ", ".join(machine_texts(plan.nodes))),
     ]
     if plan.slots:
         idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
         unused = f"; {idle:g} GPUs stay idle" if plan.gpus_per_trial and idle else ""
         lines.append(("at a time", f"{plan.slots} trials; {plan.waiting} wait{unused}"))
     else:
-        lines.append(("at a time", "none: a trial needs more than this machine has; see --address and --nodes"))
+        lines.append(("at a time", "none; for other machines see --address, --nodes, --gpus and --cpus"))
     if plan.checkpoint_bytes is None:
         lines.append(("disk", "unknown size of the model; give a folder instead of a hub name"))
     else:
-        assert plan.one_checkpoint_bytes is not None
-        short = "  TOO LITTLE" if plan.checkpoint_bytes > plan.free_bytes else ""
-        of_all = f"{size_text(plan.checkpoint_bytes)} of {size_text(plan.free_bytes)} free"
-        lines.append(("disk", f"{of_all}, checkpoints of {size_text(plan.one_checkpoint_bytes)}{short}"))
+        assert plan.one_checkpoint_bytes is not None and plan.ended_trial_bytes is not None
+        of_all = f"at most {size_text(plan.checkpoint_bytes)} of {size_text(plan.free_bytes)} free"
+        one, ended = size_text(plan.one_checkpoint_bytes), size_text(plan.ended_trial_bytes)
+        lines.append(("disk", f"{of_all}; checkpoints of {one}, and {ended} of a trial that has ended"))
     if plan.memory is not None:
         lines += [("" if index else "memory", line) for index, line in enumerate(plan.memory.lines())]
-        if plan.memory.margin < 0:
-            lines.append(("", "TOO MUCH: `sweep run` will say what to change"))
     elif plan.gpus_per_trial:
         lines.append(("memory", "unknown: no config.json of the model on this machine"))
     if plan.steps is None:
@@ -182,13 +181,7 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
         )
     else:
         lines.append(("forecast", "unknown; say how long a training step takes with --step-seconds"))
-    return lines
-
-
-def _machines(nodes: list[Node]) -> Iterator[str]:
-    for node in dict.fromkeys(nodes):
-        count = nodes.count(node)
-        yield f"{f'{count} x ' if count > 1 else ''}{node.gpus:g} GPUs and {node.cpus:g} CPUs"
+    return lines + [("TOO LITTLE", str(shortage)) for shortage in plan.short]
 
 
 def _steps(spec: SweepSpec) -> int | None:
@@ -217,6 +210,15 @@ def _possible(spec: SweepSpec, key: str) -> list[Any]:
     return [*parameter.extremes, *(inactive if parameter.when else [])]
 
 
+def _evaluations(spec: SweepSpec, steps: int | None) -> int | None:
+    """Evaluations of the longest trial, the one before the first step included."""
+    if steps is None:
+        return None
+    at_start = int(any(_possible(spec, "evaluation.at_start")))
+    longest: int = max(math.ceil(steps / every) for every in _possible(spec, "evaluation.every_steps"))
+    return at_start + longest
+
+
 def _searches_steps(spec: SweepSpec) -> bool:
     return any(len(_possible(spec, key)) > 1 for key in DECIDE_STEPS)
 
@@ -241,9 +243,3 @@ def _step_seconds(spec: SweepSpec, folder: SweepFolder, given: float | None) -> 
             if measured:
                 return statistics.median(measured), f"measured in {other.name}"
     return None, ""
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path

@@ -9,6 +9,7 @@ import yaml
 
 from tests.run_cli import run_cli
 from tests.sweep.harness import metrics, results
+from trainer.checkpoint import intact_checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -61,6 +62,17 @@ def test_the_score_is_the_mean_of_the_evaluations(finished: tuple[Path, str]) ->
         values = [row["eval/accuracy"] for row in metrics(runs / "tiny", trial) if "eval/accuracy" in row]
         assert len(values) == 3  # before the first step and after each
         assert result["score"] == pytest.approx(sum(values) / 3)
+
+
+def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -> None:
+    runs, _ = finished
+    for trial in results(runs / "tiny"):
+        kept = list(intact_checkpoints(runs / "tiny" / "trials" / trial / "checkpoints"))
+        assert kept[0].name == "step-2"
+        assert len(kept) <= 2  # the best may be the last
+        for checkpoint in kept:
+            assert (checkpoint / "model.safetensors").is_file()
+            assert not list(checkpoint.glob("training_state*.safetensors"))
 
 
 def test_trials_train_what_they_were_given(finished: tuple[Path, str]) -> None:

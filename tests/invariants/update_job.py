@@ -17,7 +17,7 @@ from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs
 from trainer.algorithm.update import Updater, UpdateStatistics
-from trainer.checkpoint import load_training_state, save_training_state, write_checkpoint
+from trainer.checkpoint import write_checkpoint
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.cpu import onednn
 from trainer.parallel.device import compute_dtype
@@ -26,6 +26,7 @@ from trainer.parallel.ranks import Parallel, end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy
 from trainer.policy.logprobs import LogprobModel
+from trainer.training_state import load_training_state, save_training_state
 
 # Eight prompts with four completions each; the ranks get microbatches of unequal number.
 SIZES = [

@@ -1,10 +1,13 @@
 import errno
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,13 +16,16 @@ from trainer import checkpoint
 from trainer.checkpoint import (
     damaged_files,
     intact_checkpoints,
+    keep_weights,
+    keeps_weights_only,
     newest_checkpoint,
     prune_checkpoints,
+    raise_if_ended,
     start_over,
     steps_on_disk,
     write_checkpoint,
 )
-from trainer.errors import StorageError
+from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import Parallel
 
 
@@ -200,3 +206,103 @@ def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
     assert damaged_files(tmp_path / "step-3") == []
     (tmp_path / "step-3" / "training_state-1-of-2.safetensors").write_text("of rank 9")
     assert damaged_files(tmp_path / "step-3") == ["training_state-1-of-2.safetensors"]
+
+
+KEPT = ["manifest.json", "model.safetensors", "training_state.json"]
+
+
+def write_whole(folder):
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "training_state.json").write_text(json.dumps({"step": int(folder.name.split("-")[1].split(".")[0])}))
+    for rank in range(2):
+        (folder / f"training_state-{rank}-of-2.safetensors").write_bytes(b"moments")
+
+
+def ended_run(root):
+    for step in (2, 4, 6, 8):
+        write_checkpoint(root, step, write_whole)
+    shutil.copytree(root / "step-2", root / "damaged-step-3")
+    (root / ".step-9.partial").mkdir()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path):
+    ended_run(tmp_path)
+    assert not keeps_weights_only(tmp_path / "step-8")
+    raise_if_ended(tmp_path / "step-8")
+    keep_weights(tmp_path, {4})
+    assert names(tmp_path) == ["step-4", "step-8"]
+    for folder in intact_checkpoints(tmp_path):
+        assert names(folder) == KEPT
+        assert keeps_weights_only(folder)
+    with pytest.raises(ConfigError, match=f"{tmp_path.parent.name} has ended, at step 8: its weights were kept"):
+        raise_if_ended(tmp_path / "step-8")
+    (tmp_path / "step-8" / "model.safetensors").write_bytes(b"damaged")
+    assert damaged_files(tmp_path / "step-8") == ["model.safetensors"]
+
+
+class Killed(BaseException):
+    """Not an error that code may handle: what follows it is not done."""
+
+
+def kill_at(moment, monkeypatch):
+    """Die before the change of the disk with this number; half-way through where it removes a folder."""
+    changes = iter(range(10**6))
+
+    def before(change, half=lambda *arguments: None):
+        def guarded(*arguments, **options):
+            if next(changes) == moment:
+                half(*arguments)
+                raise Killed
+            return change(*arguments, **options)
+
+        return guarded
+
+    def half_removed(folder):
+        for path in sorted(folder.iterdir())[:1]:
+            os.unlink(path)
+
+    monkeypatch.setattr(shutil, "rmtree", before(shutil.rmtree, half_removed))
+    monkeypatch.setattr(Path, "rename", before(Path.rename))
+    monkeypatch.setattr(Path, "unlink", before(Path.unlink))
+    monkeypatch.setattr(os, "replace", before(os.replace))
+
+
+def test_killed_at_any_moment_checkpoints_are_whole_or_thinned_and_the_next_time_does_the_rest(tmp_path):
+    moments = 0
+    for moment in range(100):
+        root = tmp_path / str(moment)
+        root.mkdir()
+        ended_run(root)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            kill_at(moment, monkeypatch)
+            try:
+                keep_weights(root, {4})
+                break
+            except Killed:
+                moments += 1
+        assert {8, 4} <= set(steps_on_disk(root))
+        for step in steps_on_disk(root):
+            folder = root / f"step-{step}"
+            assert damaged_files(folder) == []
+            hashes = json.loads((folder / "manifest.json").read_text())
+            # What the manifest does not name is not read, and what it names is there.
+            assert keeps_weights_only(folder) == (set(hashes) == set(KEPT) - {"manifest.json"})
+        keep_weights(root, {4})
+        assert names(root) == ["step-4", "step-8"]
+        assert names(root / "step-8") == names(root / "step-4") == KEPT
+    # Two folders of no use, two checkpoints to rename and remove, two manifests, four parts of a state.
+    assert moments == 2 + 2 * 2 + 2 + 4
+
+
+def test_nothing_is_removed_where_the_newest_checkpoint_is_not_all_there(tmp_path):
+    ended_run(tmp_path)
+    (tmp_path / "step-8" / "model.safetensors").unlink()
+    before = sorted(tmp_path.rglob("*"))
+    keep_weights(tmp_path, set())
+    (tmp_path / "step-8" / "manifest.json").write_text("{")
+    keep_weights(tmp_path, set())
+    assert sorted(tmp_path.rglob("*")) == before

@@ -91,7 +91,7 @@ def last_checkpoints(run: str, count: int) -> list[EvaluatedModel]:
         raise MissingError(
             f"the last {count} checkpoints are not all there: steps {', '.join(map(str, steps)) or 'none'} are",
             str(root),
-            f"train with checkpoint.keep_last={count}, or take fewer",
+            f"train with checkpoint.keep_last={count} (and sweep with storage.ended_trials=all), or take fewer",
         )
     return [
         EvaluatedModel(str(path), folder / "config.yaml", step) for path, step in zip(paths, steps, strict=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from trainer.checkpoint import damaged_files, steps_on_disk
 from trainer.commands.arguments import Commands, add_runs_dir
 from trainer.commands.start import CONFIG_FILE, rule_of
 from trainer.config.schema import TrainConfig, load_config, value_of
@@ -86,8 +87,6 @@ def export_model(run: Path, output: Path, step: int | None = None, merge: bool =
         MissingError: the run has no such checkpoint.
         StorageError: the checkpoint is damaged.
     """
-    from trainer.checkpoint import damaged_files, steps_on_disk  # torch takes seconds to import
-
     if output.exists():
         raise ConfigError(f"{output} exists", "--output", "name a new folder")
     steps = steps_on_disk(run / "checkpoints")

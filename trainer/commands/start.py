@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint import raise_if_ended, start_over, steps_on_disk
 from trainer.commands.run_folder import check_name, hold, resume_command
 from trainer.config.advice import advise
 from trainer.config.extends import find_spec
@@ -123,6 +124,8 @@ def _name(start: Start) -> str:
 def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
     if start.resume:
         _check_same_run(config, load_config(str(saved_run(start.runs_dir, run_dir.name))))
+        for step in steps_on_disk(run_dir / "checkpoints")[:1] if not start.start_over else ():
+            raise_if_ended(run_dir / "checkpoints" / f"step-{step}")
     elif _has_history(run_dir):
         again = resume_command(run_dir.name, start.runs_dir)
         raise ConfigError(f"run {run_dir.name} exists", str(run_dir), f"{again}, or give another --name")
@@ -145,8 +148,6 @@ def _has_history(run_dir: Path) -> bool:
 
 
 def _start_over(run_dir: Path) -> None:
-    from trainer.checkpoint import start_over
-
     earlier = start_over(run_dir)
     if earlier is not None:
         print(f"starting over; checkpoints and record so far: {earlier}", flush=True)

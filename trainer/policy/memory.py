@@ -126,15 +126,18 @@ def check_fits(config: TrainConfig, ranks: int, device: Device | None = None) ->
     )
 
 
-def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool) -> int | None:
-    """Size of one checkpoint of a run; None for a model of unknown size."""
+def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool, weights_only: bool = False) -> int | None:
+    """Size of one checkpoint of a run, or of its weights; None for a model of unknown size."""
     parameters = parameter_count(config.model.name_or_path)
     if config.model.lora.r > 0:
         size = model_size(config.model.name_or_path)
         parameters = _trained_parameters(config, size) if size else None
     if parameters is None:
         return None
-    return checkpoint_bytes(parameters, _compute_bytes(config, Device(on_gpu)), config.parallel)
+    compute_bytes = _compute_bytes(config, Device(on_gpu))
+    if weights_only:
+        return parameters * (compute_bytes if _in_optimizer(config.parallel) else MASTER_BYTES)
+    return checkpoint_bytes(parameters, compute_bytes, config.parallel)
 
 
 def held_bytes(parameters: int, compute_bytes: int, reference: bool, parallel: ParallelConfig, ranks: int) -> int:

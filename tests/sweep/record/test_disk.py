@@ -1,11 +1,17 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sweep.record import disk
-from sweep.record.disk import CheckpointRoom, checkpoint_sizes
-from sweep.record.folder import SweepFolder
+from sweep.record.disk import CheckpointRoom, EndedTrials, checkpoint_sizes
+from sweep.record.folder import SweepFolder, read_spec, sweep_folder
+from sweep.record.summary import configurations
+from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
+from trainer.checkpoint import keeps_weights_only, steps_on_disk
+from trainer.checkpoint import write_checkpoint as write_whole
 from trainer.policy.memory import planned_checkpoint_bytes
 
 ONE = 105_920 * (4 + 8)  # float32 weights of the embedded policy and Adam's two moments
@@ -77,3 +83,55 @@ def test_partial_and_damaged_checkpoints_hold_space_too(folder: SweepFolder) -> 
         (root / name / "file").write_bytes(bytes(size))
     assert sorted(checkpoint_sizes(folder.trial("c000-s0"))) == [3, 4, 5]
     assert checkpoint_sizes(folder.trial("c001-s0")) == []
+
+
+def run_trial(folder: SweepFolder, trial: str) -> Path:
+    """Four checkpoints, the second of which has the best accuracy."""
+    root = folder.trial(trial) / "checkpoints"
+    root.mkdir(parents=True)
+    accuracy = {0: 0.9, 2: 0.1, 4: 0.7, 6: 0.2, 8: 0.3}
+
+    def write(partial: Path) -> None:
+        evaluations = [(step, accuracy[step]) for step in accuracy if 0 < step <= int(partial.name[6])]
+        (partial / "model.safetensors").write_bytes(bytes(4))
+        (partial / "training_state.safetensors").write_bytes(bytes(8))
+        (partial / "training_state.json").write_text(json.dumps({"evaluations": evaluations}))
+
+    for step in (2, 4, 6, 8):
+        write_whole(root, step, write)
+    return root
+
+
+def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.2}, 2: {0: "diverged"}, 3: {}}, seeds=[0])
+    folder = sweep_folder(tmp_path, "demo")
+    roots = [run_trial(folder, f"c{number:03}-s0") for number in range(4)]
+    found = configurations(folder)
+    found[1].results[0] = replace(found[1].results[0], state="PRUNED")
+    EndedTrials(read_spec(folder), folder).thin(found)
+    assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 4], [8, 6, 4, 2], [8, 6, 4, 2]]
+    assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
+
+
+def test_everything_is_kept_where_the_search_space_says_so(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}}, seeds=[0], storage={"ended_trials": "all"})
+    folder = sweep_folder(tmp_path, "demo")
+    root = run_trial(folder, "c000-s0")
+    EndedTrials(read_spec(folder), folder).thin(configurations(folder))
+    assert steps_on_disk(root) == [8, 6, 4, 2]
+    assert not keeps_weights_only(root / "step-8")
+
+
+def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("not yours")
+
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}}, seeds=[0])
+    folder = sweep_folder(tmp_path, "demo")
+    root = run_trial(folder, "c000-s0")
+    monkeypatch.setattr(disk, "keep_weights", refuse)
+    EndedTrials(read_spec(folder), folder).thin(configurations(folder))
+    assert steps_on_disk(root) == [8, 6, 4, 2]
+    assert "stay as they are: not yours" in caplog.text

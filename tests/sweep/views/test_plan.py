@@ -1,6 +1,7 @@
 """Slots, disk and forecast of a sweep, by hand."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,13 @@ def test_a_checkpoint_holds_weights_and_optimizer_state(
     save_file({"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(7)}, model / "model.safetensors")
     plan = plan_of(tmp_path, {"model.name_or_path": str(model), **overrides}, [Node(2, 0)])
     assert plan.one_checkpoint_bytes == 22 * bytes_a_parameter
-    # Three trials keep the last two and the best; the two that run write one more.
-    assert plan.checkpoint_bytes == 22 * bytes_a_parameter * (3 * 3 + 2)
+    # Two trials that run keep the last two and the best, and write one more; the third has ended.
+    weights = 2 if bytes_a_parameter == 2 + 8 + 4 else 4
+    assert plan.ended_trial_bytes == 22 * weights * 2
+    assert plan.checkpoint_bytes == 22 * (2 * 4 * bytes_a_parameter + 2 * weights)
+    whole = {"model.name_or_path": str(model), **overrides}
+    kept = plan_of(tmp_path, whole, [Node(2, 0)], storage={"ended_trials": "all"})
+    assert kept.checkpoint_bytes == 22 * bytes_a_parameter * (3 * 3 + 2)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +95,8 @@ def test_the_memory_of_a_trial_with_gpus_is_simulated(tmp_path: Path, capsys: py
     assert json.loads(capsys.readouterr().out)["memory"]["margin"] == plan.memory.margin
     small = ["--runs-dir", str(tmp_path), "resources.gpu_memory_gb=40"]
     assert main(["plan", str(space), *small]) == 0
-    assert "TOO MUCH" in capsys.readouterr().out
+    shortage = next(line for line in capsys.readouterr().out.splitlines() if "GPU memory" in line)
+    assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB needed, 40\.0 GB there", shortage)
 
 
 def test_a_sweep_that_cannot_fit_its_gpus_is_refused_before_ray_starts(tmp_path: Path) -> None:
@@ -141,7 +148,7 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     assert "2 x 6 GPUs and 64 CPUs" in out
     assert "2 trials; 1 wait; 4 GPUs stay idle" in out
     assert "at most 12m 00s, 1.2 GPU hours at 90 s a step (given)" in out
-    assert "4 GPUs, 4 CPUs; 4 steps, 2 evaluations" in out
+    assert "4 GPUs, 4 CPUs; 4 steps, 3 evaluations" in out
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["nodes"] == [{"cpus": 64, "gpus": 6}] * 2
 
@@ -162,3 +169,37 @@ def test_a_second_stage_is_planned_too(tmp_path: Path, capsys: pytest.CaptureFix
     planned = json.loads(capsys.readouterr().out)
     assert (planned["trials"], planned["full"]["trials"], planned["full"]["full"]) == (3, 9, None)
     assert planned["one_checkpoint_bytes"] < planned["full"]["one_checkpoint_bytes"]
+
+
+def short(plan: Plan) -> list[str]:
+    return [str(shortage) for shortage in plan.short]
+
+
+def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = {"resources": FOUR_GPUS, "limits": {}}
+    assert short(plan_of(tmp_path, ZERO_2, [Node(64, 8)], **gpus)) == []
+    assert short(plan_of(tmp_path, ZERO_2, [Node(2, 0), Node(3, 3)], **gpus)) == [
+        "GPUs: 4 on one machine needed, 3 there",
+        "CPUs: 4 on one machine needed, 3 there",
+    ]
+    assert short(plan_of(tmp_path, ZERO_2, [Node(64, 0), Node(2, 4)], **gpus)) == [
+        "GPUs: 4 with 4 CPUs on one machine needed, 0 GPUs and 64 CPUs, 4 GPUs and 2 CPUs there"
+    ]
+    spread = {**FOUR_GPUS, "placement": "PACK"}
+    assert short(plan_of(tmp_path, ZERO_2, [Node(2, 1), Node(2, 2)], resources=spread, limits={})) == [
+        "GPUs: 4 on all machines needed, 3 there"
+    ]
+    monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
+    # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended with two of 4.
+    assert short(plan_of(tmp_path, {}, [Node(2, 0)])) == ["disk: 11.0 MB needed, 1.0 MB there"]
+
+
+def test_evaluations_count_the_one_before_the_first_step_and_the_one_after_the_last(tmp_path: Path) -> None:
+    every = {"max_steps": 50, "evaluation.every_steps": 20, "checkpoint.every_steps": 20}
+    assert plan_of(tmp_path, every, [Node(2, 0)]).evaluations == 1 + 3  # after 20, 40 and 50
+    assert plan_of(tmp_path, {**every, "evaluation.at_start": False}, [Node(2, 0)]).evaluations == 3
+    data = {"max_steps": None, "epochs": 2, "data.train": {"source": "generated", "size": 100}}
+    steps = {**every, **data, "rollout.prompts_per_step": 20}
+    assert plan_of(tmp_path, steps, [Node(2, 0)]).evaluations == 1 + 1  # ten steps

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.test_cli import TINY_RUN, error_lines, run
+from trainer.checkpoint import intact_checkpoints, keep_weights
 from trainer.cli import main
 from trainer.commands.run_folder import resume_command
 from trainer.errors import INTERRUPTED
@@ -93,3 +94,24 @@ def test_a_run_is_resumed_by_its_name(tmp_path, capsys, tiny_policy):
 def test_the_command_that_resumes():
     assert resume_command("r", Path("runs")) == "trainer resume r"
     assert resume_command("r", Path("/x"), 4) == "torchrun --nproc-per-node 4 -m trainer resume r --runs-dir /x"
+
+
+def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, tiny_policy):
+    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "tracking.offline=true"]
+    assert run(tmp_path, *words) == 0
+    checkpoints = tmp_path / "runs" / "r" / "checkpoints"
+    keep_weights(checkpoints, set())
+    (newest,) = intact_checkpoints(checkpoints)
+    resume = ["resume", "r", "--runs-dir", str(tmp_path / "runs")]
+    capsys.readouterr()
+    assert main(resume) == 2
+    what, where, hint = error_lines(capsys)
+    step = newest.name.replace("-", " ")
+    assert what == f"error: r has ended, at {step}: its weights were kept, its optimizer state was not"
+    assert where == f"where: {newest}"
+    assert "storage.ended_trials=all" in hint
+    metrics = (tmp_path / "runs" / "r" / "metrics.jsonl").read_bytes()
+    assert main(["evaluate", str(tmp_path / "runs" / "r")]) == 0
+    assert (tmp_path / "runs" / "r" / "metrics.jsonl").read_bytes() == metrics
+    assert main([*resume, "--start-over"]) == 0  # what there was lies in earlier-1
+    assert next(intact_checkpoints(checkpoints)).name == newest.name

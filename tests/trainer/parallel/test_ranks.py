@@ -7,10 +7,10 @@ from tests.invariants.ranks import run_ranks
 from tests.run_cli import run_cli
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.batching import plan_update_batches
-from trainer.checkpoint import load_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import DistributedParallel, Parallel
+from trainer.training_state import load_training_state
 
 
 def config(**parallel) -> TrainConfig:
