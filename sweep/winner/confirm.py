@@ -91,7 +91,7 @@ def fresh_space(
     finalists = {"loptune.finalists": ",".join(str(one.number) for one in chosen)}
     trainer["tracking"]["tags"] = {**spec.base.tracking.tags, **tags, **finalists}
     data["name"] = folder.name + suffix
-    data["trainer"]["config"] = trainer
+    data["trainer"] = {"config": trainer}  # with the sweep's overrides, which would take the test set away again
     data["baselines"] = [dict(one.parameters) for one in chosen]
     data["search"] = {"sampler": "random", "configurations": 0}
     data["scheduler"], data["decide"], data["full"] = "none", None, None

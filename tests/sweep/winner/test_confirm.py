@@ -115,6 +115,18 @@ def test_full_weights_that_nothing_describes_are_refused(
     assert "add one at the end, such as full: {overrides: {optim.lr: 1.0e-6}, resources: {" in hint
 
 
+def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_path: Path) -> None:
+    sets = {"people": {"source": "generated", "split": "dev", "people": [2], "size": 8}}
+    trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}}}
+    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
+    folder = existing_sweep(tmp_path, "demo")
+    base = confirmation_space(read_spec(folder), folder, finalists=1, seeds=2).base
+    own, test = base.evaluation.sets["people"], base.evaluation.sets["test"]
+    assert test == own.model_copy(update={"split": "test"})
+    assert base.tracking.tags["team"] == "ours"
+    assert base.tracking.tags["loptune.confirms"] == "demo"
+
+
 def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
     write_sweep(tmp_path, "none", {0: {0: "diverged"}}, seeds=[0])
     folder = existing_sweep(tmp_path, "none")
