@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from trainer.cpu.last_layer import has_lean_last_layer, use_lean_last_layer
 from trainer.cpu.packing import Packing, Segment, pack
 
 NAME = "sdpa_or_packed"
@@ -37,6 +38,7 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)
+    use_lean_last_layer(model)
     if not _takes_packing(model):
         model.set_attn_implementation("sdpa")
 
@@ -47,7 +49,7 @@ def takes_packed_rows(model: PreTrainedModel) -> bool:
 
 
 def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
-    """The last hidden states of packed tokens, [N, H]."""
+    """The last hidden states of the packed tokens before each completion token, [M, H]."""
     hidden: Tensor = model.base_model(
         input_ids=packing.input_ids[None],
         position_ids=packing.position_ids[None],
@@ -56,7 +58,7 @@ def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
         use_cache=False,
         packing=packing,
     ).last_hidden_state
-    return hidden[0]
+    return hidden[0] if has_lean_last_layer(model) else hidden[0].index_select(0, packing.predicting)
 
 
 def attention_forward(
@@ -221,7 +223,7 @@ def _takes_packing(model: PreTrainedModel) -> bool:
     prompt_lengths, completion_mask = torch.tensor([4, 4, 3]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
     try:
         packing = pack(ids, prompt_lengths, completion_mask)
-        packed = packed_hidden_states(model, packing)[packing.predicting]
+        packed = packed_hidden_states(model, packing)
     except (TypeError, RuntimeError):  # it takes no further arguments, or states of other shapes
         return False
     rows, columns = completion_mask.nonzero(as_tuple=True)

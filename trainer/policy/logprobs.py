@@ -71,7 +71,7 @@ class LogprobModel(nn.Module):
         positions = prompt_lengths[rows] + columns
         if self.packs_rows:
             packing = pack(input_ids, prompt_lengths, completion_mask)
-            predicting = packed_hidden_states(self.causal_lm, packing).index_select(0, packing.predicting)
+            predicting = packed_hidden_states(self.causal_lm, packing)
             computed = packing.input_ids.numel()
         else:
             hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
