@@ -330,6 +330,9 @@ class TrackingConfig(Section):
         description="where else metrics go, of tensorboard, wandb, trackio (pip install them)",
     )
     completions: Annotated[int, Field(ge=0)] = Field(8, description="sampled completions logged per evaluation")
+    system_metrics: bool = Field(
+        True, description="also log what the first rank's machine does, as MLflow's system metrics; not offline"
+    )
     tags: dict[str, str] = Field(default_factory=dict, description="MLflow tags of the run")
 
 

@@ -18,6 +18,7 @@ from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.tracking.machine import MachineGauges
 from trainer.tracking.mlflow_store import (
     RUN_TAG,
     connect,
@@ -101,6 +102,7 @@ class Tracker:
         self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
         self._correctness = JsonLines(self.run_dir / CORRECTNESS_FILE)
         self._writers = Writers(config, context)
+        self._gauges = MachineGauges() if config.tracking.system_metrics else None
         self._last_step = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -117,13 +119,14 @@ class Tracker:
         return self._state.uri if self._shipper is not None else None
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Record metrics of a step. Never waits for MLflow.
+        """Record metrics of a step, and now and then what the machine does. Never waits for MLflow.
 
         Raises:
             KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
             StorageError: the record cannot be written; says from which step on it is missing.
         """
-        self._append(self._metrics, step, metrics_record(metrics, step))
+        of_machine = self._gauges.means() if self._gauges else {}
+        self._append(self._metrics, step, metrics_record({**metrics, **of_machine}, step))
         self._last_step = max(self._last_step, step)
         self._start_shipping()
         self._writers.log(metrics, step)
@@ -223,7 +226,10 @@ class Tracker:
         if self._shipper is not None and self._thread is None:
             self._stop = threading.Event()
             self._thread = threading.Thread(
-                target=_ship, args=(self._shipper, self._stop), name="mlflow-shipper", daemon=True
+                target=_ship,
+                args=(self._shipper, self._stop, self._gauges),
+                name="mlflow-shipper",
+                daemon=True,
             )
             self._thread.start()
 
@@ -237,10 +243,12 @@ class Tracker:
         self._thread = None
 
 
-def _ship(shipper: Shipper, stop: threading.Event) -> None:
+def _ship(shipper: Shipper, stop: threading.Event, gauges: MachineGauges | None) -> None:
     pause = SHIP_INTERVAL_S
     while not stop.wait(min(pause, MAX_PAUSE_S)):
         try:
+            if gauges is not None:
+                gauges.read()
             shipper.send_all(stop)
             if pause > SHIP_INTERVAL_S:
                 _logger.warning("MLflow answers again; the missing metrics were sent")
