@@ -19,8 +19,10 @@ from tests.trainer.rollouts.vllm.models import (
     random_qwen,
     saved_config,
 )
+from trainer.config.lora import LoraConfig
 from trainer.config.schema import VllmConfig
 from trainer.errors import EngineError
+from trainer.policy.adapters import adapter_off, adapter_tensors, add_adapter
 from trainer.rollouts.engine import EngineRun, SamplingParams
 from trainer.rollouts.vllm import sync
 from trainer.rollouts.vllm.engine import VllmEngine, engine_for
@@ -71,6 +73,26 @@ def test_agrees_with_the_policy_after_each_of_five_optimizer_steps(model, start)
         print(f"step {step + 1}: largest difference {difference:.2e} nats")
         assert difference < AGREEMENT
         assert largest_difference(before, asked, samples, 0.7) > 0.05, "the step must move the weights visibly"
+
+
+def test_agrees_with_a_policy_whose_adapter_is_trained(start):
+    model = random_qwen(tied=True, layers=2)
+    engine = start(model)
+    add_adapter(model, LoraConfig(r=4, alpha=8.0))
+    optimizer = torch.optim.AdamW(adapter_tensors(model).values(), lr=2e-2)
+    asked = prompts(LENGTHS)
+    params = SamplingParams(temperature=0.7, max_new_tokens=32, stop_token_ids=(STOP,))
+    engine.sync_weights(model)
+    samples = engine.generate(asked, SEEDS, params)
+    for step in range(2):
+        adamw_step(model, optimizer, asked, samples)
+        engine.sync_weights(model)
+        samples = engine.generate(asked, SEEDS, params)
+        difference = largest_difference(model, asked, samples, 0.7)
+        print(f"step {step + 1}: largest difference {difference:.2e} nats")
+        assert difference < AGREEMENT
+        with adapter_off(model):
+            assert largest_difference(model, asked, samples, 0.7) > 0.05, "the adapter must be seen in the samples"
 
 
 def test_self_check_catches_a_sync_without_the_output_embedding(model, start, monkeypatch):
