@@ -245,6 +245,7 @@ class Trainer:
             self.parallel.gather,
             self.models.packs_rows,
             optim.kept_forward_tokens if keep_forwards else 0,
+            self.models.row_cost,
         )
         with stopwatch("logprobs"):
             policy = self.models.policy if recomputes else None

@@ -4,11 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trainer.policy.logprobs import TokenScores
+from trainer.policy.row_cost import RowCost
 from trainer.types import RolloutGroup, TrainBatch
+
+TOKENS = RowCost()
 
 
 def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch.device) -> TrainBatch:
@@ -108,8 +112,9 @@ def plan_update_batches(
     gather: Callable[[list[Any]], list[Any]] = lambda items: items,
     packed: bool = False,
     kept_tokens: int = 0,
+    cost: RowCost = TOKENS,
 ) -> list[UpdateBatch]:
-    """Cut the rows into update batches in order, and each into microbatches under a token budget.
+    """Cut the rows into update batches in order, and each into the cheapest microbatches under a token budget.
 
     The same plan serves old log-probabilities, reference and every pass: a row is always computed beside the
     same others, so that the importance ratio of the first update is exactly 1.
@@ -122,6 +127,7 @@ def plan_update_batches(
         packed: whether the model takes packed rows. Then groups stay together, as a prompt is computed once for
             its rows; else rows are sorted by length, and padding counts.
         kept_tokens: of the first update batch, the tokens whose forwards are kept from scoring to the update.
+        cost: of padded rows.
     """
     groups, prompts, completions = (
         tensor.cpu() for tensor in (batch.group_ids, batch.prompt_lengths, batch.completion_lengths)
@@ -131,22 +137,33 @@ def plan_update_batches(
         if packed:
             parts = _cut_packed(groups[rows], prompts[rows], completions[rows], tokens_per_microbatch)
         else:
-            parts = _cut_by_length((prompts + completions)[rows], tokens_per_microbatch)
+            parts = _cut_by_length((prompts + completions)[rows], tokens_per_microbatch, cost)
         plan.append(UpdateBatch([rows[part].to(batch.input_ids.device) for part in parts]))
     padded = _padded(plan, gather([[len(update_batch.microbatches) for update_batch in plan]]))
     # Only of the first: its optimizer step moves the weights.
     return [replace(padded[0], kept=KeptForwards(kept_tokens)), *padded[1:]]
 
 
-def _cut_by_length(lengths: Tensor, budget: int) -> list[Tensor]:
-    """Longest rows first; rows x longest sequence within the budget."""
+def _cut_by_length(lengths: Tensor, budget: int, cost: RowCost) -> list[Tensor]:
+    """Longest rows first, cut where the whole costs least; rows x longest sequence within the budget.
+
+    From the last row backwards: the cheapest way to cut the rows from each one on, given those from later ones on.
+    """
     longest_first = lengths.argsort(descending=True, stable=True)
+    longest = lengths[longest_first].tolist()
+    count = len(longest)
+    cheapest, sizes = np.zeros(count + 1), [0] * count
+    for start in reversed(range(count)):
+        most = min(max(1, budget // longest[start]), count - start)
+        tried = np.arange(most, 0, -1)  # of equally cheap ones the largest
+        costs = cost.microbatch + tried * cost.of_row(longest[start]) + cheapest[start + tried]
+        best = int(costs.argmin())
+        cheapest[start], sizes[start] = costs[best], int(tried[best])
     microbatches: list[Tensor] = []
     start = 0
-    while start < len(longest_first):
-        size = max(1, budget // int(lengths[longest_first[start]]))
-        microbatches.append(longest_first[start : start + size])
-        start += size
+    while start < count:
+        microbatches.append(longest_first[start : start + sizes[start]])
+        start += sizes[start]
     return microbatches
 
 

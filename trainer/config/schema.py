@@ -230,7 +230,7 @@ class OptimConfig(Section):
     max_grad_norm: Positive = Field(1.0, description="gradient clipping norm")
     update_batch_size: Count = Field(256, description="completions per optimizer step, over all ranks")
     tokens_per_microbatch: Count = Field(
-        16384, description="token budget of one forward-backward, padding counted where there is any"
+        16384, description="most tokens of one forward-backward, padding counted where there is any"
     )
     old_logprobs: Literal["recompute", "rollout"] = Field(
         "recompute",

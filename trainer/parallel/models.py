@@ -15,6 +15,7 @@ from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_off, add_adapter
 from trainer.policy.load import frozen_copy, is_adapter, load_policy
 from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
+from trainer.policy.row_cost import RowCost, row_cost
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Models:
     reference: nn.Module | None  # the policy of before training; None without a KL coefficient
     stored_dtype: torch.dtype  # of the weights that are trained
     packs_rows: bool  # whether rows with a common prompt share its computation
+    row_cost: RowCost  # of those that do not
     parallel: Parallel
 
     @property
@@ -66,7 +68,9 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     policy, optimizer = parallel.prepare(scores, _adamw(causal_lm, config.optim))
     if with_adapter and with_reference:
         reference = WithoutAdapter(policy, causal_lm)
-    models = Models(causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, parallel)
+    models = Models(
+        causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, row_cost(causal_lm), parallel
+    )
     with models.whole_weights():
         check_logits(causal_lm)
     return models

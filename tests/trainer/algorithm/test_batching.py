@@ -1,7 +1,11 @@
+from functools import cache
+
+import pytest
 import torch
 
 from tests.trainer.algorithm.batches import make_batch, make_groups
 from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows
+from trainer.policy.row_cost import RowCost
 
 
 def test_rows_are_prompt_completion_padding():
@@ -61,3 +65,39 @@ def test_packed_rows_stay_with_their_group_and_a_prompt_counts_once():
 def test_a_packed_row_longer_than_the_budget_stands_alone():
     plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1, packed=True)
     assert [rows.tolist() for rows in plan[0].microbatches] == [[row] for row in range(8)]
+
+
+def test_rows_are_cut_where_that_costs_least():
+    batch = make_batch()  # lengths 19 18 18 15 15 12 11 9
+
+    def lengths(cost: RowCost) -> list[list[int]]:
+        plan = plan_update_batches(batch, 8, 1000, cost=cost)
+        total = batch.prompt_lengths + batch.completion_lengths
+        return [total[rows].tolist() for rows in plan[0].microbatches]
+
+    assert lengths(RowCost(microbatch=1000)) == [[19, 18, 18, 15, 15, 12, 11, 9]]
+    # 3 * 19 + 2 * 15 + 3 * 12 = 123 and three times 7; in two 5 * 19 + 3 * 12 = 131 and twice 7, one more
+    assert lengths(RowCost(microbatch=7)) == [[19, 18, 18], [15, 15], [12, 11, 9]]
+    assert lengths(RowCost(microbatch=9)) == [[19, 18, 18, 15, 15], [12, 11, 9]]
+    assert lengths(RowCost(attention=1.0, microbatch=9)) == [[19], [18, 18], [15, 15], [12], [11], [9]]
+
+
+@pytest.mark.parametrize("cost", [RowCost(microbatch=4), RowCost(attention=0.05, microbatch=11)])
+@pytest.mark.parametrize("budget", [1, 40, 60, 1000])
+def test_no_other_cut_within_the_budget_is_cheaper(cost, budget):
+    batch = make_batch()
+    total = (batch.prompt_lengths + batch.completion_lengths).sort(descending=True).values.tolist()
+
+    @cache
+    def cheapest(start: int) -> float:
+        sizes = range(1, len(total) - start + 1)
+        allowed = (size for size in sizes if size == 1 or size * total[start] <= budget)
+        return min(
+            (cost.microbatch + size * cost.of_row(total[start]) + cheapest(start + size) for size in allowed),
+            default=0.0,
+        )
+
+    parts = [select_rows(batch, rows) for rows in plan_update_batches(batch, 8, budget, cost=cost)[0].microbatches]
+    assert all(len(part.rewards) == 1 or part.input_ids.numel() <= budget for part in parts)
+    spent = sum(cost.microbatch + len(p.rewards) * cost.of_row(p.input_ids.shape[1]) for p in parts)
+    assert spent == pytest.approx(cheapest(0))
