@@ -1,13 +1,13 @@
 """The training loop."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.batching import UpdateBatch, build_batch, plan_update_batches
+from trainer.algorithm.batching import UpdateBatch, build_batch, plan_update_batches, with_rewards
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
@@ -162,8 +162,7 @@ class Trainer:
         config, algorithm, parallel = self.config, self.config.algorithm, self.parallel
         stopwatch = Stopwatch()
         with stopwatch("step"):
-            groups, metrics = self.collect_groups(stopwatch)
-            batch, plan = self.score_groups(groups, stopwatch, keep_forwards=True)
+            batch, plan, metrics = self._collect_and_score(stopwatch)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
             batch = reweight_advantages(batch, algorithm)
 
@@ -193,8 +192,28 @@ class Trainer:
             | time_metrics(stopwatch, batch, parallel)
         )
 
-    def collect_groups(self, stopwatch: Stopwatch) -> tuple[Sequence[RolloutGroup], dict[str, float]]:
-        """The rank's share of the step's groups, and the metrics of all that was sampled on all ranks."""
+    def _collect_and_score(self, stopwatch: Stopwatch) -> tuple[TrainBatch, list[UpdateBatch], dict[str, float]]:
+        """`collect_groups` and `score_groups`: log-probabilities while the rewards are still computed.
+
+        Dynamic sampling has to know the rewards first.
+        """
+        if self.config.rollout.dynamic_sampling:
+            groups, metrics = self.collect_groups(stopwatch)
+            return *self.score_groups(groups, stopwatch, keep_forwards=True), metrics
+        found: list[tuple[TrainBatch, list[UpdateBatch]]] = []
+        groups, metrics = self.collect_groups(
+            stopwatch, lambda unscored: found.append(self.score_groups(unscored, stopwatch, keep_forwards=True))
+        )
+        [(batch, plan)] = found
+        return with_rewards(batch, groups), plan, metrics
+
+    def collect_groups(
+        self, stopwatch: Stopwatch, meanwhile: Callable[[list[RolloutGroup]], None] | None = None
+    ) -> tuple[Sequence[RolloutGroup], dict[str, float]]:
+        """The rank's share of the step's groups, and the metrics of all that was sampled on all ranks.
+
+        ``meanwhile`` is what `collect_rollouts` does while they are scored, without dynamic sampling.
+        """
         config, parallel = self.config, self.parallel
         params = sampling_params(config.rollout, self.tokenizer)
         seeds = range(config.rollout.group_size)
@@ -206,7 +225,9 @@ class Trainer:
                 for i in range(first + parallel.rank, first + count, parallel.world_size)
             ]
             self.progress.phase("sampling", len(requests) * len(seeds), announce=False)
-            groups = collect_rollouts(self.engine, self.tokenizer, requests, params, self.rewards, stopwatch)
+            groups = collect_rollouts(
+                self.engine, self.tokenizer, requests, params, self.rewards, stopwatch, meanwhile
+            )
             return punish_overlong(groups, params.max_new_tokens, config.reward)
 
         rollout = config.rollout

@@ -40,6 +40,12 @@ def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch
     return _map_tensors(batch, lambda tensor: tensor.to(device))
 
 
+def with_rewards(batch: TrainBatch, groups: Sequence[RolloutGroup]) -> TrainBatch:
+    """The batch of some groups with their rewards, which were not known when it was built."""
+    rewards = [rollout.reward for group in groups for rollout in group.rollouts]
+    return replace(batch, rewards=torch.tensor(rewards, dtype=torch.float32).to(batch.rewards.device))
+
+
 def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
     """Some rows of a batch, cut to their own longest sequence and completion."""
     longest_completion = int(batch.completion_lengths[rows].max())

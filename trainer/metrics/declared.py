@@ -78,7 +78,7 @@ _DECLARED = [
         "sum",
     ),
     Metric("time/rollout", "seconds spent sampling", "s", "max"),
-    Metric("time/reward", "seconds spent scoring", "s", "max"),
+    Metric("time/reward", "seconds spent waiting for scores", "s", "max"),
     Metric("time/logprobs", "seconds spent on old and reference log-probabilities", "s", "max"),
     Metric("time/update", "seconds spent in optimizer steps", "s", "max"),
     Metric("time/sync", "seconds spent handing the weights to the rollout engine", "s", "max"),

@@ -1,7 +1,8 @@
 """Rollouts: sample completions for problems and score them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
@@ -131,10 +132,47 @@ def collect_rollouts(
     params: SamplingParams,
     rewards: RewardPool,
     stopwatch: Stopwatch,
+    meanwhile: Callable[[list[RolloutGroup]], None] | None = None,
 ) -> list[RolloutGroup]:
-    """Sample and score one group per request; the stopwatch tells sampling from scoring."""
+    """Sample and score one group per request; the stopwatch tells sampling from waiting for scores.
+
+    Args:
+        engine: samples.
+        tokenizer: of the policy.
+        requests: one per group.
+        params: of sampling.
+        rewards: score, in processes of their own.
+        stopwatch: takes the time of the phases.
+        meanwhile: what this process does while they score, given the groups with rewards of 0.
+
+    Raises:
+        RewardError: scoring fails too often for the rewards to mean anything.
+    """
     prompts = [encode_prompt(tokenizer, request.problem) for request in requests]
     with stopwatch("rollout"):
         completions = sample_completions(engine, tokenizer, prompts, [r.seeds for r in requests], params)
-    with stopwatch("reward"):
-        return score_completions(requests, prompts, completions, rewards)
+    if meanwhile is None:
+        with stopwatch("reward"):
+            return score_completions(requests, prompts, completions, rewards)
+    with ThreadPoolExecutor(1) as executor:
+        scored = executor.submit(score_completions, requests, prompts, completions, rewards)
+        meanwhile(_without_rewards(requests, prompts, completions))
+        with stopwatch("reward"):
+            return scored.result()
+
+
+def _without_rewards(
+    requests: Sequence[GroupRequest],
+    prompts: Sequence[Sequence[int]],
+    completions: Sequence[Sequence[Completion]],
+) -> list[RolloutGroup]:
+    return [
+        RolloutGroup(
+            request.group_id,
+            [
+                Rollout(request.group_id, request.problem, tuple(prompt), completion, 0.0, {}, False)
+                for completion in group
+            ],
+        )
+        for request, prompt, group in zip(requests, prompts, completions, strict=True)
+    ]

@@ -1,6 +1,14 @@
+import threading
+
+import pytest
+
 from rewards import Score
-from rewards.sandbox import ScoredText
-from trainer.rollouts.collect import GroupRequest, score_completions
+from rewards.sandbox import ScoredText, ScoringFailedError
+from tests.trainer.tokenizers_for_tests import byte_tokenizer
+from trainer.errors import RewardError
+from trainer.metrics.stopwatch import Stopwatch
+from trainer.rollouts.collect import GroupRequest, collect_rollouts, score_completions
+from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.types import Completion, Problem
 
 
@@ -35,3 +43,58 @@ def test_every_score_stays_with_its_completion_and_group():
     )
     assert (right.scoring, right.parsed, right.correct) == ("ok", True, True)
     assert right.reward_breakdown == {"length": 4.0}
+
+
+class Engine:
+    """Answers every prompt with one token."""
+
+    def generate(self, prompts, seeds, params):
+        return [[Sample((9,), (-0.5,), "length") for _ in row] for row in seeds]
+
+
+class SlowScores:
+    """Has no score before something else was done."""
+
+    def __init__(self) -> None:
+        self.done_meanwhile = threading.Event()
+
+    def score(self, texts, answers):
+        if not self.done_meanwhile.wait(60):
+            raise ScoringFailedError("nothing was done meanwhile")
+        return [ScoredText(Score(2.0, True, {}), "ok") for _ in texts]
+
+
+def collected(rewards, meanwhile):
+    requests = [GroupRequest(3, Problem("a", "p", "", "A", "test"), [1, 2])]
+    params = SamplingParams(1.0, max_new_tokens=1)
+    return collect_rollouts(Engine(), byte_tokenizer(), requests, params, rewards, Stopwatch(), meanwhile)
+
+
+def test_other_work_is_done_while_completions_are_scored():
+    rewards, seen = SlowScores(), []
+
+    def meanwhile(groups):
+        seen.extend(groups)
+        rewards.done_meanwhile.set()
+
+    [group], [unscored] = collected(rewards, meanwhile), seen
+    assert [rollout.reward for rollout in group.rollouts] == [2.0, 2.0]
+    assert [rollout.reward for rollout in unscored.rollouts] == [0.0, 0.0]
+    assert unscored.group_id == group.group_id == 3
+    for one, other in zip(group.rollouts, unscored.rollouts, strict=True):
+        assert (one.prompt_ids, one.completion) == (other.prompt_ids, other.completion)
+
+
+def test_errors_of_scoring_and_of_the_other_work_are_both_told():
+    failing = SlowScores()
+    failing.done_meanwhile.wait = lambda seconds: False
+    with pytest.raises(RewardError, match="nothing was done"):
+        collected(failing, lambda groups: None)
+    rewards = SlowScores()
+
+    def broken(groups):
+        rewards.done_meanwhile.set()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        collected(rewards, broken)
