@@ -42,7 +42,13 @@ def make_prompts(count: int, length: int, words: int) -> list[str]:
 
 
 def train_with_trl(
-    folder: Path, model: Any, prompts: Sequence[str], steps: int, tokens: int, **settings: Any
+    folder: Path,
+    model: Any,
+    prompts: Sequence[str],
+    steps: int,
+    tokens: int,
+    adapter_rank: int = 0,
+    **settings: Any,
 ) -> list[float]:
     """Seconds of every step of TRL's GRPOTrainer.
 
@@ -52,6 +58,7 @@ def train_with_trl(
         prompts: of all steps.
         steps: to take.
         tokens: new ones of each completion.
+        adapter_rank: of a low-rank adapter in all linear layers but the output, by peft; 0 trains the weights.
         settings: further ones of ``GRPOConfig``.
     """
     import torch
@@ -72,8 +79,16 @@ def train_with_trl(
             seconds.append(time.perf_counter() - self.started)
             print(f"  TRL step {seconds[-1]:.2f} s", file=sys.stderr)
 
+    adapter = None
+    if adapter_rank:
+        from peft import LoraConfig
+
+        adapter = LoraConfig(
+            task_type="CAUSAL_LM", r=adapter_rank, lora_alpha=2 * adapter_rank, target_modules="all-linear"
+        )
     trainer = GRPOTrainer(
         model=model,
+        peft_config=adapter,
         processing_class=AutoTokenizer.from_pretrained(folder),
         reward_funcs=lambda completions, **_: [reward_tokens(text, "").reward for text in completions],
         train_dataset=Dataset.from_dict({"prompt": list(prompts)}),

@@ -1,9 +1,13 @@
-"""One GRPO step here against TRL's GRPOTrainer: same model, same prompts, same number of new tokens.
+"""One GRPO step here against TRL's GRPOTrainer, or of an adapter against that of full weights.
+
+Both sides have the same model, the same prompts and the same number of new tokens.
 
     python -m benchmarks.grpo_step                                  # 8 x 8 x 128 tokens, vocabulary 128
     python -m benchmarks.grpo_step --prompt-tokens 297             # prompts as long as Knights-and-Knaves puzzles
     python -m benchmarks.grpo_step --vocab 151936 --prompts 4 --tokens 64 --threads 1 --steps 1 --rounds 1
     python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --steps 1 --rounds 1
+    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16                 # both with adapters
+    python -m benchmarks.grpo_step --model smollm2-135m --tokens 16 --lora 16 --against full --checkpointing
 
 Both train a 3.2M-parameter Qwen2 (plus embeddings), or a pretrained model, with KL 0.001 in processes of their
 own, in turns. No completion can end early. Prints seconds per step (median of all steps), peak resident memory,
@@ -18,7 +22,7 @@ and 2.1x with 297-token prompts (10.4 s against 22.4 s).
 import argparse
 import json
 import os
-import resource
+import re
 import statistics
 import subprocess
 import sys
@@ -29,7 +33,8 @@ from typing import Any
 from benchmarks.against_trl import GROUP_SIZE, make_prompts, save_tokenizer, train_with_trl
 
 WORDS = 100  # that prompts are made of
-SIDES = ("loptune", "trl")
+OURS = "loptune"
+OTHERS = {"trl": "TRL's", "full": "that of full weights"}
 SMALL = "small"  # random weights
 
 
@@ -74,7 +79,7 @@ def prompts(arguments: argparse.Namespace) -> list[str]:
     return make_prompts(arguments.prompts * (arguments.steps + 1), arguments.prompt_tokens, WORDS)
 
 
-def run_ours(folder: Path, arguments: argparse.Namespace) -> list[float]:
+def run_ours(folder: Path, arguments: argparse.Namespace, rank: int = 0) -> list[float]:
     from trainer.config.schema import TrainConfig
     from trainer.loop import Trainer
     from trainer.tracking.tracker import NullTracker
@@ -85,7 +90,12 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[float]:
     data.write_text("\n".join(map(json.dumps, rows)))
     config = TrainConfig.model_validate(
         {
-            "model": {"name_or_path": str(folder)},
+            "model": {
+                "name_or_path": str(folder),
+                "dtype": arguments.dtype,
+                "gradient_checkpointing": arguments.checkpointing,
+                "lora": {"r": rank, "alpha": 2.0 * rank or 1.0},
+            },
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
             "reward": {"functions": {"benchmarks.against_trl:reward_tokens": 1.0}},
             "rollout": {
@@ -121,12 +131,19 @@ def run_trl(folder: Path, arguments: argparse.Namespace) -> list[float]:
         prompts(arguments),
         arguments.steps + 1,
         arguments.tokens,
+        adapter_rank=arguments.lora,
         use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
+        bf16=arguments.dtype == "bfloat16",
+        gradient_checkpointing=arguments.checkpointing,
         per_device_train_batch_size=arguments.prompts * GROUP_SIZE,
         dataloader_pin_memory=False,
     )
+
+
+def peak_memory() -> float:
+    """Most memory that this process has had resident [GiB]; ru_maxrss counts what started it, too."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 2**20
 
 
 def main() -> None:
@@ -137,42 +154,53 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=32, help="words, of about 3 tokens for other models")
     parser.add_argument("--tokens", type=int, default=128, help="new ones of each completion")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--lora", type=int, default=0, metavar="R", help="rank of an adapter, of both sides; 0 is none"
+    )
+    parser.add_argument("--against", choices=OTHERS, default="trl", help="full: here, without the adapter")
+    parser.add_argument("--checkpointing", action="store_true", help="recompute activations, on both sides")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="computed in")
     parser.add_argument("--steps", type=int, default=5, help="counted steps, after one to warm up")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in turns")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=(OURS, *OTHERS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
         import torch
 
         torch.set_num_threads(arguments.threads)
-        seconds = (run_ours if arguments.side == "loptune" else run_trl)(arguments.folder, arguments)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(json.dumps({"seconds": seconds[1:], "peak_gib": peak}))
+        if arguments.side == "trl":
+            seconds = run_trl(arguments.folder, arguments)
+        else:
+            seconds = run_ours(arguments.folder, arguments, arguments.lora if arguments.side == OURS else 0)
+        print(json.dumps({"seconds": seconds[1:], "peak_gib": peak_memory()}))
         return
-    rounds = []
+    other = arguments.against
+    sides, rounds = (OURS, other), []
     for _ in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as folder:
             if arguments.model == SMALL:
                 make_model(Path(folder), arguments.vocab)
             else:
                 copy_model(Path(folder), arguments.model)
-            rounds.append({side: measure(side, folder, arguments) for side in SIDES})
+            rounds.append({side: measure(side, folder, arguments) for side in sides})
     step, peak = {}, {}
-    for side in SIDES:
+    for side in sides:
         step[side] = statistics.median(second for measured in rounds for second in measured[side]["seconds"])
         peak[side] = statistics.median(measured[side]["peak_gib"] for measured in rounds)
         print(f"{side:8} {step[side]:8.2f} s/step   peak {peak[side]:.2f} GiB")
-    ratios = [statistics.median(r["trl"]["seconds"]) / statistics.median(r["loptune"]["seconds"]) for r in rounds]
-    print(f"speed: {step['trl'] / step['loptune']:.2f}x TRL's (rounds: {', '.join(f'{r:.2f}' for r in ratios)})")
-    print(f"peak memory: {peak['loptune'] / peak['trl']:.2f} of TRL's")
+    ratios = [statistics.median(r[other]["seconds"]) / statistics.median(r[OURS]["seconds"]) for r in rounds]
+    told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"speed: {step[other] / step[OURS]:.2f}x {OTHERS[other]} (rounds: {told})")
+    print(f"peak memory: {peak[OURS] / peak[other]:.2f} of {OTHERS[other]}")
 
 
 def measure(side: str, folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds of each counted step and peak memory of one side, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.grpo_step", "--side", side, "--folder", folder]
-    for name in ("vocab", "prompts", "prompt_tokens", "tokens", "threads", "steps"):
+    for name in ("vocab", "prompts", "prompt_tokens", "tokens", "threads", "steps", "lora", "dtype"):
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    command += ["--checkpointing"] if arguments.checkpointing else []
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
     measured: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
