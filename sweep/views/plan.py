@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from sweep.trials.cluster import Node, slots
 from sweep.trials.preflight import trial_memory
 from sweep.views.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.views.shortage import Shortage, machine_texts, planned_disk, short_bytes, short_machines
-from trainer.commands.table import print_table
+from trainer.commands.table import PLAIN_WIDTH, print_table
 from trainer.config.schema import value_of
 from trainer.errors import UserError
 from trainer.files import free_bytes
@@ -129,14 +130,21 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
     print()
     noise = [("noise", text) for text in noise_lines(plan.noise, spec, plan.configurations)]
     for heading, text in [*noise[:1], *(("", text) for _, text in noise[1:]), *_lines(plan, spec)]:
-        print(f"{heading:<12} {text}")
+        _print_wrapped(heading, text)
     if plan.full is not None:
         assert spec.full is not None
         changed = parameter_text(spec.full.overrides)
-        print(f"\n`sweep confirm {spec.name} --full` would train full weights{f': {changed}' if changed else ''}")
+        then = f"`sweep confirm {spec.name} --full` would train full weights{f': {changed}' if changed else ''}"
+        print("\n" + textwrap.fill(then, PLAIN_WIDTH, break_long_words=False, break_on_hyphens=False))
         for heading, text in _lines(plan.full, _second_stage(spec)):
             if heading != "forecast" or plan.full.seconds is not None:  # --step-seconds are those of the search
-                print(f"{heading:<12} {text}")
+                _print_wrapped(heading, text)
+
+
+def _print_wrapped(heading: str, text: str) -> None:
+    for line in textwrap.wrap(text, PLAIN_WIDTH - 13, break_long_words=False, break_on_hyphens=False):
+        print(f"{heading:<12} {line}")
+        heading = ""
 
 
 def _range(parameter: ParameterSpec) -> str:

@@ -166,14 +166,13 @@ def table_rows(results: Sequence[CategoryResult]) -> list[dict[str, Any]]:
     return [
         {
             "category": r.category,
-            "occurrences": r.occurrences,
-            "per completion": f"{r.per_completion:.2f}",
-            "per 100 words": f"{r.per_100_words:.2f}",
-            "used by": f"{r.used_by:.0%}",
-            "correlation with reward": "-"
+            "count": r.occurrences,
+            "per 100": f"{r.per_100_words:.2f}",
+            "used": f"{r.used_by:.0%}",
+            "correlation": "-"
             if math.isnan(r.correlation)
-            else f"{r.correlation:+.3f} ({r.low:+.3f} .. {r.high:+.3f})",
-            "reward, rare to frequent": "  ".join(f"{part.reward:+.2f}" for part in r.bins),
+            else f"{r.correlation:+.2f} ({r.low:+.2f}..{r.high:+.2f})",
+            "reward, rare to frequent": " ".join(f"{part.reward:+.2f}" for part in r.bins),
         }
         for r in results
     ]

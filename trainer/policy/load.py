@@ -14,6 +14,7 @@ from trainer.cpu.attention import use_packed_attention
 from trainer.cpu.onednn import use_onednn
 from trainer.cpu.rms_norm import use_rms_norm
 from trainer.errors import ConfigError, MissingError, UserError, first_line
+from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
 from trainer.policy.gguf import SUFFIX, ensure_converted
 from trainer.policy.packaged import PACKAGED, ensure_gguf
@@ -171,6 +172,7 @@ def model_source(config: ModelConfig) -> str:
         return str(folder)
     if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
         raise MissingError(f"no such model folder: {name}", "model.name_or_path", "check the path")
+    hub_answers()
     return name
 
 
@@ -185,6 +187,7 @@ def _gguf_file(config: ModelConfig) -> Path:
         raise MissingError(f"no such file: {path}", "model.name_or_path", "check the path")
     from huggingface_hub import hf_hub_download
 
+    hub_answers()
     try:
         return Path(hf_hub_download(f"{owner}/{repository}", name, revision=config.revision))
     except (OSError, ValueError) as error:
@@ -256,6 +259,12 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
             f"the attention kernel {kernel} is not installed" if missing else f"no attention kernel {kernel}",
             "model.attn_implementation",
             "install its package, or set model.attn_implementation=sdpa" if missing else nearest(kernel, KERNELS),
+        )
+    if not Path(config.name_or_path).expanduser().exists() and not hub_answers():
+        return MissingError(
+            f"cannot load the {what} of {config.name_or_path}: the hub does not answer, and the cache has none",
+            "model.name_or_path",
+            "get online, or give a folder: `hf download NAME --local-dir FOLDER` where there is a network",
         )
     return MissingError(
         f"cannot load the {what} of {config.name_or_path}: {first_line(error)}",

@@ -12,6 +12,7 @@ from typing import Any
 from trainer.config.schema import DatasetConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, first_line
+from trainer.hub import hub_answers
 
 FIELDS = ("prompt", "answer", "difficulty", "source")
 _FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
@@ -195,6 +196,7 @@ def _as_row(item: Any, where: str) -> Mapping[str, Any]:
 
 
 def _read_hub(dataset: DatasetConfig) -> Iterator[Mapping[str, Any]]:
+    hub_answers()  # before the library that asks it is imported
     from datasets import load_dataset
 
     try:

@@ -101,7 +101,7 @@ def test_files_say_the_same_as_the_results(run):
     assert rows["assumption"]["correlation"] == ""
     with bins.open() as file:
         assert len(list(csv.DictReader(file))) == sum(len(r.bins) for r in results)
-    assert table_rows(results)[0]["correlation with reward"] == "-"
+    assert table_rows(results)[0]["correlation"] == "-"
 
 
 def test_the_command_prints_a_table_or_json(run, capsys):

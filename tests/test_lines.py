@@ -1,0 +1,70 @@
+"""What commands list fits 100 columns where there is no terminal."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.cli import main as sweep
+from tests.sweep.ended_sweeps import SCORES, write_sweep
+from trainer.cli import main as trainer
+from trainer.commands.word_lists import PAPER
+
+COLUMNS = 100
+
+LISTINGS = [
+    (trainer, "presets"),
+    (trainer, "options"),
+    (trainer, "options optim"),
+    (trainer, "metrics"),
+    (trainer, "ls"),
+    (trainer, "status run"),
+    (trainer, "analyze-language completions.jsonl"),
+    (sweep, "ls"),
+    (sweep, "status wide"),
+    (sweep, "plan quickstart"),
+    (sweep, "plan knights_knaves_3b"),
+    (sweep, "plan knights_knaves_3b_lora"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    parameters = {
+        "algorithm.ar_alpha": {"uniform": [0.0, 0.5]},
+        "optim.lr": {"loguniform": [1e-6, 1e-4]},
+        "rollout.temperature": {"uniform": [0.6, 1.2]},
+    }
+    baselines = [{"algorithm.ar_alpha": 0.1, "optim.lr": 1e-5, "rollout.temperature": 1.0}]
+    write_sweep(tmp_path / "runs", "wide", SCORES, parameters=parameters, baselines=baselines)
+    run = tmp_path / "runs" / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("extends: tiny_kk\n")
+    times = {f"time/{name}": 1.0 for name in ("rollout", "reward", "logprobs", "update", "sync", "step")}
+    evaluated = {"eval/accuracy": 0.5, "rollout/reward": 1.5}
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": 1.0, **times, **evaluated}) + "\n")
+    texts = ["first wait, let me check and verify that again", "perhaps it is, but therefore", "next"] * 7
+    rows = [{"completion": text, "reward": len(text) / 7} for text in texts]
+    (tmp_path / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("main", "command"), LISTINGS)
+def test_every_line_fits(folder: Path, capsys: pytest.CaptureFixture[str], main: Any, command: str) -> None:
+    assert main(command.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 1
+    assert [line for line in lines if len(line.rstrip()) > COLUMNS] == []
+
+
+def test_a_category_of_words_takes_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trainer(["analyze-language", "completions.jsonl"]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    headings = ["category", "count", "per 100", "used", "correlation", "reward, rare to frequent"]
+    assert re.split("  +", heading.strip()) == headings
+    categories = [line for line in lines if re.search(r"\d%", line)]
+    assert len(categories) == len(PAPER)
+    assert all(re.search(r"[+-]\d+\.\d\d$", line.rstrip()) for line in categories)

@@ -1,0 +1,62 @@
+"""A hub that does not answer costs seconds, and its cache is used."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+from huggingface_hub import constants
+
+from tests.trainer.tracking.store import free_port
+from trainer import hub
+
+
+@pytest.fixture(autouse=True)
+def undecided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    hub.hub_answers.cache_clear()
+    yield
+    hub.hub_answers.cache_clear()
+
+
+class NotFound(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_any_answer_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), NotFound) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        assert hub.hub_answers()
+        server.shutdown()
+    assert not constants.is_offline_mode()
+
+
+def test_where_nobody_answers_the_cache_is_used_and_nobody_asked_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    assert not hub.hub_answers()
+    assert not hub.hub_answers()
+    assert constants.is_offline_mode()
+    assert capsys.readouterr().err.count("does not answer: looking in this machine's cache") == 1
+
+
+def test_a_name_server_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(hub, "LIMIT_S", -0.9)
+    monkeypatch.setattr(hub, "_answers", lambda url: ended.wait(60))
+    assert not hub.hub_answers()
+    ended.set()
+
+
+def test_who_is_offline_by_choice_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert not hub.hub_answers()
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,44 @@
+"""Whether the Hugging Face hub can be reached: where it cannot, its library tries again for minutes."""
+
+import functools
+import ssl
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+LIMIT_S = 4.0
+
+
+@functools.cache
+def hub_answers() -> bool:
+    """Look once whether the hub answers; where it does not, only its cache on this machine is read from then on.
+
+    Ask before the hub's library or one that uses it is asked for a model or a dataset.
+    """
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        return False
+    found: list[bool] = []
+    # A thread, because looking up a name knows no time limit.
+    look = threading.Thread(target=lambda: found.append(_answers(constants.ENDPOINT)), daemon=True)
+    look.start()
+    look.join(LIMIT_S + 1)
+    if found == [True]:
+        return True
+    constants.HF_HUB_OFFLINE = True
+    print(f"{constants.ENDPOINT} does not answer: looking in this machine's cache", file=sys.stderr, flush=True)
+    return False
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=LIMIT_S).close()
+    except urllib.error.HTTPError:  # an answer, if not the one wanted
+        return True
+    except urllib.error.URLError as error:
+        return isinstance(error.reason, ssl.SSLError)  # the library may know certificates that Python does not
+    except OSError:
+        return False
+    return True
