@@ -89,7 +89,7 @@ class Sweep:
     label: its configuration in words.
 
     ``histories`` has trial, metric, step, value, for the objective metric, ``CURVES`` and ``AUDIT``; ``latest``
-    has trial, metric, value, for the last ``tokens/*`` of every trial.
+    has trial, metric, value, for the last ``tokens/*`` and ``eval/accuracy/*`` of every trial.
     """
 
     name: str
@@ -225,7 +225,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
         (_trial_name(run), metric, value)
         for run in children
         for metric, value in run.data.metrics.items()
-        if metric.startswith("tokens/")
+        if metric.startswith(("tokens/", "eval/accuracy/"))
     ]
     return Sweep(
         name,

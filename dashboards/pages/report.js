@@ -15,7 +15,7 @@ for (const element of elements) {
   const narrow = window.innerWidth < 600;
   Plotly.newPlot(element, figure.data, figure.layout, {
     responsive: true, displaylogo: false, displayModeBar: narrow ? false : 'hover',
-    modeBarButtonsToRemove: ['sendChartToCloud'],  // it would upload the chart
+    modeBarButtons: [['toImage', 'resetScale2d']],  // all of them would cover the legend; one would upload the chart
   });
 }
 const repaint = printing => elements.forEach(element => {

@@ -12,6 +12,7 @@ from dashboards.pictures.confirmation import finalists, full_finalists
 from dashboards.pictures.cost import timeline
 from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
 from dashboards.pictures.decision import decision
+from dashboards.pictures.difficulty import by_difficulty
 from dashboards.pictures.figures import (
     best_so_far,
     paired_differences,
@@ -39,6 +40,7 @@ PICTURES: list[Callable[[Sweep], Picture | None]] = [
     paired_differences,
     precision,
     learning_curves,
+    by_difficulty,
     best_so_far,
     parameter_importance,
     parallel_coordinates,

@@ -177,7 +177,7 @@ def best_so_far(sweep: Sweep) -> Picture:
         return Picture("best", title, "No trial has a score yet.")
     running = scored.score.cummax() if sweep.objective.mode == "max" else scored.score.cummin()
     numbers = scored.index + 1
-    drawing = figure("trial, in the order of start", sweep.objective.metric)
+    drawing = figure("trials started", sweep.objective.metric)
     drawing.add_scatter(
         x=numbers, y=running, mode="lines", line={"shape": "hv", "color": MUTED, "width": 2}, name="best so far"
     )
@@ -194,11 +194,13 @@ def best_so_far(sweep: Sweep) -> Picture:
         )
     shares = figure(sweep.objective.metric, "trials", legend=False)
     shares.add_histogram(x=scored.score, nbinsx=20, marker={"color": MUTED})
-    last = int(running.index[int(np.argmax(running.to_numpy() == running.iloc[-1]))]) + 1
+    first = int(running.index[int(np.argmax(running.to_numpy() == running.iloc[-1]))])
+    row = sweep.trials.loc[first]
     low, middle, high = scored.score.quantile([0.25, 0.5, 0.75])
     text = (
-        f"The best score, {number(running.iloc[-1])}, was reached by trial {last} of {len(sweep.trials)}; "
-        f"half of all scores lie between {number(low)} and {number(high)}, the median is {number(middle)}."
+        f"The best score, {number(running.iloc[-1])}, was reached by trial {row.trial} ({row.label}); {first} of "
+        f"{len(sweep.trials)} trials started before it. Half of all scores lie between {number(low)} and "
+        f"{number(high)}, the median is {number(middle)}."
     )
     return Picture("best", title, text, (drawing, shares))
 

@@ -69,8 +69,8 @@ def _page(found: Diagnosis, title: str) -> str:
         ("Figure 2: gradient norm against 1 − probability", *_figure_2(found)),
         ("Figure 3: tokens that went the way of their advantage", *_figure_3(found)),
     ]
-    # Without the button that would upload the chart.
-    options = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["sendChartToCloud"]}
+    # All buttons would cover the legend, and one would upload the chart.
+    options = {"displaylogo": False, "responsive": True, "modeBarButtons": [["toImage", "resetScale2d"]]}
     parts = []
     for heading, sentence, figures in sections:
         drawn = "".join(

@@ -44,7 +44,7 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
 
 def test_best_so_far_names_the_trial() -> None:
     picture = best_so_far(sweep_of())
-    assert "0.800, was reached by trial 4 of 10" in picture.sentence
+    assert "0.800, was reached by trial 1-s1 (#1 grpo α 0.3); 3 of 10 trials started before it" in picture.sentence
     assert list(picture.figures[0].data[0].y) == [0.5, 0.6, 0.7] + [0.8] * 6
 
 
