@@ -16,6 +16,7 @@ from trainer.config.variants import short_names, shown
 
 MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
 MAX_AXES = 8  # of the parallel coordinates
+MEAN_OF = 3  # trials of an update rule that get a line of their mean
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",
     "policy/entropy": "Entropy",
@@ -33,20 +34,21 @@ def learning_curves(sweep: Sweep) -> Picture:
         return Picture("curves", title, "No evaluation has been logged yet.")
     drawing = figure("training step", metric, height=420, legend=False)
     trial_lines(drawing, sweep, values, width=1.6)
+    averaged = mean_lines(drawing, sweep, values)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
     rising = change > 0 if sweep.objective.mode == "max" else change < 0
     text = (
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve, by "
         f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
-        f"dotted lines are trials that failed or were stopped.{thinning_note(sweep.trials)}"
+        f"dotted lines are trials that failed or were stopped{_mean_note(averaged)}.{thinning_note(sweep.trials)}"
     )
     return Picture("curves", title, text, (drawing,), trial_legend(sweep, values))
 
 
 def training_health(sweep: Sweep) -> Picture:
     """KL, entropy, clip fraction, completion length and gradient norm over training steps."""
-    title, drawings, ends = "Training health", [], []
+    title, drawings, ends, averaged = "Training health", [], [], False
     for metric in CURVES:
         values = sweep.histories[sweep.histories.metric == metric]
         if values.empty:
@@ -55,6 +57,7 @@ def training_health(sweep: Sweep) -> Picture:
         label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")
         drawing = figure("training step", label, height=280, legend=False)
         trial_lines(drawing, sweep, values, width=1)
+        averaged |= mean_lines(drawing, sweep, values)
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
@@ -63,7 +66,8 @@ def training_health(sweep: Sweep) -> Picture:
         )
     if not drawings:
         return Picture("health", title, "No training step has been logged yet.")
-    text = f"At the last step, median (range): {', '.join(ends)}.{thinning_note(sweep.trials)}"
+    found = f"At the last step, median (range): {', '.join(ends)}"
+    text = f"{found}{_mean_note(averaged)}.{thinning_note(sweep.trials)}"
     return Picture("health", title, text, tuple(drawings), trial_legend(sweep, sweep.histories))
 
 
@@ -170,13 +174,43 @@ def trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) 
             mode="lines" if len(own) > 1 else "markers",
             name=row.variant,
             line={"color": shades[row.variant], "width": width, "dash": "solid" if whole else "dot"},
-            opacity=0.8 if len(sweep.trials) <= MANY_TRIALS else 0.4,
+            opacity=0.8 if len(sweep.trials) <= MANY_TRIALS else 0.25,
             hovertext=[
                 hover(row, f"step {step}: {number(value)}")
                 for step, value in zip(own.step, own.value, strict=True)
             ],
             hoverinfo="text",
         )
+
+
+def mean_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame) -> bool:
+    """Add a thick line for each update rule, the mean of its trials that ran to their end; whether there is one.
+
+    At the steps that all of them have, and for rules with ``MEAN_OF`` trials or more.
+    """
+    shades, drawn = colours(sweep.trials.variant), False
+    complete = sweep.trials[sweep.trials.state == "COMPLETE"]
+    for variant, trials in complete.groupby("variant").trial:
+        table = values[values.trial.isin(trials)].pivot_table(index="step", columns="trial", values="value")
+        mean = table.dropna().mean(axis="columns")
+        if table.shape[1] < MEAN_OF or len(mean) < 2:
+            continue
+        drawn = True
+        of = f"{html.escape(str(variant))}, mean of {table.shape[1]} trials"
+        drawing.add_scatter(
+            x=mean.index,
+            y=mean,
+            mode="lines",
+            name=variant,
+            line={"color": shades[variant], "width": 4},
+            hovertext=[f"{of}<br>step {step}: {number(value)}" for step, value in mean.items()],
+            hoverinfo="text",
+        )
+    return drawn
+
+
+def _mean_note(averaged: bool) -> str:
+    return "; a thick line is the mean of an update rule's trials" if averaged else ""
 
 
 def trial_legend(sweep: Sweep, values: pd.DataFrame) -> dict[str, str]:

@@ -1,5 +1,8 @@
 from dataclasses import replace
 
+import pandas as pd
+import pytest
+
 from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
 from tests.dashboards.table import sweep_of
 
@@ -10,6 +13,25 @@ def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
     assert dashes == ["solid"] * 9 + ["dot"]
     assert picture.sentence.startswith("From first to last evaluation 9 of 10 trials improve")
     assert set(picture.legend) == {"grpo", "grpo + AR", "grpo + Lopti", "rpp", "rpp + AR + Lopti"}
+
+
+def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps_all_have() -> None:
+    sweep = sweep_of()
+    third = sweep.trials[sweep.trials.trial == "0-s0"].assign(trial="5-s0", configuration="5")
+    values = [("5-s0", "eval/accuracy", step, value) for step, value in ((0, 0.3), (10, 0.9), (20, 0.4))]
+    histories = pd.DataFrame(values, columns=sweep.histories.columns)
+    picture = learning_curves(
+        replace(
+            sweep,
+            trials=pd.concat([sweep.trials, third], ignore_index=True),
+            histories=pd.concat([sweep.histories, histories], ignore_index=True),
+        )
+    )
+    mean = picture.figures[0].data[-1]
+    assert mean.name == "grpo" and list(mean.x) == [0, 20]
+    assert list(mean.y) == pytest.approx([0.3, 0.5])  # of 0.5, 0.6 and 0.4
+    assert "thick line is the mean" in picture.sentence
+    assert "thick" not in learning_curves(sweep).sentence
 
 
 def test_training_health_quotes_the_last_step() -> None:
