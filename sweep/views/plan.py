@@ -163,7 +163,9 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
         unused = f"; {idle:g} GPUs stay idle" if plan.gpus_per_trial and idle else ""
         lines.append(("at a time", f"{plan.slots} trials; {plan.waiting} wait{unused}"))
     else:
-        lines.append(("at a time", "none; for other machines see --address, --nodes, --gpus and --cpus"))
+        lines.append(
+            ("at a time", "none: a trial needs more than this machine has; see --address, --nodes and --gpus")
+        )
     if plan.checkpoint_bytes is None:
         lines.append(("disk", "unknown size of the model; give a folder instead of a hub name"))
     else:

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,9 @@ def test_plan_shows_a_trial_that_does_not_fit(tmp_path: Path, capsys: pytest.Cap
     assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "90", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["slots"] == 0
     assert main(["plan", str(space), "--runs-dir", str(tmp_path)]) == 0
-    assert "none: a trial needs more than this machine has" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "none: a trial needs more than this machine has" in out
+    assert re.search(r"TOO LITTLE   GPUs: 4 on one machine needed, \d there", out)
 
 
 def test_plan_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
