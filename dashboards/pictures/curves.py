@@ -202,7 +202,7 @@ def mean_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame) -> bool:
             y=mean,
             mode="lines",
             name=variant,
-            line={"color": shades[variant], "width": 4},
+            line={"color": shades[str(variant)], "width": 4},
             hovertext=[f"{of}<br>step {step}: {number(value)}" for step, value in mean.items()],
             hoverinfo="text",
         )
