@@ -8,13 +8,14 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pandas as pd
 
 from dashboards.labels import configuration_labels
+from dashboards.samples import Answered, read_samples
 from dashboards.solved import Solved, read_solved
 from dashboards.thinning import thinned
 from trainer.config.variants import rule_name, variant_name
@@ -105,6 +106,7 @@ class Sweep:
     cpus_per_trial: float = 1
     fixed: Mapping[str, str] = field(default_factory=dict)  # parameters that all trials share
     solved: Mapping[str, Solved] = field(default_factory=dict)  # trial -> which problems; where recorded
+    samples: Sequence[Answered] = ()  # what trials of the baseline and of the best answered, on one seed
     decision: Decision | None = None  # finalists in rounds of fresh seeds
     adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
     confirmation: "Sweep | None" = None  # the finalists on fresh seeds, under their numbers in this sweep
@@ -227,7 +229,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
         for metric, value in run.data.metrics.items()
         if metric.startswith(("tokens/", "eval/accuracy/"))
     ]
-    return Sweep(
+    sweep = Sweep(
         name,
         uri,
         parent.info.status,
@@ -246,6 +248,21 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
         kinds=kinds,
         baseline=parent.data.tags.get("loptune.baseline"),
     )
+    return replace(sweep, samples=read_samples(client, _finished(_baseline_and_best(sweep), children)))
+
+
+def _baseline_and_best(sweep: Sweep) -> pd.DataFrame:
+    """A trial of the baseline (of the first configuration without one) and one of the best, of the same seed."""
+    configurations, complete = sweep.configurations(), sweep.complete()
+    if configurations.empty:
+        return complete
+    place = configurations["mean"].idxmax() if sweep.objective.mode == "max" else configurations["mean"].idxmin()
+    first = sweep.baseline or complete.configuration.iloc[0]
+    compared = complete[complete.configuration.isin([first, configurations.configuration[place]])]
+    matched = compared[
+        compared.groupby("seed").configuration.transform("nunique") == compared.configuration.nunique()
+    ]
+    return matched[matched.seed == matched.seed.min()] if len(matched) else matched
 
 
 def _finished(trials: pd.DataFrame, runs: list[Any]) -> list[tuple[str, str, str]]:

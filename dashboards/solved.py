@@ -1,7 +1,6 @@
 """Which problems the trials of a sweep solved, read back from MLflow."""
 
 import tempfile
-import urllib.parse
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dashboards.artifacts import artifact
 from trainer.evaluation.correctness import read_correctness
 from trainer.metrics.declared import CORRECTNESS_FILE
 
@@ -36,32 +36,14 @@ def read_solved(client: Any, runs: Iterable[tuple[str, str, str]], metric: str, 
     found = {}
     with tempfile.TemporaryDirectory(prefix="loptune-solved-") as scratch:
         for trial, run_id, artifacts in runs:
-            path = _file_on_disk(artifacts) or _downloaded(client, run_id, Path(scratch) / run_id)
-            if path is None or not path.exists():  # recorded before there was such a file
+            path = artifact(client, run_id, artifacts, CORRECTNESS_FILE, Path(scratch))
+            if path is None:  # recorded before there was such a file
                 continue
             sets = read_correctness(path)
             name = next(iter(sets), None) if metric == _FIRST else metric.removeprefix(f"{_FIRST}/")
             if name is not None and name in sets:
                 found[trial] = _windowed(sets[name], window)
     return found
-
-
-def _file_on_disk(artifacts: str) -> Path | None:
-    """Where the record of a run is, if its artifacts lie on this machine; MLflow itself would ask the store."""
-    parts = urllib.parse.urlsplit(artifacts)
-    if parts.scheme not in ("", "file"):
-        return None
-    return Path(urllib.parse.unquote(parts.path)) / CORRECTNESS_FILE
-
-
-def _downloaded(client: Any, run_id: str, folder: Path) -> Path | None:
-    from mlflow.exceptions import MlflowException
-
-    folder.mkdir()
-    try:
-        return Path(client.download_artifacts(run_id, CORRECTNESS_FILE, str(folder)))
-    except (MlflowException, OSError):
-        return None
 
 
 def _windowed(by_step: dict[int, tuple[NDArray[np.float64], int]], window: int) -> Solved:

@@ -22,6 +22,7 @@ def render_page(
     table: str,
     *,
     table_title: str = "All trials",
+    section: tuple[str, str, str] | None = None,
 ) -> str:
     """The whole page as text.
 
@@ -32,6 +33,7 @@ def render_page(
         pictures: in the order of the page.
         table: the trials' table, already HTML.
         table_title: heading of the table.
+        section: id, title and HTML of one more section, above the table.
     """
     figures = {
         f"{picture.key}-{index}": json.loads(figure.to_json())
@@ -40,7 +42,8 @@ def render_page(
     }
     # "</script>" inside a string would end the script element.
     data = json.dumps(figures, allow_nan=False).replace("</", "<\\/")
-    links = [*((picture.key, picture.title) for picture in pictures), ("trials", table_title)]
+    links = [(picture.key, picture.title) for picture in pictures]
+    links += [*([section[:2]] if section else []), ("trials", table_title)]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -55,6 +58,7 @@ def render_page(
         *(f'<a href="#{key}">{html.escape(text)}</a>' for key, text in links),
         "</nav>",
         *(_section(picture) for picture in pictures),
+        section[2] if section else "",
         f'<section id="trials" class="long"><h2>{html.escape(table_title)}</h2>',
         "<p>A click on a heading sorts. The numbers of every picture are beside this page in data/.</p>",
         f'<div class="scroll">{table}</div></section>',

@@ -8,6 +8,7 @@ import pandas as pd
 
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
+from dashboards.pages.samples import TITLE, samples_html
 from dashboards.pictures.confirmation import finalists, full_finalists
 from dashboards.pictures.cost import timeline
 from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
@@ -103,7 +104,9 @@ def report_html(sweep: Sweep, pictures: Sequence[Picture]) -> str:
         f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} (mean of the last "
         f"{objective.window} evaluations), read from MLflow on {now}. The sweep is {sweep.progress}."
     )
-    return render_page(sweep.name, meta, verdict(sweep), pictures, trials_html(sweep))
+    samples = samples_html(sweep)
+    section = ("completions", TITLE, samples) if samples else None
+    return render_page(sweep.name, meta, verdict(sweep), pictures, trials_html(sweep), section=section)
 
 
 def trials_html(sweep: Sweep) -> str:

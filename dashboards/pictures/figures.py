@@ -5,7 +5,7 @@ import html
 import numpy as np
 import pandas as pd
 
-from dashboards.labels import colours
+from dashboards.labels import algorithm_colours, colours
 from dashboards.pictures.judged import baseline, comparable, only_changed, seed_scores
 from dashboards.pictures.theme import (
     FAILED,
@@ -181,7 +181,7 @@ def best_so_far(sweep: Sweep) -> Picture:
     drawing.add_scatter(
         x=numbers, y=running, mode="lines", line={"shape": "hv", "color": MUTED, "width": 2}, name="best so far"
     )
-    for algorithm, shade in colours(sweep.trials.algorithm).items():
+    for algorithm, shade in algorithm_colours(sweep.trials).items():
         own = scored[scored.algorithm == algorithm]
         drawing.add_scatter(
             x=own.index + 1,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboards.labels import colours
+from dashboards.labels import algorithm_colours, colours
 from dashboards.pictures.judged import baseline, only_changed
 from dashboards.pictures.theme import MUTED, Picture, figure, hover, number, rows, signed, translucent
 from dashboards.queries import Sweep, column_of
@@ -32,12 +32,14 @@ def score_against(sweep: Sweep, parameter: str) -> Picture:
     """Score against one parameter, on the scale it was searched on; colours are update rules."""
     column, name = column_of(parameter), _name(sweep, parameter)
     title, configurations = f"Score against {name}", sweep.configurations()
-    by = "algorithm" if parameter in RULE else "variant"
+    by, shades = "variant", colours(sweep.trials.variant)
+    if parameter in RULE:
+        by, shades = "algorithm", algorithm_colours(sweep.trials)
     drawing, found = figure(_TITLES.get(column, parameter), sweep.objective.metric), []
     log = is_log(sweep, parameter)
     drawing.update_xaxes(scale(sweep, parameter))
     numeric = pd.api.types.is_numeric_dtype(sweep.trials[column])
-    for rule, shade in colours(sweep.trials[by]).items():
+    for rule, shade in shades.items():
         means = configurations[configurations[by] == rule]
         if numeric and means[column].nunique() >= MIN_BAND_POINTS:
             _local_mean(drawing, means[column], means["mean"], shade, log)

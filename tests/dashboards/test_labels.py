@@ -1,6 +1,7 @@
 import pandas as pd
 
-from dashboards.labels import configuration_labels
+from dashboards.labels import algorithm_colours, colours, configuration_labels
+from tests.dashboards.table import sweep_of
 from trainer.config.variants import short_name, short_names
 
 
@@ -23,3 +24,10 @@ def test_a_label_names_the_rule_and_what_else_differs() -> None:
     )
     labels = configuration_labels(trials, ["algorithm.ar_alpha", "optim.lr", "rollout.temperature"])
     assert list(labels) == ["#0 grpo lr=0.0003", "#1 grpo α 0.3 lr=1e-05", "#2 grpo α 0.3 η 0.5"]
+
+
+def test_an_algorithm_has_the_colour_of_its_plain_rule_or_of_its_first() -> None:
+    trials = sweep_of().trials
+    assert algorithm_colours(trials) == {key: colours(trials.variant)[key] for key in ("grpo", "rpp")}
+    without_plain = trials[trials.variant != "rpp"]
+    assert algorithm_colours(without_plain)["rpp"] == colours(without_plain.variant)["rpp + AR + Lopti"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError
 from trainer.files import Record, read_json_lines, write_atomically
+from trainer.metrics.declared import COMPLETIONS_TABLE
 from trainer.tracking.mlflow_store import mlflow_name
 from trainer.tracking.records import lines_after, metric_values
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
 STATE_FILE = "tracking.json"
-COMPLETIONS_TABLE = "completions.json"
 
 MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
 MAX_TABLE_ROWS = 400  # the table is uploaded whole each time; completions.jsonl keeps all rows

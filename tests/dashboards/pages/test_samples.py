@@ -1,0 +1,22 @@
+from dataclasses import replace
+
+from dashboards.pages.report import draw, report_html
+from dashboards.pages.samples import samples_html
+from dashboards.samples import Answered
+from tests.dashboards.table import sweep_of
+
+
+def test_completions_name_who_wrote_them_and_are_text() -> None:
+    hostile = "</pre><script>alert(1)</script>"
+    answered = Answered("who?", "42", "3", {"0-s0": (hostile, 0.0, False), "1-s0": ("42", 1.5, True)})
+    sweep = replace(sweep_of(), samples=(answered,))
+    page = samples_html(sweep)
+    assert "#0 grpo: wrong, reward 0" in page and "#1 grpo α 0.3: right, reward 1.5" in page
+    assert "&lt;/pre&gt;&lt;script&gt;alert(1)" in page and "<script" not in page
+    report = report_html(sweep, draw(sweep))
+    assert page in report and '<a href="#completions">' in report
+
+
+def test_a_sweep_without_any_has_no_such_section() -> None:
+    assert samples_html(sweep_of()) == ""
+    assert "#completions" not in report_html(sweep_of(), ())
