@@ -17,7 +17,7 @@ def artifact(client: Any, run_id: str, artifacts: str, name: str, scratch: Path)
     """
     parts = urllib.parse.urlsplit(artifacts)
     if parts.scheme in ("", "file"):
-        path = Path(urllib.parse.unquote(parts.path)) / name
+        path: Path | None = Path(urllib.parse.unquote(parts.path)) / name
     else:
         path = _downloaded(client, run_id, name, scratch / run_id)
     return path if path is not None and path.is_file() else None

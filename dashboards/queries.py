@@ -256,9 +256,8 @@ def _baseline_and_best(sweep: Sweep) -> pd.DataFrame:
     configurations, complete = sweep.configurations(), sweep.complete()
     if configurations.empty:
         return complete
-    place = configurations["mean"].idxmax() if sweep.objective.mode == "max" else configurations["mean"].idxmin()
-    first = sweep.baseline or complete.configuration.iloc[0]
-    compared = complete[complete.configuration.isin([first, configurations.configuration[place]])]
+    best = configurations.sort_values("mean", ascending=sweep.objective.mode == "min").configuration.iloc[0]
+    compared = complete[complete.configuration.isin([sweep.baseline or complete.configuration.iloc[0], best])]
     matched = compared[
         compared.groupby("seed").configuration.transform("nunique") == compared.configuration.nunique()
     ]

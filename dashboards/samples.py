@@ -72,7 +72,8 @@ def _last_evaluation(path: Path) -> pd.DataFrame:
         rows = pd.DataFrame(table["data"], columns=table["columns"])[_COLUMNS]
     except (OSError, ValueError, KeyError, TypeError):
         return pd.DataFrame(columns=_COLUMNS)
-    return rows[rows.step == rows.step.max()].drop_duplicates("problem").set_index("problem")
+    last: pd.DataFrame = rows[rows.step == rows.step.max()]
+    return last.drop_duplicates("problem").set_index("problem")
 
 
 def _head(text: Any) -> str:
