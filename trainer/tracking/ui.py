@@ -23,7 +23,7 @@ def serve(uri: str, port: int, page: str, what: str, again: str) -> NoReturn:
     """
     if not _is_free(port):
         raise ConfigError(f"port {port} is in use", "--port", f"{again} --port {port + 1}")
-    print(f"MLflow: http://127.0.0.1:{port}{page}  ({what}; Ctrl-C ends it)", flush=True)
+    print(f"MLflow: http://127.0.0.1:{port}{page}  ({what}; up in a few seconds, Ctrl-C ends it)", flush=True)
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # nothing here needs its job runners
     hosts = f"127.0.0.1:{port},localhost:{port}"
     os.execv(

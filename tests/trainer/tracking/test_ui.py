@@ -22,7 +22,8 @@ def test_the_server_listens_on_loopback_and_answers_its_own_names_alone(monkeypa
     assert options["--port"] == str(port)
     assert options["--backend-store-uri"] == "sqlite:///store.db"
     assert options["--allowed-hosts"] == f"127.0.0.1:{port},localhost:{port}"
-    assert capsys.readouterr().out == f"MLflow: http://127.0.0.1:{port}/#/experiments/1  (run a; Ctrl-C ends it)\n"
+    link = f"http://127.0.0.1:{port}/#/experiments/1"
+    assert capsys.readouterr().out == f"MLflow: {link}  (run a; up in a few seconds, Ctrl-C ends it)\n"
 
 
 def test_a_port_in_use_is_refused_with_the_command_for_another(monkeypatch):
