@@ -8,14 +8,14 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pandas as pd
 
 from dashboards.labels import configuration_labels
-from dashboards.samples import Answered, read_samples
 from dashboards.solved import Solved, read_solved
 from dashboards.thinning import thinned
 from trainer.config.variants import rule_name, variant_name
@@ -106,7 +106,6 @@ class Sweep:
     cpus_per_trial: float = 1
     fixed: Mapping[str, str] = field(default_factory=dict)  # parameters that all trials share
     solved: Mapping[str, Solved] = field(default_factory=dict)  # trial -> which problems; where recorded
-    samples: Sequence[Answered] = ()  # what trials of the baseline and of the best answered, on one seed
     decision: Decision | None = None  # finalists in rounds of fresh seeds
     adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
     confirmation: "Sweep | None" = None  # the finalists on fresh seeds, under their numbers in this sweep
@@ -180,10 +179,7 @@ def read_sweep(name: str, uri: str) -> Sweep:
         MissingError: the store has no such sweep; names the nearest.
         StorageError: the store cannot be read.
     """
-    from mlflow.exceptions import MlflowException
-
-    client = _client(uri)
-    try:
+    with opened_store(uri) as client:
         parents = _parents(client)
         named = [run for run in parents if run.data.tags["loptune.sweep"] == name]
         if not named:
@@ -204,6 +200,19 @@ def read_sweep(name: str, uri: str) -> Sweep:
             if run.data.tags.get("loptune.decides") == name and "loptune.decision" in run.data.tags:
                 sweep = replace(sweep, decision=_decision(_sweep(client, name, uri, run, sweep.searched), run))
         return sweep
+
+
+@contextmanager
+def opened_store(uri: str) -> Iterator[Any]:
+    """A client of an MLflow store, to read from.
+
+    Raises:
+        StorageError: the store cannot be read.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield _client(uri)
     except MlflowException as error:
         raise StorageError(
             f"cannot read the sweep: {first_line(error)[:200]}", uri, "check that the MLflow store is up"
@@ -229,7 +238,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
         for metric, value in run.data.metrics.items()
         if metric.startswith(("tokens/", "eval/accuracy/"))
     ]
-    sweep = Sweep(
+    return Sweep(
         name,
         uri,
         parent.info.status,
@@ -248,20 +257,6 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
         kinds=kinds,
         baseline=parent.data.tags.get("loptune.baseline"),
     )
-    return replace(sweep, samples=read_samples(client, _finished(_baseline_and_best(sweep), children)))
-
-
-def _baseline_and_best(sweep: Sweep) -> pd.DataFrame:
-    """A trial of the baseline (of the first configuration without one) and one of the best, of the same seed."""
-    configurations, complete = sweep.configurations(), sweep.complete()
-    if configurations.empty:
-        return complete
-    best = configurations.sort_values("mean", ascending=sweep.objective.mode == "min").configuration.iloc[0]
-    compared = complete[complete.configuration.isin([sweep.baseline or complete.configuration.iloc[0], best])]
-    matched = compared[
-        compared.groupby("seed").configuration.transform("nunique") == compared.configuration.nunique()
-    ]
-    return matched[matched.seed == matched.seed.min()] if len(matched) else matched
 
 
 def _finished(trials: pd.DataFrame, runs: list[Any]) -> list[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import render_page, render_table
-from dashboards.pages.samples import TITLE, samples_html
+from dashboards.pages.samples import TITLE, answers_of_both, samples_html
 from dashboards.pictures.confirmation import finalists, full_finalists
 from dashboards.pictures.cost import timeline
 from dashboards.pictures.curves import failures, learning_curves, parallel_coordinates, training_health
@@ -26,6 +26,7 @@ from dashboards.pictures.precision import precision
 from dashboards.pictures.theme import Picture
 from dashboards.pictures.verdict import verdict
 from dashboards.queries import Sweep, read_sweep
+from dashboards.samples import Answered
 from trainer.config.variants import short_names, shown
 from trainer.files import write_atomically
 
@@ -84,7 +85,7 @@ def write_report_of(sweep: Sweep, out_dir: Path, *, png: bool = False) -> Path:
     path = out_dir / REPORT_FILE
     write_atomically(out_dir / TRIALS_FILE, sweep.trials.to_csv(index=False))
     write_csvs(pictures, out_dir / DATA_FOLDER)
-    write_atomically(path, report_html(sweep, pictures))
+    write_atomically(path, report_html(sweep, pictures, answers_of_both(sweep)))
     if png:
         write_pngs(pictures, out_dir / IMAGE_FOLDER)
     return path
@@ -96,7 +97,7 @@ def draw(sweep: Sweep) -> list[Picture]:
     return [picture for picture in (*first, *(draw_one(sweep) for draw_one in PICTURES)) if picture is not None]
 
 
-def report_html(sweep: Sweep, pictures: Sequence[Picture]) -> str:
+def report_html(sweep: Sweep, pictures: Sequence[Picture], answered: Sequence[Answered] = ()) -> str:
     """The report as one page."""
     objective = sweep.objective
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -104,7 +105,7 @@ def report_html(sweep: Sweep, pictures: Sequence[Picture]) -> str:
         f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} (mean of the last "
         f"{objective.window} evaluations), read from MLflow on {now}. The sweep is {sweep.progress}."
     )
-    samples = samples_html(sweep)
+    samples = samples_html(sweep, answered)
     section = ("completions", TITLE, samples) if samples else None
     return render_page(sweep.name, meta, verdict(sweep), pictures, trials_html(sweep), section=section)
 

@@ -1,25 +1,58 @@
 """Completions in a report: what the baseline and the best configuration answered to the same problems."""
 
 import html
+from collections.abc import Sequence
 
-from dashboards.pictures.theme import number
-from dashboards.queries import Sweep
-from dashboards.samples import Answered
+import pandas as pd
+
+from dashboards.pictures.judged import baseline, comparable
+from dashboards.pictures.parameters import best_index
+from dashboards.pictures.theme import number, rows
+from dashboards.queries import Sweep, opened_store
+from dashboards.samples import Answered, read_samples
 
 TITLE = "Completions"
 
 
-def samples_html(sweep: Sweep) -> str:
+def answers_of_both(sweep: Sweep) -> list[Answered]:
+    """What a trial of the baseline and one of the best configuration, of the same seed, answered.
+
+    Raises:
+        StorageError: the store cannot be read.
+    """
+    with opened_store(sweep.uri) as client:
+        return read_samples(
+            client,
+            [
+                (row.trial, row.run_id, client.get_run(row.run_id).info.artifact_uri)
+                for row in rows(baseline_and_best(sweep))
+            ],
+        )
+
+
+def baseline_and_best(sweep: Sweep) -> pd.DataFrame:
+    """A trial of what others are held against, and one of the best configuration, of the first seed of both."""
+    trials, configurations = comparable(sweep), sweep.configurations()
+    if configurations.empty:
+        return trials.iloc[:0]
+    best = configurations.label[best_index(sweep, configurations["mean"])]
+    compared = trials[trials.label.isin([baseline(sweep), best])]
+    of_both = compared.groupby("seed").label.transform("nunique") == compared.label.nunique()
+    chosen: pd.DataFrame = compared[of_both & (compared.seed == compared.seed[of_both].min())]
+    return chosen
+
+
+def samples_html(sweep: Sweep, samples: Sequence[Answered]) -> str:
     """A few problems with the answers of both; empty where none was recorded."""
-    if not sweep.samples:
+    if not samples:
         return ""
     labels = dict(zip(sweep.trials.trial, sweep.trials.label, strict=True))
-    trials = " and ".join(f"{labels[trial]} ({trial})" for trial in sweep.samples[0].completions)
+    trials = " and ".join(f"{labels[trial]} ({trial})" for trial in samples[0].completions)
     text = (
         f"One completion of {trials} for each problem, at the last evaluation. Problems that only one of them "
         "solved come first; MLflow has more under the trial's artifacts."
     )
-    problems = "".join(_problem(one, labels) for one in sweep.samples)
+    problems = "".join(_problem(one, labels) for one in samples)
     return f'<section id="completions" class="long"><h2>{TITLE}</h2><p>{html.escape(text)}</p>{problems}</section>'
 
 
