@@ -70,6 +70,28 @@ def without_times(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith("time/")}
 
 
+def resumed_after_two_steps(config: TrainConfig, folder: Path) -> Trainer:
+    """Trained to its end after a stop at step 2, with work behind its checkpoint lost; closed."""
+    first = build(config, folder)
+    first.run_period()  # evaluation at the start
+    first.run_period()  # steps 1 and 2, checkpoint
+    first.training_step()  # work that is lost
+    first.close("KILLED")
+    second = build(config, folder)
+    assert second.resume() == 2
+    assert second.tracker.rewound_to == 2
+    second.train()
+    second.close()
+    return second
+
+
+def assert_same_end(one: Trainer, other: Trainer) -> None:
+    """Bitwise equal weights, and equal metrics of steps 3 and 4."""
+    assert all(torch.equal(a, b) for a, b in zip(parameters(one), parameters(other), strict=True))
+    for step in (3, 4):
+        assert without_times(other.tracker.steps[step]) == without_times(one.tracker.steps[step])
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tiny_policy, tmp_path_factory):
     trainer = build(small_config(tiny_policy), tmp_path_factory.mktemp("runs") / "whole")
@@ -100,20 +122,8 @@ def test_every_logged_metric_is_declared(undisturbed):
 
 
 def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
-    config = small_config(tiny_policy)
-    first = build(config, tmp_path / "run")
-    first.run_period()  # evaluation at the start
-    first.run_period()  # steps 1 and 2, checkpoint
-    first.training_step()  # work that is lost
-    first.close("KILLED")
-    second = build(config, tmp_path / "run")
-    assert second.resume() == 2
-    assert second.tracker.rewound_to == 2
-    second.train()
-    second.close()
-    assert all(torch.equal(a, b) for a, b in zip(parameters(undisturbed), parameters(second), strict=True))
-    for step in (3, 4):
-        assert without_times(second.tracker.steps[step]) == without_times(undisturbed.tracker.steps[step])
+    second = resumed_after_two_steps(small_config(tiny_policy), tmp_path / "run")
+    assert_same_end(undisturbed, second)
     moments = optimizer_tensors(undisturbed.models.causal_lm, undisturbed.models.optimizer)
     resumed = optimizer_tensors(second.models.causal_lm, second.models.optimizer)
     assert moments.keys() == resumed.keys()
@@ -125,19 +135,9 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
     whole = build(config, tmp_path / "whole")
     whole.train()
     assert whole.tracker.steps[1]["policy/kl"] == 0.0 < whole.tracker.steps[2]["policy/kl"]
-    first = build(config, tmp_path / "run")
-    first.run_period()
-    first.run_period()  # steps 1 and 2, checkpoint
-    first.training_step()  # work that is lost
-    first.close("KILLED")
-    second = build(config, tmp_path / "run")
-    assert second.resume() == 2
-    second.train()
-    second.close()
+    second = resumed_after_two_steps(config, tmp_path / "run")
     whole.close()
-    assert all(torch.equal(a, b) for a, b in zip(parameters(whole), parameters(second), strict=True))
-    for step in (3, 4):
-        assert without_times(second.tracker.steps[step]) == without_times(whole.tracker.steps[step])
+    assert_same_end(whole, second)
 
     folder = tmp_path / "run" / "checkpoints" / "step-4"
     assert {"adapter_model.safetensors", "adapter_config.json"} <= {path.name for path in folder.iterdir()}
@@ -163,18 +163,9 @@ def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never
     assert measured["rollout/engine_logprob_diff_max"] < 1e-4
     for name in ("optim/grad_norm", "policy/entropy", "tokens/gradient_share/q1", "rollout/engine_ratio"):
         assert measured[name] == pytest.approx(recomputed[name], rel=0.02)
-    first = build(config, tmp_path / "run")
-    first.run_period()
-    first.run_period()  # steps 1 and 2, checkpoint
-    first.close("KILLED")
-    second = build(config, tmp_path / "run")
-    assert second.resume() == 2
-    second.train()
-    second.close()
+    second = resumed_after_two_steps(config, tmp_path / "run")
     whole.close()
-    assert all(torch.equal(a, b) for a, b in zip(parameters(whole), parameters(second), strict=True))
-    for step in (3, 4):
-        assert without_times(second.tracker.steps[step]) == without_times(whole.tracker.steps[step])
+    assert_same_end(whole, second)
 
 
 def test_resume_passes_over_a_damaged_checkpoint(tiny_policy, tmp_path):
