@@ -22,7 +22,7 @@ from ray.exceptions import RayError
 from sweep.record.again import begin_damaged_again, retry_failed
 from sweep.record.control import StopControl, orderly_signals
 from sweep.record.disk import CheckpointRoom, EndedTrials
-from sweep.record.folder import SweepFolder, command, end_leftovers, hold, raise_held, write_spec
+from sweep.record.folder import SweepFolder, command, end_leftovers, free_name, hold, raise_held, write_spec
 from sweep.record.guard import MARKER, guarded
 from sweep.record.parent_run import ParentRun, TrialOutcome, open_parent_run
 from sweep.record.summary import (
@@ -114,14 +114,15 @@ def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
             f"{command('resume', folder)}, or choose another --name",
         )
     _check(spec, options)
-    with hold(folder):
-        write_spec(folder, spec)
-        try:
+    new_runs_dir = not folder.runs_dir.exists()
+    try:
+        with hold(folder):
+            write_spec(folder, spec)
             return _drive(spec, folder, options)
-        except (ConfigError, MissingError):
-            if not folder.ledger.exists():  # nothing has begun: the name is free again
-                folder.space.unlink(missing_ok=True)
-            raise
+    except (ConfigError, MissingError):
+        if not folder.ledger.exists():
+            free_name(folder, new_runs_dir)
+        raise
 
 
 def resume_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:

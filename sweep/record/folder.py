@@ -166,6 +166,17 @@ def raise_held(folder: SweepFolder) -> None:
     run_folder.raise_held(folder.root, "sweep", _held_hint(folder))
 
 
+def free_name(folder: SweepFolder, new_runs_dir: bool) -> None:
+    """Undo a start that has failed before any trial was issued.
+
+    Args:
+        folder: of the sweep; it stays if there is more in it than a start writes.
+        new_runs_dir: whether the start has made the folder around it, too.
+    """
+    files = [file.name for file in (folder.space, folder.lock, folder.log, folder.stop)]
+    run_folder.remove_start(folder.root, files, folder.runs_dir if new_runs_dir else None)
+
+
 def request_stop(folder: SweepFolder) -> None:
     """Ask the driver and all ranks to stop at the next training step."""
     with contextlib.suppress(OSError):  # a folder that has disappeared stops the sweep by itself

@@ -34,6 +34,8 @@ _ENVIRONMENT = {
     # A diverged trial reports no score.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
+    # Attempts to connect to a cluster, one a second.
+    "RAY_NUM_REDIS_GET_RETRIES": "5",
 }
 
 
@@ -132,12 +134,13 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
         host, _, port = str(services.canonicalize_bootstrap_address(address)).rpartition(":")
         if port.isdecimal():
             check_cluster(host, int(port))  # the cluster that `auto` means may be gone
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            configure_logging=False,
-            runtime_env={"env_vars": _forwarded_environment(), "py_modules": _packages()},
-        )
+        with _stderr_to(log):
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                configure_logging=False,
+                runtime_env={"env_vars": _forwarded_environment(), "py_modules": _packages()},
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise MissingError(
             f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
@@ -175,6 +178,19 @@ def _daemons_in_their_own_groups() -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = popen
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Send what Ray's own core writes to standard error into a file: no setting of Ray keeps it back."""
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _workers_on(resources: ResourcesSpec, node: Node) -> int:

@@ -12,9 +12,10 @@ from ray import tune
 from ray.exceptions import OutOfMemoryError
 
 from sweep.record.folder import leftovers, sweep_folder
-from sweep.runner import Options, _fit, _given_up, _ray
+from sweep.runner import Options, _fit, _given_up, _ray, start_sweep
+from sweep.space.file import load_space
 from tests.sweep.harness import history, metrics, results, sweep, write_space
-from trainer.errors import StorageError
+from trainer.errors import MissingError, StorageError
 
 pytestmark = pytest.mark.slow
 
@@ -184,6 +185,26 @@ def test_where_ray_does_not_start_the_command_to_go_on_is_named(
     ):
         pass
     assert "resume fake" in raised.value.hint
+
+
+@pytest.mark.parametrize("kept", [(), ("notes.txt",)])
+def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: tuple[str, ...]
+) -> None:
+    folder = sweep_folder(tmp_path / "runs", "fake")
+    for name in kept:
+        folder.root.mkdir(parents=True)
+        (folder.root / name).touch()
+
+    def fail(*arguments: object) -> None:
+        folder.log.touch()
+        raise MissingError("no Ray cluster at head:6379", "--address", "start one")
+
+    monkeypatch.setattr("sweep.runner.start_ray", fail)
+    with pytest.raises(MissingError):
+        start_sweep(load_space(write_space(tmp_path / "space.yaml")), folder, Options(address="head:6379"))
+    assert [path.name for path in folder.runs_dir.rglob("*") if path.is_file()] == list(kept)
+    assert folder.runs_dir.exists() == bool(kept)
 
 
 class Failing:

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +106,23 @@ def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
         except OSError as error:
             raise storage_error(f"write the {what}'s folder", folder, error) from None
         yield
+
+
+def remove_start(folder: Path, files: Iterable[str], runs_dir: Path | None) -> None:
+    """Remove what a failed start has written into the folder it made; files of anybody else stay.
+
+    Args:
+        folder: of the run or sweep.
+        files: names of what a start writes before there is anything to lose.
+        runs_dir: the folder around it, to be removed too if it is empty; None if it was there before.
+    """
+    for name in files:
+        (folder / name).unlink(missing_ok=True)
+    for made in (folder, *([runs_dir] if runs_dir else [])):
+        try:
+            made.rmdir()
+        except OSError:  # not empty, or gone
+            return
 
 
 def _locked(lock: TextIO) -> bool:

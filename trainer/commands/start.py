@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint import raise_if_ended, start_over, steps_on_disk
-from trainer.commands.run_folder import check_name, hold, resume_command
+from trainer.commands.run_folder import check_name, hold, remove_start, resume_command
 from trainer.config.advice import advise
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_keys, load_config, save_config, value_of
@@ -76,7 +76,7 @@ def start_run(start: Start) -> int:
         return INTERRUPTED
     finally:
         if new_run and not _has_history(run_dir):
-            _remove(run_dir, start.runs_dir if new_runs_dir else None)
+            remove_start(run_dir, _START_FILES, start.runs_dir if new_runs_dir else None)
 
 
 def saved_run(runs_dir: Path, name: str) -> Path:
@@ -157,14 +157,3 @@ def _train(config: TrainConfig, name: str, start: Start) -> int:
     from trainer.commands.run import report_outcome, run_training  # torch takes seconds to import
 
     return report_outcome(run_training(config, name, start.runs_dir, resume=start.resume))
-
-
-def _remove(run_dir: Path, runs_dir: Path | None) -> None:
-    """Remove what a start has written; files of anybody else stay."""
-    for name in _START_FILES:
-        (run_dir / name).unlink(missing_ok=True)
-    for folder in (run_dir, *([runs_dir] if runs_dir else [])):
-        try:
-            folder.rmdir()
-        except OSError:  # not empty, or gone
-            return

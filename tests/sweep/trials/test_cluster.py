@@ -1,6 +1,7 @@
 """What fits on which nodes; a simulated cluster of two nodes with four logical GPUs each."""
 
 import json
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from sweep.record.folder import leftovers, sweep_folder
 from sweep.space.spec import ResourcesSpec
-from sweep.trials.cluster import Node, check_fit, slots
+from sweep.trials.cluster import Node, _stderr_to, check_fit, slots
 from tests.paths import ROOT
 from tests.sweep.harness import finish, history, kill, results, running, wait_until, write_space
 from trainer.errors import MissingError
@@ -46,6 +47,18 @@ def test_a_trial_that_only_fits_on_several_nodes_is_told_how() -> None:
     )
     assert refused.value.hint.endswith("resources.placement=PACK")
     check_fit(ResourcesSpec(**FOUR_GPUS, placement="PACK"), [Node(16, 2), Node(8, 2)])
+
+
+def test_what_rays_core_writes_to_standard_error_goes_into_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "driver.log"
+    with pytest.raises(ConnectionError), _stderr_to(log):
+        os.write(2, b"gcs_client.cc: Failed to get cluster ID\n")
+        raise ConnectionError
+    os.write(2, b"error\n")
+    assert log.read_text() == "gcs_client.cc: Failed to get cluster ID\n"
+    assert capfd.readouterr().err == "error\n"
 
 
 @dataclass
@@ -89,7 +102,7 @@ def test_more_than_any_node_has_exits_3_and_leaves_the_name_free(simulated: Simu
         "error: a trial needs 5 GPUs and 5 CPUs; "
         "present: 8 GPUs and 8 CPUs on 2 nodes, at most 4 GPUs and 4 CPUs on one"
     )
-    assert not (tmp_path / "fake" / "space.lock.yaml").exists()
+    assert not (tmp_path / "fake").exists()
 
 
 @pytest.mark.slow
