@@ -14,7 +14,7 @@ from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.checkpoint import damaged_files, newest_checkpoint, prune_checkpoints, write_checkpoint
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError, DivergedError
+from trainer.errors import DivergedError
 from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
 from trainer.evaluation.history import best_evaluation, final_metrics
@@ -28,7 +28,7 @@ from trainer.metrics.step import (
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
-from trainer.parallel.start import make_parallel
+from trainer.parallel.start import check_divisible, make_parallel
 from trainer.policy.load import load_tokenizer
 from trainer.policy.memory import Device, check_fits
 from trainer.problems.epochs import training_steps
@@ -36,10 +36,11 @@ from trainer.problems.load import encode_prompt, load_problems
 from trainer.problems.sampler import ProblemSampler
 from trainer.progress import ProgressReport
 from trainer.rollouts.build import build_engine, build_rewards
-from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, sampling_params
+from trainer.rollouts.collect import collect_rollouts, derive_seed, group_requests, sampling_params
 from trainer.rollouts.dynamic_sampling import sample_groups
 from trainer.rollouts.engine import EngineRun
 from trainer.rollouts.overlong import punish_overlong
+from trainer.rollouts.pending import PendingSamples
 from trainer.rollouts.reward_check import check_reward
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.training_state import load_training_state, save_training_state
@@ -72,7 +73,7 @@ class Trainer:
         self.evaluations: list[tuple[int, float]] = []
         self.stopping = False  # what all ranks agreed on at the last step boundary
         self._stop_requested = False  # on this rank
-        _check_divisible(config, self.parallel.world_size)
+        check_divisible(config, self.parallel.world_size)
         if self.parallel.device.type == "cuda":
             gpu = torch.cuda.get_device_properties(self.parallel.device).total_memory
             check_fits(config, self.parallel.world_size, Device(True, gpu))
@@ -115,6 +116,7 @@ class Trainer:
         self.engine = build_engine(
             config, self.models.causal_lm, self.tokenizer, self.models.whole_weights, engine_run
         )
+        self.pending = PendingSamples(self.engine, self.parallel, config.rollout.uses_servers)
         self.engine.sync_weights(self.models.causal_lm)
 
     @property
@@ -180,6 +182,8 @@ class Trainer:
                 batch = statistics.first.complete(batch)
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, statistics, plan)
+            with stopwatch("rollout"):
+                self.pending.wait()
             with stopwatch("sync"):
                 self.engine.sync_weights(self.models.causal_lm)
                 self.engine.wake()
@@ -201,11 +205,27 @@ class Trainer:
             groups, metrics = self.collect_groups(stopwatch)
             return *self.score_groups(groups, stopwatch, keep_forwards=True), metrics
         found: list[tuple[TrainBatch, list[UpdateBatch]]] = []
-        groups, metrics = self.collect_groups(
-            stopwatch, lambda unscored: found.append(self.score_groups(unscored, stopwatch, keep_forwards=True))
-        )
+
+        def meanwhile(unscored: list[RolloutGroup]) -> None:
+            self._sample_ahead(stopwatch)
+            found.append(self.score_groups(unscored, stopwatch, keep_forwards=True))
+
+        groups, metrics = self.collect_groups(stopwatch, meanwhile)
         [(batch, plan)] = found
         return with_rewards(batch, groups), plan, metrics
+
+    def _sample_ahead(self, stopwatch: Stopwatch) -> None:
+        """Begin the next step's completions, by the weights before this step's update [rollout.staleness]."""
+        rollout = self.config.rollout
+        if rollout.staleness == 0 or self.step + 1 >= self.total_steps:
+            return
+        problems = self.sampler.peek(rollout.prompts_per_step)
+        requests = group_requests(self.config, self.step + 1, problems, self.parallel)
+        prompts = [encode_prompt(self.tokenizer, request.problem) for request in requests]
+        params = sampling_params(rollout, self.tokenizer)
+        self.progress.phase("sampling", len(requests) * rollout.group_size, announce=False)
+        with stopwatch("rollout"):
+            self.pending.begin(prompts, [request.seeds for request in requests], params)
 
     def collect_groups(
         self, stopwatch: Stopwatch, meanwhile: Callable[[list[RolloutGroup]], None] | None = None
@@ -216,17 +236,12 @@ class Trainer:
         """
         config, parallel = self.config, self.parallel
         params = sampling_params(config.rollout, self.tokenizer)
-        seeds = range(config.rollout.group_size)
 
         def collect(first: int, count: int) -> list[RolloutGroup]:
-            problems = dict(enumerate(self.sampler.next(count), start=first))
-            requests = [
-                GroupRequest(i, problems[i], [derive_seed(config.seed, self.step, i, g) for g in seeds])
-                for i in range(first + parallel.rank, first + count, parallel.world_size)
-            ]
-            self.progress.phase("sampling", len(requests) * len(seeds), announce=False)
+            requests = group_requests(config, self.step, self.sampler.next(count), parallel, first)
+            self.progress.phase("sampling", len(requests) * config.rollout.group_size, announce=False)
             groups = collect_rollouts(
-                self.engine, self.tokenizer, requests, params, self.rewards, stopwatch, meanwhile
+                self.pending, self.tokenizer, requests, params, self.rewards, stopwatch, meanwhile
             )
             return punish_overlong(groups, params.max_new_tokens, config.reward)
 
@@ -284,14 +299,13 @@ class Trainer:
             "evaluations": self.evaluations,
             "sampler": self.sampler.state_dict(),
         }
-        write_checkpoint(
-            root,
-            self.step,
-            lambda partial: save_training_state(
-                partial, self.models.causal_lm, self.tokenizer, self.models.optimizer, state, parallel
-            ),
-            parallel,
-        )
+
+        def write_files(partial: Path) -> None:
+            models = self.models
+            save_training_state(partial, models.causal_lm, self.tokenizer, models.optimizer, state, parallel)
+            self.pending.save(partial)
+
+        write_checkpoint(root, self.step, write_files, parallel)
         best = best_evaluation(self.evaluations) if self.config.checkpoint.keep_best else None
         if parallel.is_main:
             prune_checkpoints(root, self.config.checkpoint.keep_last, {best[0]} if best else set(), self.step)
@@ -315,6 +329,8 @@ class Trainer:
             self.step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
             self.sampler.load_state_dict(state["sampler"])
+            if self.config.rollout.staleness:
+                self.pending.load(root / name)
             self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint the evaluation before the first step is done again, too.
         self.tracker.rewind(self.step if name is not None else -1)
@@ -324,6 +340,7 @@ class Trainer:
         """End scoring processes, engine and tracking; False when MLflow does not have the whole run."""
         self.rewards.close()
         self.engine.close()
+        self.pending.close()
         self.parallel.close()
         return self.tracker.close(status)
 
@@ -376,16 +393,3 @@ class Trainer:
 
     def _checkpoint_due(self) -> bool:
         return self.step % self.config.checkpoint.every_steps == 0 or self.step >= self.total_steps
-
-
-def _check_divisible(config: TrainConfig, world_size: int) -> None:
-    for key, value in (
-        ("rollout.prompts_per_step", config.rollout.prompts_per_step),
-        ("optim.update_batch_size", config.optim.update_batch_size),
-    ):
-        if value % world_size:
-            raise ConfigError(
-                f"{key} {value} cannot be split over {world_size} ranks",
-                key,
-                f"make it a multiple of {world_size}",
-            )

@@ -11,19 +11,26 @@ from safetensors.torch import load_file
 
 from tests.invariants.ranks import read_results, run_ranks, start_ranks, wait_ranks
 from tests.invariants.train_job import run_case, small_config
+from trainer.rollouts.pending import PENDING_FILE
 
 pytestmark = pytest.mark.slow
 
 JOB = "tests.invariants.train_job"
 DDP = {"parallel.strategy": "ddp"}
 ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
-ZERO_3 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3}
+STALE = {"rollout.staleness": 1, "algorithm.importance_sampling_cap": 2.0}
+ZERO_3 = STALE | {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3}
 
 
 @pytest.fixture(scope="module")
 def alone(tiny_policy, tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("alone") / "run"
-    return run_dir, run_case(small_config(tiny_policy, {}), run_dir)
+    """The same runs in one process, by what the ranks' runs are called."""
+    folder = tmp_path_factory.mktemp("alone")
+    plain, stale = (
+        (folder / name, run_case(small_config(tiny_policy, overrides), folder / name))
+        for name, overrides in (("plain", {}), ("stale", STALE))
+    )
+    return {"ddp": plain, "zero-2": plain, "zero-3": stale}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +55,7 @@ def model_of(run_dir: Path, step: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", ["ddp", "zero-2", "zero-3"])
 def test_two_ranks_train_like_one(alone, together, name):
-    own_dir, own = alone
+    own_dir, own = alone[name]
     runs, results, _ = together
     theirs = results[0][name]["metrics"]
     assert results[0][name]["step"] == results[1][name]["step"] == own["step"] == 4
@@ -105,7 +112,10 @@ def test_a_resumed_run_equals_one_never_stopped(tiny_policy, together, tmp_path)
     )
     assert whole == resumed  # hashes of all files
     assert {"model.safetensors", "training_state-1-of-2.safetensors"} <= whole.keys()
+    assert (tmp_path / "killed" / "checkpoints" / "step-2" / PENDING_FILE).is_file()
 
 
 def test_metrics_are_numbers(alone):
-    assert all(math.isfinite(value) for metrics in alone[1]["metrics"].values() for value in metrics.values())
+    assert all(
+        math.isfinite(value) for metrics in alone["zero-3"][1]["metrics"].values() for value in metrics.values()
+    )

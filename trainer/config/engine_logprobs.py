@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainer.config.schema import TrainConfig
+    from trainer.config.schema import RolloutConfig, TrainConfig
 
 
 def engine_logprob_problems(config: TrainConfig) -> Iterator[str]:
     """Why a configuration cannot use them as it wants to; nothing where it can."""
     algorithm, rollout = config.algorithm, config.rollout
-    truncations = [key for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if getattr(rollout, key) != off]
+    truncations = _truncations(rollout)
     if algorithm.importance_sampling_cap is not None and truncations:
         yield (
             "rollout.top_p, top_k and min_p renormalise the engine's probabilities over the tokens they keep: "
@@ -43,3 +43,35 @@ def engine_logprob_problems(config: TrainConfig) -> Iterator[str]:
             "diagnostics.every_steps compares the policy before and after a step: set optim.old_logprobs to "
             "recompute, or diagnostics.every_steps to 0"
         )
+
+
+def staleness_problems(config: TrainConfig) -> Iterator[str]:
+    """Why completions of the weights before the last update cannot be trained on; nothing where they can.
+
+    They were drawn from ``mu``, the engine's distribution one update ago, so the gradient needs their weights
+    ``pi / mu = (pi / pi_old) (pi_old / mu)``. The loss has the first ratio; the second is the engine correction's
+    [arXiv:2110.00641, section 3.2], unless ``pi_old`` is ``mu`` itself, with `optim.old_logprobs` rollout.
+    """
+    rollout = config.rollout
+    if rollout.staleness == 0:
+        return
+    if rollout.dynamic_sampling:
+        yield (
+            "rollout.staleness 1 samples before the rewards are known that tell rollout.dynamic_sampling how many "
+            "problems it lacks: set one of them to 0 or false"
+        )
+    for key in _truncations(rollout):
+        yield (
+            f"rollout.staleness 1 corrects by the engine's probabilities, which rollout.{key} "
+            f"{getattr(rollout, key):g} renormalises: set rollout.{key} to {1 if key == 'top_p' else 0}"
+        )
+    if config.optim.old_logprobs == "recompute" and config.algorithm.importance_sampling_cap is None:
+        yield (
+            "rollout.staleness 1 trains on completions of the weights before the last update, which nothing "
+            "corrects for: set algorithm.importance_sampling_cap to 2, or optim.old_logprobs to rollout"
+        )
+
+
+def _truncations(rollout: RolloutConfig) -> list[str]:
+    """Settings under which the engine samples from some tokens only."""
+    return [key for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if getattr(rollout, key) != off]

@@ -78,7 +78,7 @@ _DECLARED = [
         "tokens",
         "sum",
     ),
-    Metric("time/rollout", "seconds spent sampling", "s", "max"),
+    Metric("time/rollout", "seconds spent sampling, or waiting for what is sampled during the update", "s", "max"),
     Metric("time/reward", "seconds spent waiting for scores", "s", "max"),
     Metric("time/logprobs", "seconds spent on old and reference log-probabilities", "s", "max"),
     Metric("time/update", "seconds spent in optimizer steps", "s", "max"),

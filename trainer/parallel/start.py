@@ -38,3 +38,21 @@ def make_parallel(config: TrainConfig) -> Parallel:
 
         return DeepSpeedParallel(config)
     return DistributedParallel(config) if world_size > 1 else Parallel(local_device(config.parallel.device))
+
+
+def check_divisible(config: TrainConfig, world_size: int) -> None:
+    """Whether every rank gets as many prompts of a step and completions of an optimizer step as the others.
+
+    Raises:
+        ConfigError: a number that the ranks do not divide.
+    """
+    for key, value in (
+        ("rollout.prompts_per_step", config.rollout.prompts_per_step),
+        ("optim.update_batch_size", config.optim.update_batch_size),
+    ):
+        if value % world_size:
+            raise ConfigError(
+                f"{key} {value} cannot be split over {world_size} ranks",
+                key,
+                f"make it a multiple of {world_size}",
+            )

@@ -47,7 +47,7 @@ def build_engine(
         MissingError: a server does not answer.
     """
     wanted, device = config.rollout.engine, next(model.parameters()).device
-    if wanted != "transformers" and config.rollout.vllm.mode == "server":
+    if config.rollout.uses_servers:
         from trainer.rollouts.vllm.server import VllmServerEngine
 
         dtype = dtype_name(compute_dtype(config.model, device))

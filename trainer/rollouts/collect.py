@@ -9,11 +9,12 @@ from itertools import islice
 from transformers import PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
-from trainer.config.schema import RolloutConfig
+from trainer.config.schema import RolloutConfig, TrainConfig
 from trainer.errors import RewardError
 from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.ranks import Parallel
 from trainer.problems.load import encode_prompt
-from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
+from trainer.rollouts.engine import CompletionSource, Sample, SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
@@ -30,6 +31,18 @@ def derive_seed(*parts: int | str) -> int:
     """A 63-bit seed that depends on all parts and on nothing else."""
     text = "/".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def group_requests(
+    config: TrainConfig, step: int, problems: Sequence[Problem], parallel: Parallel, first: int = 0
+) -> list[GroupRequest]:
+    """The rank's share of a step's problems, numbered from ``first``; every completion has a seed of its own."""
+    seeds = range(config.rollout.group_size)
+    return [
+        GroupRequest(i, problem, [derive_seed(config.seed, step, i, g) for g in seeds])
+        for i, problem in enumerate(problems, start=first)
+        if (i - first) % parallel.world_size == parallel.rank
+    ]
 
 
 def stop_tokens(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -50,7 +63,7 @@ def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -
 
 
 def sample_completions(
-    engine: RolloutEngine,
+    engine: CompletionSource,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Sequence[int]],
     seeds: Sequence[Sequence[int]],
@@ -126,7 +139,7 @@ def _rollout(
 
 
 def collect_rollouts(
-    engine: RolloutEngine,
+    engine: CompletionSource,
     tokenizer: PreTrainedTokenizerBase,
     requests: Sequence[GroupRequest],
     params: SamplingParams,

@@ -52,16 +52,20 @@ class EngineRun:
 NO_RUN = EngineRun()
 
 
-class RolloutEngine(Protocol):
-    """Samples completions from the current policy."""
-
-    def sync_weights(self, policy_model: nn.Module) -> None:
-        """Copy the policy's current weights."""
+class CompletionSource(Protocol):
+    """Gives completions."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
     ) -> list[list[Sample]]:
         """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with ``seeds[p][g]``."""
+
+
+class RolloutEngine(CompletionSource, Protocol):
+    """Samples completions from the current policy."""
+
+    def sync_weights(self, policy_model: nn.Module) -> None:
+        """Copy the policy's current weights."""
 
     def sleep(self) -> None:
         """Free device memory while the policy trains."""
@@ -73,4 +77,4 @@ class RolloutEngine(Protocol):
         """What there is to tell since the last call, by names of declared metrics."""
 
     def close(self) -> None:
-        """Free everything."""
+        """Free everything, and end a ``generate`` that is under way in another thread."""

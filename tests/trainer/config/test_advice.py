@@ -34,6 +34,13 @@ def test_what_is_seldom_meant_is_said(override, where, said):
     assert list(found) == [where] and said in found[where]
 
 
+def test_stale_completions_save_time_on_servers_alone():
+    stale = ["rollout.staleness=1", "algorithm.importance_sampling_cap=2"]
+    assert "save no time" in advice(*stale)["rollout.staleness"]
+    assert advice(*stale, "rollout.vllm.mode=server") == {}
+    assert list(advice(*stale, "rollout.vllm.mode=server", "rollout.engine=transformers")) == ["rollout.staleness"]
+
+
 @pytest.mark.parametrize(
     "override",
     [

@@ -10,8 +10,8 @@ from trainer.rollouts.vllm.server import VllmServerEngine
 ENGINES = [TransformersEngine, VllmEngine, VllmServerEngine]
 METHODS = {
     name: [parameter.name for parameter in inspect.signature(method).parameters.values()]
-    for name, method in vars(RolloutEngine).items()
-    if inspect.isfunction(method) and not name.startswith("_")
+    for name, method in inspect.getmembers(RolloutEngine, inspect.isfunction)
+    if not name.startswith("_")
 }
 
 

@@ -8,7 +8,8 @@ import asyncio
 import base64
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from contextlib import suppress
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -61,6 +62,7 @@ class VllmServerEngine:
         self._checked = False
         self._check_ids = check_ids
         self._news: dict[str, float] = {}
+        self._sampling: asyncio.Task[Any] | None = None
         transfer = transfer_kind(settings, torch.cuda.is_available() and vllm_installed())
         for server in self._servers if self._pushes else [self._own]:
             server.wait(settings.server_timeout_s)
@@ -114,7 +116,10 @@ class VllmServerEngine:
         """Nothing to do."""
 
     def close(self) -> None:
-        """Nothing to do: the servers keep running."""
+        """End a `generate` that is under way in another thread; the servers keep running."""
+        if (sampling := self._sampling) is not None:
+            with suppress(RuntimeError):  # its loop has just ended
+                sampling.get_loop().call_soon_threadsafe(sampling.cancel)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
@@ -144,7 +149,7 @@ class VllmServerEngine:
         self, requested: Sequence[tuple[Sequence[int], int]], request_ids: Sequence[str], params: SamplingParams
     ) -> list[Sample]:
         """All completions at once, in order; the first error cancels the others."""
-        name = self._name()
+        name, self._sampling = self._name(), asyncio.current_task()
         async with sampling_session() as session:
             answers = [
                 asyncio.ensure_future(self._own.complete(session, prompt, seed, params, name, request_id))
@@ -156,6 +161,7 @@ class VllmServerEngine:
                 for answer in answers:
                     answer.cancel()
                 await asyncio.gather(*answers, return_exceptions=True)
+                self._sampling = None
 
 
 class WeightTransfer(Protocol):

@@ -1,0 +1,134 @@
+"""Completions of the next step, sampled by the weights before this step's update [`rollout.staleness`]."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from itertools import chain
+from pathlib import Path
+from threading import Thread
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from trainer.parallel.ranks import Parallel
+from trainer.rollouts.collect import derive_seed
+from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
+
+PENDING_FILE = "training_state.pending.safetensors"  # of a checkpoint
+CLOSING_S = 10.0  # for an engine to end what it samples
+
+
+class PendingSamples:
+    """Samples for a step before it, and hands the completions out when the step asks for them.
+
+    What was not asked for before, as all of a run with staleness 0, comes from the engine at once.
+
+    Args:
+        engine: samples.
+        parallel: the ranks, which sample a share of each step.
+        overlaps: whether the engine samples in processes of its own, so that other work can go on meanwhile.
+    """
+
+    def __init__(self, engine: RolloutEngine, parallel: Parallel, overlaps: bool) -> None:
+        self._engine = engine
+        self._parallel = parallel
+        self._overlaps = overlaps
+        self._samples: dict[int, Sample] = {}  # by what they depend on besides the weights
+        self._sampling: tuple[Sequence[int], Future[list[list[Sample]]], Thread] | None = None
+
+    def begin(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+    ) -> None:
+        """Sample what the next `generate` will be asked for, by the weights that the engine has now.
+
+        Returns at once where the engine overlaps: it must then not be used before `wait`.
+        """
+        keys = list(_keys(prompts, seeds, params))
+        if not self._overlaps:
+            self._keep(keys, self._engine.generate(prompts, seeds, params))
+            return
+        future: Future[list[list[Sample]]] = Future()
+
+        def sample() -> None:
+            try:
+                future.set_result(self._engine.generate(prompts, seeds, params))
+            except BaseException as error:
+                future.set_exception(error)
+
+        thread = Thread(target=sample, name="sampling", daemon=True)  # never keeps the process from ending
+        self._sampling = keys, future, thread
+        thread.start()
+
+    def wait(self) -> None:
+        """Until nothing is sampled on any rank, and the engine may take other weights.
+
+        Raises:
+            EngineError, ConfigError: what sampling raised.
+        """
+        if self._sampling is None:
+            return
+        keys, future, _ = self._sampling
+        self._keep(keys, future.result())
+        self._sampling = None
+        self._parallel.gather([])  # ranks share servers
+
+    def _keep(self, keys: Sequence[int], sampled: Sequence[Sequence[Sample]]) -> None:
+        self._samples = dict(zip(keys, chain.from_iterable(sampled), strict=True))
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+    ) -> list[list[Sample]]:
+        """The completions that are pending; those of the engine's weights where others are."""
+        pending, self._samples = self._samples, {}
+        keys = list(_keys(prompts, seeds, params))
+        # An engine may sample on all ranks together only.
+        if not pending or self._parallel.any(not pending.keys() >= set(keys)):
+            return self._engine.generate(prompts, seeds, params)
+        samples = map(pending.__getitem__, keys)
+        return [[next(samples) for _ in row] for row in seeds]
+
+    def save(self, folder: Path) -> None:
+        """Write the pending completions of all ranks into a checkpoint; no file where there are none."""
+        items = self._parallel.gather(list(self._samples.items()), after_files=True)
+        if not items or not self._parallel.is_main:
+            return
+        samples = [sample for _, sample in items]
+        tensors = {
+            "keys": torch.tensor([key for key, _ in items]),  # [N] int64
+            "lengths": torch.tensor([len(sample.token_ids) for sample in samples]),  # [N] int64
+            "token_ids": torch.tensor([token for sample in samples for token in sample.token_ids]),
+            "logprobs": torch.tensor(
+                [logprob for sample in samples for logprob in sample.logprobs], dtype=torch.float64
+            ),
+            "truncated": torch.tensor([sample.finish_reason == "length" for sample in samples]),  # [N]
+        }
+        save_file(tensors, folder / PENDING_FILE)
+
+    def load(self, folder: Path) -> None:
+        """Take the pending completions of a checkpoint, those of all ranks; none where it has none."""
+        path = folder / PENDING_FILE
+        self._samples = dict(_stored(load_file(path))) if path.is_file() else {}
+
+    def close(self) -> None:
+        """Give the engine, which was closed before, a moment to end what it samples."""
+        if self._sampling is not None:
+            self._sampling[2].join(CLOSING_S)
+
+
+def _keys(
+    prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
+) -> Iterator[int]:
+    """Of every completion what it depends on besides the weights, as one number."""
+    for prompt, row in zip(prompts, seeds, strict=True):
+        for seed in row:
+            yield derive_seed(seed, repr(params), *prompt)
+
+
+def _stored(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[int, Sample]]:
+    lengths = tensors["lengths"].tolist()
+    tokens, logprobs = (tensors[name].split(lengths) for name in ("token_ids", "logprobs"))
+    rows = zip(tensors["keys"].tolist(), tokens, logprobs, tensors["truncated"].tolist(), strict=True)
+    for key, token_ids, of_tokens, truncated in rows:
+        yield (
+            key,
+            Sample(tuple(token_ids.tolist()), tuple(of_tokens.tolist()), "length" if truncated else "stop"),
+        )
