@@ -13,8 +13,9 @@ Measured with 12 rounds on one thread of an Intel Xeon with AVX-512, the embedde
 seconds (2.00; in operations 1.64), the whole step 0.542 -> 0.695 s (1.28, rounds 1.19 to 1.36; in operations
 1.30).
 
-The plain update of a single process reuses forwards of the scoring (`optim.kept_forward_tokens`); those of Lopti's
-first pass end with the last low token of each row instead, so that they cannot be.
+The update of a single process reuses forwards of the scoring (`optim.kept_forward_tokens`), that of Lopti where
+its first pass needs more than two thirds of the positions. Otherwise those of the first pass end with the last low
+token of each row instead.
 """
 
 import argparse

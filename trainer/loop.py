@@ -8,7 +8,7 @@ import torch
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, build_batch, plan_update_batches, with_rewards
-from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.isolation import first_pass_reuses_forwards, isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
@@ -264,16 +264,17 @@ class Trainer:
             keep_forwards: for the first update batch, which the policy must then be updated on.
         """
         optim = self.config.optim
-        # A wrapped policy may not run other forwards between one with gradient and its backward, Lopti's first
-        # pass needs less than all rows, and dropout is for updates alone.
+        self.engine.sleep()
+        batch = build_batch(groups, self.tokenizer.pad_token_id, self.parallel.device)
+        # A wrapped policy may not run other forwards between one with gradient and its backward, and dropout is
+        # for updates alone.
         recomputes = optim.old_logprobs == "recompute"
         keep_forwards = (
             keep_forwards
             and recomputes
-            and not (self.models.is_wrapped or self.config.algorithm.isolates or self.config.model.lora.dropout)
+            and not (self.models.is_wrapped or self.config.model.lora.dropout)
+            and first_pass_reuses_forwards(batch, self.config.algorithm)
         )
-        self.engine.sleep()
-        batch = build_batch(groups, self.tokenizer.pad_token_id, self.parallel.device)
         plan = plan_update_batches(
             batch,
             optim.update_batch_size // self.parallel.world_size,

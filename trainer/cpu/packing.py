@@ -4,7 +4,8 @@ What it gains, together with the attention that takes such rows, is said in `tra
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -64,6 +65,28 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Attending:
+    """Positions of a segment's sequences that attend to their past in it and in its prefix."""
+
+    past: Segment
+    queries: Segment  # where their states are among those of all that attend; A of a sequence at most
+    positions: Tensor | None  # [B, A] in the sequence, 0 for padding; None where all positions attend
+
+    def blocks(self, size: int) -> Iterator[tuple[slice, slice]]:
+        """So many queries of each sequence, and all keys up to that of the last of them."""
+        for start in range(0, self.queries.width, size):
+            stop = min(start + size, self.queries.width)
+            seen = stop if self.positions is None else int(self.positions[:, start:stop].max()) + 1
+            yield slice(start, stop), slice(self.past.prefix_length + seen)
+
+    def behind(self, block: slice, past: slice) -> Tensor:
+        """Which keys lie behind each query of a block, [B, A, P + T] bool, where not all positions attend."""
+        assert self.positions is not None
+        keys = torch.arange(-self.past.prefix_length, past.stop - self.past.prefix_length)
+        return keys > self.positions[:, block, None]
+
+
+@dataclass(frozen=True)
 class Packing:
     """The tokens of some rows that a model has to see to predict the completions, and where they went."""
 
@@ -71,6 +94,30 @@ class Packing:
     position_ids: Tensor  # [N] of the token in its row
     segments: tuple[Segment, ...]  # the prompts, then the completions of each prompt
     predicting: Tensor  # [M] packed token before each completion token, in row-major order
+
+    @cached_property
+    def attending(self) -> tuple[Attending, ...]:
+        """All tokens, each to its past."""
+        return tuple(Attending(segment, segment, None) for segment in self.segments)
+
+    @cached_property
+    def asked(self) -> "Asked":
+        """The tokens that predict, as all that the last layer has to attend for."""
+        tokens, place = self.predicting.unique(return_inverse=True)
+        edges = torch.tensor([segment.tokens.stop for segment in self.segments])
+        stops = torch.searchsorted(tokens, edges).tolist()
+        parts = zip(self.segments, [0, *stops[:-1]], stops, strict=True)
+        attending = tuple(_attending(segment, tokens[i:j], i) for segment, i, j in parts if j > i)
+        return Asked(tokens, place, attending)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The packed tokens that predict, each once though it may predict for several rows."""
+
+    tokens: Tensor  # [U], ascending
+    place: Tensor  # [M] of each completion token's predictor in them
+    attending: tuple[Attending, ...]  # of their states, [U, ...]
 
 
 def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> Packing:
@@ -104,6 +151,21 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
         tuple(_segments(own_lengths, seen.split(group_of_row.bincount().tolist()))),
         predicting[completion_mask.bool()],
     )
+
+
+def _attending(segment: Segment, tokens: Tensor, start: int) -> Attending:
+    """Some ascending tokens of a segment, whose states are those from ``start`` on."""
+    own = slice(start, start + len(tokens))
+    if len(tokens) == segment.tokens.stop - segment.tokens.start:
+        return Attending(segment, replace(segment, tokens=own), None)
+    offsets = tokens - segment.tokens.start
+    places = offsets if segment.place is None else segment.place[offsets]
+    queries = Segment.of_lengths(
+        start, (places // segment.width).bincount(minlength=segment.count), segment.prefix
+    )
+    positions = places.new_zeros(queries.count * queries.width)
+    positions[slice(None) if queries.place is None else queries.place] = places % segment.width
+    return Attending(segment, queries, positions.view(queries.count, queries.width))
 
 
 def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) -> Iterator[Segment]:

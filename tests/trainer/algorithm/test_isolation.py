@@ -1,9 +1,10 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from trainer.algorithm.isolation import isolation_passes
+from trainer.algorithm.isolation import first_pass_reuses_forwards, isolation_passes
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.types import TrainBatch
 
@@ -58,3 +59,29 @@ def test_eta_one_has_an_empty_second_pass_unless_a_token_is_certain(batch):
     assert low == MASK.tolist()
     assert not any(map(any, high))
     assert math.isclose(sum(map(sum, low)), 5)
+
+
+@pytest.mark.parametrize(
+    ("improbable", "settings", "reused"),
+    [
+        # Ten completion tokens behind a prompt of two are 11 positions; up to the improbable one 7, or 8.
+        (5, {"lopti_eta": 0.5}, False),
+        (6, {"lopti_eta": 0.5}, True),
+        (1, {"lopti_eta": 0.5}, False),
+        (1, {"lopti_eta": 0.5, "lopti_order": "high_first"}, True),
+        (1, {"lopti_eta": 0.5, "loss": "gspo"}, True),
+        (1, {}, True),
+    ],
+)
+def test_forwards_are_reused_where_the_first_pass_needs_most_positions(improbable, settings, reused):
+    logprobs = torch.full((1, 10), math.log(0.9))
+    logprobs[0, improbable] = math.log(0.1)
+    batch = replace(
+        TrainBatch(*(torch.zeros(0) for _ in range(12))),
+        completion_mask=torch.ones(1, 10),
+        prompt_lengths=torch.tensor([2]),
+        group_ids=torch.tensor([0]),
+        rollout_logprobs=logprobs,
+        advantages=torch.zeros(1, 10),
+    )
+    assert first_pass_reuses_forwards(batch, AlgorithmConfig(**settings)) == reused

@@ -9,6 +9,7 @@ from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.cpu.attention import use_packed_attention
 from trainer.cpu.last_layer import has_lean_last_layer
+from trainer.cpu.packing import pack
 from trainer.policy.logprobs import LogprobModel
 
 PLAIN = {"llama": LlamaDecoderLayer, "qwen2": Qwen2DecoderLayer}
@@ -35,10 +36,15 @@ def test_positions_that_predict_are_enough_for_the_last_layer(family, share):
     mask = make_batch().completion_mask
     mask = mask * (torch.rand(mask.shape, generator=torch.Generator().manual_seed(0)) < share)
     seen = []
-    lean.model.layers[-1].mlp.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1]))
+    last = lean.model.layers[-1]
+    for part in (last.self_attn.q_proj, last.self_attn.k_proj, last.mlp):
+        part.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[1]))
     for one, other in zip(scores_and_gradients(lean, mask), scores_and_gradients(plain, mask), strict=True):
         assert float((one - other).abs().max()) <= 1e-5 * max(1.0, float(other.abs().max()))
-    assert seen == [int(mask.sum())]
+    batch = make_batch()
+    packing = pack(batch.input_ids, batch.prompt_lengths, mask)
+    predictors = len(set(packing.predicting.tolist()))  # the last token of a prompt may predict for its group
+    assert seen == [predictors, len(packing.input_ids), predictors]
 
 
 def test_without_a_packing_the_layer_is_the_models_own():

@@ -74,3 +74,25 @@ def test_completions_are_seen_up_to_the_last_token_that_is_asked_for():
     )
     assert packing.input_ids.tolist() == [7, 8, 1, 2, 4]
     assert packing.predicting.tolist() == [3, 4]
+
+
+def test_tokens_that_predict_are_found_in_their_sequences():
+    packing = pack(
+        torch.tensor([[7, 8, 1, 2, 3, 4], [7, 8, 5, 6, 1, 2], [9, 8, 5, 6, 0, 0]]),
+        prompt_lengths=torch.tensor([2, 2, 2]),
+        completion_mask=torch.tensor([[1, 0, 1, 1], [1, 0, 0, 1], [0, 1, 0, 0]]),
+    )
+    assert packing.input_ids.tolist() == [7, 8, 9, 8, 1, 2, 3, 5, 6, 1, 5]
+    asked = packing.asked
+    assert asked.tokens.tolist() == [1, 5, 6, 9, 10]
+    assert asked.tokens[asked.place].tolist() == packing.predicting.tolist() == [1, 5, 6, 1, 9, 10]
+    prompts, first, second = asked.attending
+    assert prompts.positions is not None and prompts.positions.tolist() == [[1], [0]]  # the second has none
+    assert first.queries.tokens == slice(1, 4)
+    assert first.positions is not None and first.positions.tolist() == [[1, 2], [2, 0]]
+    assert list(first.blocks(1)) == [
+        (slice(0, 1), slice(2 + 3)),
+        (slice(1, 2), slice(2 + 3)),
+    ]
+    assert first.behind(slice(0, 1), slice(5)).int().tolist() == [[[0, 0, 0, 0, 1]], [[0, 0, 0, 0, 0]]]
+    assert second.positions is None  # all of its tokens predict
