@@ -21,7 +21,7 @@ from trainer.commands.arguments import (
 from trainer.commands.export import add_export
 from trainer.commands.paper import add_analyze_language, add_diagnose, add_timing
 from trainer.commands.rehearse import add_rehearse
-from trainer.commands.run_folder import check_name
+from trainer.commands.run_folder import check_name, run_path
 from trainer.commands.start import Start, rank, saved_run, start_run
 from trainer.config.schema import load_config
 from trainer.errors import INTERRUPTED, ConfigError, UserError
@@ -253,7 +253,7 @@ def _add_evaluate(commands: Commands) -> None:
         "evaluate", help="accuracy and pass@k of a model, by difficulty, with intervals"
     )
     evaluate.add_argument(
-        "model", help="hub name, model folder, checkpoint, run folder (its newest checkpoint), or tiny"
+        "model", help="a run (its newest checkpoint), a checkpoint, a model folder, a hub name, or tiny"
     )
     evaluate.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
     evaluate.add_argument(
@@ -306,7 +306,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         run_evaluation,
     )
 
-    models = last_checkpoints(arguments.model, arguments.last) if arguments.last else [find_model(arguments.model)]
+    model = str(run_path(arguments.model, arguments.runs_dir))
+    models = last_checkpoints(model, arguments.last) if arguments.last else [find_model(model)]
     flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
     config = evaluation_config(models[-1], arguments.spec, arguments.overrides, flags, arguments.limit)
     name = check_name(arguments.name or record_name(arguments.model))
@@ -339,15 +340,17 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _add_upload(commands: Commands) -> None:
     upload = commands.add_parser("upload", help="send an offline run's history to MLflow")
-    upload.add_argument("run_dir", type=Path, help="the run's folder")
+    upload.add_argument("run", help="name or folder of the run")
+    add_runs_dir(upload)
     upload.set_defaults(command=_upload)
 
 
 def _upload(arguments: argparse.Namespace) -> int:
     from trainer.tracking.tracker import upload
 
-    run_id = upload(arguments.run_dir)
-    print(f"uploaded {arguments.run_dir} as MLflow run {run_id}")
+    run_dir = run_path(arguments.run, arguments.runs_dir)
+    run_id = upload(run_dir)
+    print(f"uploaded {run_dir} as MLflow run {run_id}")
     return 0
 
 

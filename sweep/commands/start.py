@@ -73,9 +73,11 @@ def _add_space(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from sweep.views.plan import as_json, make_plan, print_plan  # which imports scipy
+    from sweep.views.plan import as_json, make_plan, print_plan, print_space  # which imports scipy
 
     spec, folder = _load(arguments)
+    if not arguments.json:
+        print_space(spec)  # at once: simulating the memory takes seconds
     plan = make_plan(spec, folder, planned_nodes(arguments), arguments.step_seconds)
     _print_advice(spec)
     if arguments.json:

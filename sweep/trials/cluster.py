@@ -7,8 +7,10 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from sweep.space.spec import ResourcesSpec
 from sweep.trials.address import check_cluster
@@ -41,10 +43,11 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Node:
-    """CPUs and GPUs of one machine."""
+    """CPUs, GPUs and memory of one machine."""
 
     cpus: float
     gpus: float
+    memory: int | None = field(default=None, compare=False)  # bytes; None where it is not known
 
 
 def local_node(cpus: int | None = None) -> Node:
@@ -53,7 +56,7 @@ def local_node(cpus: int | None = None) -> Node:
     Args:
         cpus: the number to use instead of the one found.
     """
-    return Node(cpus or _usable_cpus(), visible_gpus())
+    return Node(cpus or _usable_cpus(), visible_gpus(), psutil.virtual_memory().total)
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
@@ -146,7 +149,11 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
             f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
         ) from error
     present = [found["Resources"] for found in ray.nodes() if found["Alive"]]
-    return [Node(node["CPU"], node.get("GPU", 0)) for node in present if node.get("CPU")] or [Node(0, 0)]
+    return [
+        Node(node["CPU"], node.get("GPU", 0), int(node.get("memory", 0)) or None)
+        for node in present
+        if node.get("CPU")
+    ] or [Node(0, 0)]
 
 
 def cluster_nodes(address: str) -> list[Node]:

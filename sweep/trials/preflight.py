@@ -2,18 +2,24 @@
 
 from collections.abc import Iterator
 
+import psutil
+
 from sweep.space.spec import SweepSpec
 from trainer.config.schema import ModelConfig
 from trainer.parallel.gpus import gpu_bytes
+from trainer.policy.architectures import TINY
 from trainer.policy.memory import GPU_BYTES, Device, Footprint, check_fits, footprint
 
 
 def trial_memory(spec: SweepSpec) -> Footprint | None:
-    """Simulated memory of a trial with GPUs as its base configuration says; None where it is not known."""
-    resources = spec.resources
-    if not resources.gpus_per_trial or spec.base.parallel.device == "cpu":
+    """Simulated memory of a trial as its base configuration says.
+
+    None where the model's size is not known, and for the embedded policy, which takes next to nothing.
+    """
+    if spec.base.model.name_or_path == TINY:
         return None
-    return footprint(spec.base, resources.workers_per_trial, _gpu(spec))
+    device = _gpu(spec) if _on_gpus(spec) else Device(False, psutil.virtual_memory().total)
+    return footprint(spec.base, spec.resources.workers_per_trial, device)
 
 
 def check_training(spec: SweepSpec) -> None:
@@ -30,7 +36,7 @@ def check_training(spec: SweepSpec) -> None:
     from trainer.rollouts.build import build_rewards
     from trainer.rollouts.reward_check import check_reward
 
-    if trial_memory(spec) is not None:
+    if _on_gpus(spec):
         check_fits(spec.base, spec.resources.workers_per_trial, _gpu(spec))
     for model in _models(spec):
         check_weights(model)
@@ -41,6 +47,10 @@ def check_training(spec: SweepSpec) -> None:
             check_reward(rewards, problems[0], spec.base.reward)
     for dataset in spec.base.evaluation.sets.values():
         load_problems(dataset, spec.base.data, tokenizer)
+
+
+def _on_gpus(spec: SweepSpec) -> bool:
+    return spec.resources.gpus_per_trial > 0 and spec.base.parallel.device != "cpu"
 
 
 def _gpu(spec: SweepSpec) -> Device:

@@ -16,7 +16,7 @@ from sweep.space.spec import SchedulerSpec, SearchSpec, SweepSpec
 from sweep.trials.cluster import Node, slots
 from sweep.trials.preflight import trial_memory
 from sweep.views.noise import NoiseForecast, forecast_noise, noise_lines
-from sweep.views.shortage import Shortage, machine_texts, planned_disk, short_bytes, short_machines
+from sweep.views.shortage import Shortage, machine_texts, planned_disk, short_disk, short_machines, short_memory
 from trainer.commands.table import PLAIN_WIDTH, print_table
 from trainer.config.schema import value_of
 from trainer.errors import UserError
@@ -46,7 +46,7 @@ class Plan:
     checkpoint_bytes: int | None  # of the whole sweep at most
     free_bytes: int
     short: list[Shortage]
-    memory: Footprint | None  # of each rank of a trial with GPUs
+    memory: Footprint | None  # of each rank of a trial; not of the embedded policy
     step_seconds: float | None
     step_source: str
     seconds: float | None  # of the whole sweep, evaluations not counted
@@ -56,7 +56,7 @@ class Plan:
 
 
 def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_step_seconds: float | None) -> Plan:
-    """Work out a plan; starts nothing and imports no Ray, and torch only to simulate the memory of GPUs.
+    """Work out a plan; starts nothing and imports no Ray, and torch only to simulate memory.
 
     Args:
         spec: the search space.
@@ -74,8 +74,11 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         trial_seconds = steps * seconds_per_step
         seconds = math.ceil(trials / parallel) * trial_seconds
         gpu_hours = trials * trial_seconds * resources.gpus_per_trial / 3600
-    disk, memory = planned_disk(spec, trials, max(1, parallel)), trial_memory(spec)
-    free = free_bytes(folder.runs_dir)
+    at_a_time = max(1, parallel)
+    disk, memory, free = planned_disk(spec, trials, at_a_time), trial_memory(spec), free_bytes(folder.runs_dir)
+    short = [*short_machines(resources, nodes), *short_disk(disk, free)]
+    if memory is not None:
+        short += short_memory(memory, nodes, at_a_time)
     return Plan(
         name=spec.name,
         configurations=trials // len(spec.seeds),
@@ -91,7 +94,7 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         ended_trial_bytes=disk.ended_trial if disk else None,
         checkpoint_bytes=disk.at_most if disk else None,
         free_bytes=free,
-        short=[*short_machines(resources, nodes), *short_bytes(disk, free, memory)],
+        short=short,
         memory=memory,
         step_seconds=seconds_per_step,
         step_source=source,
@@ -120,14 +123,18 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return {**asdict(plan), "memory": plan.memory and plan.memory.as_json(), "full": full}
 
 
-def print_plan(plan: Plan, spec: SweepSpec) -> None:
-    """Print the resolved space and the plan."""
+def print_space(spec: SweepSpec) -> None:
+    """Print the resolved space."""
     rows = [[key, _range(parameter), parameter_text(parameter.when)] for key, parameter in spec.parameters.items()]
     if rows:
         print_table(["parameter", "range", "when"], rows)
     for index, baseline in enumerate(spec.baselines):
         print(f"baseline {index}: {parameter_text(baseline)}")
-    print()
+    print(flush=True)
+
+
+def print_plan(plan: Plan, spec: SweepSpec) -> None:
+    """Print what the sweep would do and take."""
     noise = [("noise", text) for text in noise_lines(plan.noise, spec, plan.configurations)]
     for heading, text in [*noise[:1], *(("", text) for _, text in noise[1:]), *_lines(plan, spec)]:
         _print_wrapped(heading, text)

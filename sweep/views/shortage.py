@@ -58,11 +58,19 @@ def short_machines(resources: ResourcesSpec, nodes: list[Node]) -> Iterator[Shor
         yield Shortage("GPUs", needed, ", ".join(machine_texts(nodes)))
 
 
-def short_bytes(disk: Disk | None, free: int, memory: Footprint | None) -> Iterator[Shortage]:
-    """Memory of a GPU and the disk, where they do not suffice."""
-    if memory is not None and memory.margin < 0:
+def short_memory(memory: Footprint, nodes: list[Node], at_a_time: int) -> Iterator[Shortage]:
+    """Memory of a GPU and of the machines, where it does not suffice for the trials that run at one time."""
+    if memory.device.on_gpu and memory.margin < 0:
         needed = max(memory.training, memory.sampling)
         yield Shortage("GPU memory", size_text(needed), size_text(memory.device.total_bytes))
+    there = [node.memory for node in nodes if node.memory is not None]
+    if len(there) == len(nodes) and memory.host * at_a_time > sum(there):
+        of = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
+        yield Shortage(f"host memory of {of}", size_text(memory.host * at_a_time), size_text(sum(there)))
+
+
+def short_disk(disk: Disk | None, free: int) -> Iterator[Shortage]:
+    """The disk, where it does not suffice."""
     if disk is not None and disk.at_most > free:
         yield Shortage("disk", size_text(disk.at_most), size_text(free))
 

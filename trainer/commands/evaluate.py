@@ -27,7 +27,8 @@ from trainer.evaluation.evaluate import (
 from trainer.evaluation.results_row import Cell, print_results_row, results_row
 from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
 from trainer.parallel.device import compute_dtype
-from trainer.policy.load import TINY, check_weights, load_policy, load_tokenizer
+from trainer.policy.architectures import TINY
+from trainer.policy.load import check_weights, load_policy, load_tokenizer
 from trainer.rollouts.collect import scoring_error
 from trainer.types import Problem, Rollout, RunContext
 

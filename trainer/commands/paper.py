@@ -2,18 +2,21 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.commands.arguments import Commands, add_json, count
-from trainer.commands.start import rank
-from trainer.config.schema import load_config
+from trainer.commands.arguments import Commands, add_json, add_runs_dir, count
+from trainer.commands.run_folder import run_path
+from trainer.commands.start import CONFIG_FILE, rank
+from trainer.config.extends import preset_names
+from trainer.config.schema import TrainConfig, apply_overrides, load_config, parse_override
 from trainer.errors import StorageError
 
 
 def add_diagnose(commands: Commands) -> None:
     """``trainer diagnose``."""
     diagnose = commands.add_parser("diagnose", help="which tokens move the policy: figures 1-3 of the paper")
-    diagnose.add_argument("spec", help="preset name or YAML file; model.name_or_path=FOLDER takes a checkpoint")
+    diagnose.add_argument("spec", help="preset, YAML file, or a run, whose newest checkpoint is the model")
     diagnose.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.prompts_per_step=32")
     diagnose.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
     diagnose.add_argument("--after-steps", type=count, default=5, help="training steps before it (default: 5)")
@@ -24,11 +27,30 @@ def add_diagnose(commands: Commands) -> None:
         default="sgd",
         help="of the updates compared: sgd with learning rate 1e-3 as in the paper, or the run's (default: sgd)",
     )
+    add_runs_dir(diagnose)
     diagnose.set_defaults(command=_diagnose)
 
 
+def diagnosed_config(spec: str, overrides: Sequence[str], runs_dir: Path) -> TrainConfig:
+    """The configuration of a preset or file, or of a run, with its newest checkpoint in place of its model.
+
+    Raises:
+        ConfigError: neither a preset nor a file nor a run.
+        MissingError: a run without an intact checkpoint.
+    """
+    run = run_path(spec, runs_dir)
+    if spec in preset_names() or not (run / CONFIG_FILE).is_file():
+        return load_config(spec, overrides)
+    from trainer.commands.evaluate import find_model  # torch takes seconds to import
+
+    newest = find_model(str(run)).name_or_path
+    model = {"model.name_or_path": newest, "model.revision": None, "model.random_weights": False}
+    config = load_config(str(run / CONFIG_FILE))
+    return apply_overrides(config, {**model, **dict(map(parse_override, overrides))}, "command line")
+
+
 def _diagnose(arguments: argparse.Namespace) -> int:
-    config = load_config(arguments.spec, arguments.overrides)
+    config = diagnosed_config(arguments.spec, arguments.overrides, arguments.runs_dir)
     try:
         arguments.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,7 +103,7 @@ def _timing(arguments: argparse.Namespace) -> int:
 def add_analyze_language(commands: Commands) -> None:
     """``trainer analyze-language``."""
     language = commands.add_parser("analyze-language", help="kinds of words against reward: figure 5 of the paper")
-    language.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="run folder or completions.jsonl")
+    language.add_argument("paths", nargs="+", metavar="RUN", help="a run, or a completions.jsonl")
     language.add_argument("--step", type=int, help="only completions logged at this training step")
     language.add_argument(
         "--words",
@@ -91,6 +113,7 @@ def add_analyze_language(commands: Commands) -> None:
     )
     language.add_argument("--output", type=Path, help="folder of the JSON and CSV files (default: none written)")
     add_json(language)
+    add_runs_dir(language)
     language.set_defaults(command=_analyze_language)
 
 
@@ -100,7 +123,8 @@ def _analyze_language(arguments: argparse.Namespace) -> int:
     from trainer.commands.word_lists import WORD_LISTS
 
     words = WORD_LISTS[arguments.words]
-    completions = read_completions(arguments.paths, arguments.step)
+    paths = [run_path(path, arguments.runs_dir) for path in arguments.paths]
+    completions = read_completions(paths, arguments.step)
     results = analyze(completions, words)
     files = write_results(results, completions, arguments.output, words) if arguments.output else []
     if arguments.json:

@@ -81,6 +81,12 @@ def raise_held(folder: Path, what: str = "run", hint: str = _HINT) -> None:
         raise NameHeldError(f"{what} {folder.name} is run by {other}", str(folder / "lock"), hint)
 
 
+def run_path(given: str, runs_dir: Path) -> Path:
+    """The folder of a run that is given by its name; anything else is taken as the path that it may be."""
+    named = runs_dir / given
+    return named if is_name(given) and not Path(given).exists() and named.is_dir() else Path(given)
+
+
 @contextmanager
 def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
     """Hold a folder for this process, making it first; the lock ends with the process, however it ends.

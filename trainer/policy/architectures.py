@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+TINY = "tiny"  # the name of the embedded policy
+
 
 @dataclass(frozen=True)
 class ModelSize:
@@ -44,7 +46,7 @@ _QWEN_3B = Architecture(3_085_938_688, 2048, 11008, 36, 16, 2, 151_936)
 _QWEN_7B = Architecture(7_615_616_512, 3584, 18944, 28, 28, 4, 152_064, tie_word_embeddings=False)
 
 KNOWN = {
-    "tiny": Architecture(105_920, 64, 176, 2, 2, 2, 76),
+    TINY: Architecture(105_920, 64, 176, 2, 2, 2, 76),
     "smollm2-135m": Architecture(134_515_008, 576, 1536, 30, 9, 3, 49_152, model_type="llama"),
     **{
         f"Qwen/Qwen2.5-{size}{suffix}": architecture

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainer.errors import MissingError, first_line
-from trainer.policy.cache import cache_folder, ensure_folder
+from trainer.policy.cache import cache_folder, ensure_folder, save_model
 
 SUFFIX = ".gguf"
 
@@ -50,5 +50,4 @@ def _convert(file: Path, folder: Path) -> None:
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_model(model, tokenizer, folder)

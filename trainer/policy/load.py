@@ -16,12 +16,12 @@ from trainer.cpu.rms_norm import use_rms_norm
 from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
+from trainer.policy.architectures import TINY
 from trainer.policy.gguf import SUFFIX, ensure_converted
 from trainer.policy.packaged import PACKAGED, ensure_gguf
 from trainer.policy.quantization import check_installed, loading_options
 from trainer.policy.tiny import ensure_tiny_policy
 
-TINY = "tiny"
 KERNELS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 # What transformers raises for files that are not there, not whole, or need a package that is not.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
-from trainer.policy.cache import cache_folder, ensure_folder
+from trainer.policy.cache import cache_folder, ensure_folder, save_model
 from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
 from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
 from trainer.problems.tasks.puzzle_generator import disguised, existing, generate
@@ -62,8 +62,7 @@ def ensure_tiny_policy(cache_dir: Path | None = None, recipe: TinyRecipe | None 
 
     def make(folder: Path) -> None:
         model, tokenizer = warm_start(recipe)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_model(model, tokenizer, folder)
 
     return ensure_folder((cache_dir or cache_folder()) / f"tiny-{fingerprint(recipe)}", make)
 

@@ -2,9 +2,11 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -15,8 +17,10 @@ from sweep.space.file import load_space
 from sweep.trials.cluster import Node
 from sweep.trials.preflight import check_training
 from sweep.views.plan import Plan, make_plan
+from sweep.views.shortage import short_memory
 from tests.sweep.harness import SHORT, write_space
 from trainer.errors import MissingError
+from trainer.policy.memory import Device, Footprint, size_text
 
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
@@ -150,7 +154,10 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     assert "at most 12m 00s, 1.2 GPU hours at 90 s a step (given)" in out
     assert "4 GPUs, 4 CPUs; 4 steps, 3 evaluations" in out
     assert main([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["nodes"] == [{"cpus": 64, "gpus": 6}] * 2
+    assert (
+        json.loads(capsys.readouterr().out)["nodes"]
+        == [{"cpus": 64, "gpus": 6, "memory": psutil.virtual_memory().total}] * 2
+    )
 
 
 def test_a_second_stage_is_planned_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,6 +201,30 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
     # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended with two of 4.
     assert short(plan_of(tmp_path, {}, [Node(2, 0)])) == ["disk: 11.0 MB needed, 1.0 MB there"]
+
+
+def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tmp_path: Path) -> None:
+    gpu = Device(True, 80 * 10**9)
+    memory = Footprint(4, gpu, held=0, training=70 * 10**9, sampling=0, host=30 * 10**9, checkpoint=0)
+    large, unknown = Node(64, 8, memory=50 * 10**9), Node(64, 8)
+    assert list(short_memory(memory, [large], 1)) == []
+    (shortage,) = short_memory(memory, [large], 2)
+    assert str(shortage) == "host memory of 2 trials at a time: 60.0 GB needed, 50.0 GB there"
+    assert list(short_memory(memory, [large, large], 2)) == []
+    assert list(short_memory(memory, [large, unknown], 4)) == []  # a cluster that does not say
+    (shortage,) = short_memory(replace(memory, training=90 * 10**9), [large], 1)
+    assert str(shortage) == "GPU memory: 90.0 GB needed, 80.0 GB there"
+
+
+def test_trials_on_cpus_take_memory_of_the_machine_but_those_of_the_embedded_policy_next_to_none(
+    tiny_policy: Path, tmp_path: Path
+) -> None:
+    machine = Node(2, 0, memory=15 * 10**8)
+    assert plan_of(tmp_path, {}, [machine]).short == []
+    plan = plan_of(tmp_path, {"model.name_or_path": str(tiny_policy)}, [machine])
+    assert plan.memory is not None and 1.0e9 < plan.memory.host < 1.2e9  # libraries, and 105,920 parameters
+    two = size_text(2 * plan.memory.host)
+    assert short(plan) == [f"host memory of 2 trials at a time: {two} needed, 1.5 GB there"]
 
 
 def test_evaluations_count_the_one_before_the_first_step_and_the_one_after_the_last(tmp_path: Path) -> None:

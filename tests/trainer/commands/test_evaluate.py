@@ -12,6 +12,7 @@ from trainer.commands.evaluate import (
     parse_set,
     record_name,
 )
+from trainer.commands.paper import diagnosed_config
 from trainer.config.schema import load_config, save_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.loop import Trainer
@@ -123,6 +124,19 @@ def test_a_model_is_found_as_run_checkpoint_folder_or_name(run, tiny_policy, tmp
     (tmp_path / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(MissingError, match="no intact checkpoint"):
         find_model(str(tmp_path))
+
+
+def test_a_run_is_diagnosed_at_its_newest_checkpoint_by_name_or_folder(run, monkeypatch):
+    for given in (run.name, str(run)):
+        config = diagnosed_config(given, ["seed=7"], run.parent)
+        assert config.model.name_or_path == str(run / "checkpoints" / "step-2")
+        assert (config.seed, config.max_steps) == (7, load_config(str(run / "config.yaml")).max_steps)
+    given = ["model.name_or_path=tiny"]
+    assert diagnosed_config(run.name, given, run.parent).model.name_or_path == "tiny"
+    monkeypatch.chdir(run.parent)
+    assert diagnosed_config("kk_7b:ar", [], run.parent) == load_config("kk_7b:ar")
+    with pytest.raises(ConfigError, match="no preset or file named nowhere"):
+        diagnosed_config("nowhere", [], run.parent)
 
 
 def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):

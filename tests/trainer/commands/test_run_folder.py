@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.commands.run_folder import hold, holder, raise_held
+from trainer.commands.run_folder import hold, holder, raise_held, run_path
 from trainer.errors import NameHeldError, StorageError
 
 
@@ -40,3 +40,14 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot write the run's folder"), hold(tmp_path / "file" / "run"):
         pass
+
+
+def test_a_run_is_given_by_its_name_or_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tmp_path / "runs"
+    (runs / "ar").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert run_path("ar", runs) == runs / "ar"
+    for path in ("runs/ar", str(runs / "ar"), "gpt2", "Qwen/Qwen2.5-7B", "../ar"):  # or a name of the hub
+        assert run_path(path, runs) == Path(path)
+    Path("ar").mkdir()
+    assert run_path("ar", runs) == Path("ar")
