@@ -28,15 +28,21 @@ PROMPT = 64
 AS_FEW_AS_POSSIBLE = 1e12  # tokens that another microbatch would have to save
 
 
-def make_batch(lengths: np.ndarray) -> TrainBatch:
-    """Completions of given lengths [groups, rows], of any tokens."""
-    problem, prompt = Problem("", "", "", "", ""), tuple(range(PROMPT))
+def make_batch(lengths: np.ndarray, prompt_tokens: int = PROMPT) -> TrainBatch:
+    """Completions of given lengths [groups, rows], of any tokens, each group behind a prompt of its own."""
+    problem = Problem("", "", "", "", "")
     groups = [
         RolloutGroup(
             number,
             [
                 Rollout(
-                    number, problem, prompt, Completion((1,) * size, (-1.0,) * size, "", "stop"), 0.0, {}, False
+                    number,
+                    problem,
+                    (number, *range(1, prompt_tokens)),
+                    Completion((1,) * size, (-1.0,) * size, "", "stop"),
+                    0.0,
+                    {},
+                    False,
                 )
                 for size in row
             ],

@@ -45,6 +45,11 @@ class ModelConfig(Section):
         "auto", description="compute dtype; auto: bfloat16 on a GPU, float32 on a CPU; master weights stay float32"
     )
     attn_implementation: str = Field("sdpa", description="attention kernel: sdpa, eager or flash_attention_2")
+    packing: Literal["auto", "none", "flex_attention"] = Field(
+        "auto",
+        description="rows without padding, a group's prompt once; auto: in float32 on a CPU; flex_attention: also "
+        "elsewhere, never run on a GPU; none: padded rows",
+    )
     gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass")
     trust_remote_code: bool = Field(False, description="run Python code shipped in the model folder")
     random_weights: bool = Field(False, description="initialise from config.json alone (for measurements)")
@@ -55,6 +60,11 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
+        if self.packing == "flex_attention" and self.attn_implementation != "sdpa":
+            raise ValueError(
+                "packing: flex_attention is an attention kernel of its own: leave attn_implementation at sdpa, or "
+                "set packing to none"
+            )
         if self.quantization != "none" and self.lora.r == 0:
             raise ValueError(
                 "quantised weights cannot be trained: set lora.r above 0 for an adapter, or quantization to none"

@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from trainer.cpu.last_layer import has_lean_last_layer, use_lean_last_layer
-from trainer.cpu.packing import Asked, Attending, Packing, Segment, pack
+from trainer.packing import Asked, Attending, Packing, Segment, pack, rows_to_try
 
 NAME = "sdpa_or_packed"
 LONGEST_KEPT = 512  # positions: weights of longer sequences are computed again in the backward pass
@@ -217,10 +217,7 @@ def _rows(states: Tensor, block: slice) -> Tensor:
 @torch.no_grad()
 def _takes_packing(model: PreTrainedModel) -> bool:
     """Whether packed rows give the hidden states of padded ones: all layers got the packing and the positions."""
-    vocabulary = model.get_input_embeddings().num_embeddings
-    ids = (torch.arange(3 * 7).view(3, 7) * 7 + 1) % vocabulary
-    ids[1, :4] = ids[0, :4]
-    prompt_lengths, completion_mask = torch.tensor([4, 4, 3]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
+    ids, prompt_lengths, completion_mask = rows_to_try(model.get_input_embeddings().num_embeddings)
     try:
         packing = pack(ids, prompt_lengths, completion_mask)
         packed = packed_hidden_states(model, packing)

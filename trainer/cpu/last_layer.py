@@ -15,7 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, rotate_half
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
-from trainer.cpu.packing import Asked, Packing
+from trainer.packing import Asked, Packing
 
 
 def use_lean_last_layer(model: PreTrainedModel) -> None:

@@ -14,7 +14,7 @@ from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_off, add_adapter
 from trainer.policy.load import frozen_copy, is_adapter, load_policy
-from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
+from trainer.policy.logprobs import LogprobModel, check_logits, check_packing, tokens_per_chunk
 from trainer.policy.row_cost import RowCost, row_cost
 
 
@@ -46,7 +46,8 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
 
     Raises:
         MissingError: no such model.
-        ConfigError: an architecture whose log-probabilities would be wrong, or an adapter under 4 bits.
+        ConfigError: an architecture whose log-probabilities would be wrong, as they are or of packed rows; or an
+            adapter under 4 bits.
     """
     if config.model.quantization != "none" and is_adapter(config.model):
         raise ConfigError(
@@ -73,6 +74,8 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     )
     with models.whole_weights():
         check_logits(causal_lm)
+        if config.model.packing == "flex_attention":
+            check_packing(scores)
     return models
 
 

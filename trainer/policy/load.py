@@ -17,6 +17,7 @@ from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
 from trainer.policy.architectures import TINY
+from trainer.policy.flex_attention import use_flex_attention
 from trainer.policy.gguf import SUFFIX, ensure_converted
 from trainer.policy.packaged import PACKAGED, ensure_gguf
 from trainer.policy.quantization import check_installed, loading_options
@@ -73,7 +74,8 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     Raises:
         MissingError: the folder, the hub name or the weights do not exist, or the weights are damaged; or weights
             of 4 bits are wanted without bitsandbytes or a GPU.
-        ConfigError: the attention kernel does not exist or is not installed.
+        ConfigError: the attention kernel does not exist or is not installed, or packed rows are wanted of a model
+            that does not take them.
     """
     if is_adapter(config):
         return with_adapter_merged(
@@ -104,8 +106,10 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     if device.type == "cpu":
         use_onednn(model)
         use_rms_norm(model)
-        if dtype == torch.float32:
-            use_packed_attention(model)
+    if config.packing == "flex_attention":
+        use_flex_attention(model)
+    elif config.packing == "auto" and device.type == "cpu" and dtype == torch.float32:
+        use_packed_attention(model)
     if config.gradient_checkpointing:
         model.train()  # layers recompute their activations in training mode only
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

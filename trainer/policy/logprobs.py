@@ -6,12 +6,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from trainer.cpu.attention import packed_hidden_states, takes_packed_rows
-from trainer.cpu.packing import pack
-from trainer.errors import ConfigError
+from trainer.cpu import attention
+from trainer.errors import ConfigError, first_line
+from trainer.packing import pack, rows_to_try
+from trainer.policy import flex_attention
 from trainer.policy.scoring_head import ScoringHead
 
 CPU_CHUNK_MB, GPU_CHUNK_MB = 128, 1024
+# Of the norm of hidden states, between packed and padded rows of one model.
+PACKED_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 
 
 class TokenScores(NamedTuple):
@@ -31,8 +34,9 @@ class LogprobModel(nn.Module):
 
     ``log_softmax(logits / temperature)`` at completion tokens only, computed in float32 over chunks of tokens
     whose logits are recomputed in the backward pass: no [B, T, vocabulary] tensor exists at any time. Where the
-    model takes packed rows (float32 on a CPU), adjacent rows with the same prompt share its computation. It is a
-    module of its own so that what wraps a model for data parallelism sees an ordinary ``forward``.
+    model takes packed rows (float32 on a CPU, or flex attention), adjacent rows with the same prompt share its
+    computation. It is a module of its own so that what wraps a model for data parallelism sees an ordinary
+    ``forward``.
     """
 
     def __init__(
@@ -46,7 +50,8 @@ class LogprobModel(nn.Module):
         self.causal_lm = causal_lm
         self.head = ScoringHead(causal_lm.get_output_embeddings(), temperature, chunk_tokens)
         self.compute_dtype = compute_dtype
-        self.packs_rows = takes_packed_rows(causal_lm) and compute_dtype == torch.float32
+        packs_here = attention.takes_packed_rows(causal_lm) and compute_dtype == torch.float32
+        self.packs_rows = packs_here or flex_attention.takes_flex_attention(causal_lm)
 
     def forward(
         self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, with_entropy: bool = False
@@ -60,24 +65,34 @@ class LogprobModel(nn.Module):
             with_entropy: also return the entropy of each next-token distribution, and the gradient norm of each
                 log-probability with respect to ``logits / temperature``: ``|onehot(token) - pi|``.
         """
-        lower_precision = self.compute_dtype != torch.float32
-        with torch.autocast(input_ids.device.type, self.compute_dtype, enabled=lower_precision):
+        with self.precision(input_ids.device):
             return self._forward(input_ids, prompt_lengths, completion_mask, with_entropy)
+
+    def precision(self, device: torch.device) -> torch.autocast:
+        """A context in which the model computes in its dtype."""
+        return torch.autocast(device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32)
+
+    def predicting_states(
+        self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, packed: bool
+    ) -> tuple[Tensor, int]:
+        """Hidden states before each completion token, [N, H] in row-major order, and the positions computed."""
+        if not packed:
+            rows, columns = completion_mask.nonzero(as_tuple=True)
+            hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+            return hidden[rows, prompt_lengths[rows] + columns - 1], input_ids.numel()
+        packing = pack(input_ids.cpu(), prompt_lengths.cpu(), completion_mask.cpu())
+        if not flex_attention.takes_flex_attention(self.causal_lm):
+            return attention.packed_hidden_states(self.causal_lm, packing), packing.input_ids.numel()
+        packing = flex_attention.in_blocks(packing)
+        states = flex_attention.packed_hidden_states(self.causal_lm, packing, input_ids.device)
+        return states, packing.input_ids.numel()
 
     def _forward(
         self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, with_entropy: bool
     ) -> TokenScores:
+        predicting, computed = self.predicting_states(input_ids, prompt_lengths, completion_mask, self.packs_rows)
         rows, columns = completion_mask.nonzero(as_tuple=True)  # in row-major order, [N] each
-        positions = prompt_lengths[rows] + columns
-        if self.packs_rows:
-            packing = pack(input_ids, prompt_lengths, completion_mask)
-            predicting = packed_hidden_states(self.causal_lm, packing)
-            computed = packing.input_ids.numel()
-        else:
-            hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-            predicting = hidden[rows, positions - 1]  # [N, H]; the state before a token predicts it
-            computed = input_ids.numel()
-        targets = input_ids[rows, positions]
+        targets = input_ids[rows, prompt_lengths[rows] + columns]
 
         logprobs, entropies, gradient_norms = self.head(predicting, targets, with_entropy)
         place = completion_mask.bool()
@@ -120,3 +135,30 @@ def check_logits(causal_lm: PreTrainedModel) -> None:
             "model.name_or_path",
             "use a model without logit soft-capping or scaling, e.g. Qwen2 or Llama",
         )
+
+
+@torch.no_grad()
+def check_packing(model: LogprobModel) -> None:
+    """Make sure that a model with flex attention computes packed rows as it does padded ones.
+
+    Args:
+        model: with its weights whole on this rank.
+
+    Raises:
+        ConfigError: it does not, or torch has no kernel for it.
+    """
+    causal_lm, name = model.causal_lm, type(model.causal_lm).__name__
+    dtype = causal_lm.dtype if model.compute_dtype == torch.float32 else model.compute_dtype
+    device = causal_lm.device
+    ids, prompt_lengths, asked = rows_to_try(causal_lm.get_input_embeddings().num_embeddings)
+    rows = ids.to(device), prompt_lengths.to(device), asked.to(device)
+    try:
+        if flex_attention.has_kernel(device):
+            flex_attention.check_kernel(causal_lm, dtype)
+        with model.precision(device):
+            packed, padded = (model.predicting_states(*rows, how)[0].float() for how in (True, False))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise flex_attention.not_packed(f"{name} does not take them: {first_line(error)}") from error
+    difference = float((packed - padded).norm() / padded.norm())
+    if not difference < PACKED_TOLERANCE[dtype]:
+        raise flex_attention.not_packed(f"hidden states of {name} would differ by {difference:.2g} of their norm")

@@ -244,9 +244,14 @@ def _stored_bytes(config: TrainConfig, compute_bytes: int) -> int:
 
 
 def _microbatch_bytes(config: TrainConfig, size: ModelSize, device: Device, ranks: int) -> int:
-    """Of the longest rows that fill the budget of a microbatch."""
+    """Of the longest rows that fill the budget of a microbatch.
+
+    Packed rows are simulated as one row of as many positions: flex attention stores what torch's other attention
+    does. On a CPU, where it has no backward pass, scores of all pairs are counted, which is more than is stored.
+    """
     import torch  # takes seconds, as the simulation does
 
+    from trainer.policy.flex_attention import BLOCK, blocks_of
     from trainer.policy.simulation import Microbatch, microbatch_bytes
 
     optim, compute_bytes = config.optim, _compute_bytes(config, device)
@@ -254,6 +259,9 @@ def _microbatch_bytes(config: TrainConfig, size: ModelSize, device: Device, rank
     longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
     rows = min(own, math.ceil(optim.tokens_per_microbatch / longest))
     length = longest if rows in (1, own) else optim.tokens_per_microbatch // rows
+    packed = config.model.packing == "flex_attention"
+    if packed:
+        rows, length = 1, blocks_of(rows * length) * BLOCK
     # Only a policy that no strategy wraps, and that is asked before the update, keeps forwards.
     keeps = config.parallel.strategy == "none" and optim.old_logprobs == "recompute"
     room = optim.kept_forward_tokens if keeps else 0
@@ -269,7 +277,7 @@ def _microbatch_bytes(config: TrainConfig, size: ModelSize, device: Device, rank
             chunk_mb=optim.logits_chunk_mb,
             on_gpu=device.on_gpu,
             recomputes=config.model.gradient_checkpointing,
-            stores_scores=config.model.attn_implementation == "eager",
+            stores_scores=config.model.attn_implementation == "eager" or (packed and not device.on_gpu),
             kept=max(1, kept),
             adapter=config.model.lora.model_dump_json() if config.model.lora.r > 0 else "",
             trained=dtypes[compute_bytes if _in_optimizer(config.parallel) else MASTER_BYTES],

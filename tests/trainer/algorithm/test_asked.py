@@ -16,6 +16,7 @@ from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.cpu.attention import use_packed_attention
 from trainer.parallel.ranks import Parallel
+from trainer.policy.flex_attention import BLOCK, use_flex_attention
 from trainer.policy.logprobs import LogprobModel
 
 ASKED = torch.tensor([[0.0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]])
@@ -35,12 +36,14 @@ def scored(model: LogprobModel, algorithm: AlgorithmConfig, tokens: int = 10_000
     return estimate_advantages(batch, algorithm), plan
 
 
-def logprob_model(packed: bool) -> LogprobModel:
+PACKED_BY = {"padded": lambda lm: None, "cpu": use_packed_attention, "flex": use_flex_attention}
+
+
+def logprob_model(packed_by: str = "padded") -> LogprobModel:
     lm = random_model()
-    if packed:
-        use_packed_attention(lm)
+    PACKED_BY[packed_by](lm)
     model = LogprobModel(lm, temperature=0.9, chunk_tokens=16)
-    assert model.packs_rows is packed
+    assert model.packs_rows is (packed_by != "padded")
     return model
 
 
@@ -64,12 +67,12 @@ def test_needed_are_prompts_once_and_completions_up_to_the_last_token():
     assert tokens_to_compute(batch, torch.zeros_like(asked), rows) == 0
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed_by", PACKED_BY)
 @pytest.mark.parametrize("loss", ["clipped", "gspo", "cispo"])
 @pytest.mark.parametrize("tokens", [10_000, 40])
-def test_cut_rows_give_the_gradient_of_whole_rows(packed: bool, loss: str, tokens: int):
+def test_cut_rows_give_the_gradient_of_whole_rows(packed_by: str, loss: str, tokens: int):
     algorithm = AlgorithmConfig(loss=loss, kl_coef=0.1)
-    model = logprob_model(packed)
+    model = logprob_model(packed_by)
     batch, plan = scored(model, algorithm, tokens)
     generator = torch.Generator().manual_seed(1)
     in_pass = (torch.rand(batch.completion_mask.shape, generator=generator) < 0.15) * batch.completion_mask
@@ -88,13 +91,16 @@ def test_cut_rows_give_the_gradient_of_whole_rows(packed: bool, loss: str, token
     assert torch.isfinite(loss_sum)
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         assert (parameter.grad - expected).abs().max() <= 1e-5 * max(1e-3, float(expected.abs().max()))
+    if packed_by == "flex":  # as many blocks as can be
+        assert statistics.tokens_computed == 2 * BLOCK * len(plan[0].microbatches)
+        return
     assert statistics.tokens_needed <= statistics.tokens_computed < scores.computed * (2 if tokens == 40 else 1)
-    if packed and tokens == 10_000:
+    if packed_by == "cpu" and tokens == 10_000:
         assert statistics.tokens_computed == statistics.tokens_needed
 
 
 def test_a_microbatch_without_tokens_of_the_pass_costs_one_position_behind_a_prompt():
-    model = logprob_model(packed=False)
+    model = logprob_model()
     batch, plan = scored(model, AlgorithmConfig(kl_coef=0.1), 40)
     in_pass = torch.zeros_like(batch.completion_mask)
     in_pass[plan[0].microbatches[0][0], 0] = 1

@@ -27,7 +27,7 @@ from trainer.cpu.attention import (
     takes_packed_rows,
     use_packed_attention,
 )
-from trainer.cpu.packing import Packing, pack
+from trainer.packing import Packing, pack
 from trainer.policy.logprobs import LogprobModel
 
 

@@ -9,7 +9,7 @@ from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.cpu.attention import use_packed_attention
 from trainer.cpu.last_layer import has_lean_last_layer
-from trainer.cpu.packing import pack
+from trainer.packing import pack
 from trainer.policy.logprobs import LogprobModel
 
 PLAIN = {"llama": LlamaDecoderLayer, "qwen2": Qwen2DecoderLayer}

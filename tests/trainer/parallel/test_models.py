@@ -5,7 +5,7 @@ import torch
 
 from tests.conftest import random_model
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import MissingError
+from trainer.errors import ConfigError, MissingError
 from trainer.parallel.models import load_models, logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
@@ -61,6 +61,20 @@ def test_a_strategy_that_shards_loads_the_reference_anew(folder, monkeypatch):
     assert parallel.prepared == 1
     assert models.reference.causal_lm is not models.causal_lm
     assert not any(parameter.requires_grad for parameter in models.reference.parameters())
+
+
+def test_policy_and_reference_pack_rows_where_that_is_asked_for(folder, monkeypatch):
+    config = config_of(folder, **{"model.packing": "flex_attention", "model.dtype": "bfloat16", "model.lora.r": 2})
+    models = load_models(config, Parallel())
+    assert models.packs_rows and models.policy.packs_rows
+    assert models.policy.compute_dtype == torch.bfloat16
+    config = config_of(folder, **{"model.packing": "flex_attention"})
+    assert load_models(config, Parallel()).reference.packs_rows
+    assert not load_models(config_of(folder, **{"model.packing": "none"}), Parallel()).packs_rows
+
+    monkeypatch.setattr("trainer.policy.logprobs.PACKED_TOLERANCE", {torch.float32: 0.0})
+    with pytest.raises(ConfigError, match="rows cannot be packed: hidden states of Qwen2ForCausalLM would differ"):
+        load_models(config, Parallel())
 
 
 def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(folder):

@@ -49,6 +49,18 @@ def test_the_memory_of_three_billion_parameters_on_four_gpus():
     assert found.margin == 80e9 - found.sampling
 
 
+def test_packed_rows_are_simulated_as_one_row_of_whole_blocks(monkeypatch):
+    shapes = []
+    monkeypatch.setattr("trainer.policy.simulation.microbatch_bytes", lambda shape: shapes.append(shape) or 0)
+    for packing in ("auto", "flex_attention"):
+        overrides = [f"model.packing={packing}", "optim.tokens_per_microbatch=16300"]
+        for device in (Device(), Device(on_gpu=False)):
+            footprint(load_config("kk_3b", overrides), 4, device)
+    # The longest row has 1,024 + 4,096 tokens: 4 of 4,075, or 128 blocks of 128.
+    assert [(shape.rows, shape.length) for shape in shapes] == [(4, 4075)] * 2 + [(1, 128 * 128)] * 2
+    assert [shape.stores_scores for shape in shapes] == [False, False, False, True]
+
+
 def test_vllm_asleep_leaves_its_memory_to_training_and_awake_does_not():
     asleep = footprint(load_config("kk_3b"), 4)
     awake = footprint(load_config("kk_3b", ["rollout.vllm.sleep_level=0"]), 4)

@@ -1,6 +1,6 @@
 import torch
 
-from trainer.cpu.packing import Segment, pack
+from trainer.packing import Segment, pack
 
 
 def test_prompts_come_once_and_completions_without_their_last_token():

@@ -1,6 +1,7 @@
 """Rows of one microbatch as one sequence of tokens: each prompt once for its group, and no padding.
 
-What it gains, together with the attention that takes such rows, is said in `trainer.cpu.attention`.
+Two kinds of attention take it: `trainer.cpu.attention` and `trainer.policy.flex_attention`. Tensors are those of
+the CPU.
 """
 
 from collections.abc import Iterator
@@ -92,6 +93,8 @@ class Packing:
 
     input_ids: Tensor  # [N] prompts, then completions up to the token before the last that is asked for
     position_ids: Tensor  # [N] of the token in its row
+    sequences: Tensor  # [N] number of the prompt or the completion that it is in, prompts first
+    prompts: Tensor  # [N] number of the prompt that its row begins with
     segments: tuple[Segment, ...]  # the prompts, then the completions of each prompt
     predicting: Tensor  # [M] packed token before each completion token, in row-major order
 
@@ -145,9 +148,13 @@ def pack(input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor) -> 
     predicting[:, 0] = prompt_ends[group_of_row] - 1
 
     is_prompt = columns < own_lengths[:, None]
+    own_numbers = torch.arange(len(own_lengths))
+    all_lengths = torch.cat([own_lengths, seen])
     return Packing(
         torch.cat([input_ids[starts_group][is_prompt], input_ids[is_seen]]),
         torch.cat([columns.expand_as(is_prompt)[is_prompt], columns.expand_as(is_seen)[is_seen]]),
+        torch.arange(len(all_lengths)).repeat_interleave(all_lengths),
+        torch.cat([own_numbers, group_of_row]).repeat_interleave(all_lengths),
         tuple(_segments(own_lengths, seen.split(group_of_row.bincount().tolist()))),
         predicting[completion_mask.bool()],
     )
@@ -166,6 +173,13 @@ def _attending(segment: Segment, tokens: Tensor, start: int) -> Attending:
     positions = places.new_zeros(queries.count * queries.width)
     positions[slice(None) if queries.place is None else queries.place] = places % segment.width
     return Attending(segment, queries, positions.view(queries.count, queries.width))
+
+
+def rows_to_try(vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Three short rows, two of them with a common prompt, as `pack` takes them, to try a model with."""
+    ids = (torch.arange(3 * 7).view(3, 7) * 7 + 1) % vocabulary
+    ids[1, :4] = ids[0, :4]
+    return ids, torch.tensor([4, 4, 3]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]])
 
 
 def _segments(prompt_lengths: Tensor, completion_lengths: tuple[Tensor, ...]) -> Iterator[Segment]:
