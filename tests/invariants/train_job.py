@@ -32,6 +32,7 @@ def small_config(model: Path, overrides: dict[str, Any]) -> TrainConfig:
         "rollout.max_new_tokens": 40,
         "optim.update_batch_size": 8,
         "optim.tokens_per_microbatch": 800,
+        "optim.kept_forward_tokens": 0,  # of whole rows; ranks keep none, and their tokens are compared
         "algorithm.lopti_eta": 0.5,
         "algorithm.ar_alpha": 0.3,
         "algorithm.kl_coef": 0.01,
