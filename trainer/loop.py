@@ -215,9 +215,9 @@ class Trainer:
         return with_rewards(batch, groups), plan, metrics
 
     def _sample_ahead(self, stopwatch: Stopwatch) -> None:
-        """Begin the next step's completions, by the weights before this step's update [rollout.staleness]."""
+        """Begin the next step's completions, by the weights before this step's update [rollout.lag]."""
         rollout = self.config.rollout
-        if rollout.staleness == 0 or self.step + 1 >= self.total_steps:
+        if rollout.lag == 0 or self.step + 1 >= self.total_steps:
             return
         problems = self.sampler.peek(rollout.prompts_per_step)
         requests = group_requests(self.config, self.step + 1, problems, self.parallel)
@@ -330,7 +330,7 @@ class Trainer:
             self.step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
             self.sampler.load_state_dict(state["sampler"])
-            if self.config.rollout.staleness:
+            if self.config.rollout.lag:
                 self.pending.load(root / name)
             self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint the evaluation before the first step is done again, too.

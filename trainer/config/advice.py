@@ -47,10 +47,10 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             "optim.lr",
             "try 1e-5 to 1e-4",
         )
-    if rollout.staleness and not rollout.uses_servers:
+    if rollout.lag and not rollout.uses_servers:
         yield Advice(
             "sampling shares the device with the update here: stale completions save no time",
-            "rollout.staleness",
+            "rollout.lag",
             "set it to 0, or sample on GPUs of their own: trainer serve, rollout.vllm.mode=server",
         )
     for name, weight in config.reward.functions.items():

@@ -45,7 +45,7 @@ def engine_logprob_problems(config: TrainConfig) -> Iterator[str]:
         )
 
 
-def staleness_problems(config: TrainConfig) -> Iterator[str]:
+def lag_problems(config: TrainConfig) -> Iterator[str]:
     """Why completions of the weights before the last update cannot be trained on; nothing where they can.
 
     They were drawn from ``mu``, the engine's distribution one update ago, so the gradient needs their weights
@@ -53,21 +53,21 @@ def staleness_problems(config: TrainConfig) -> Iterator[str]:
     [arXiv:2110.00641, section 3.2], unless ``pi_old`` is ``mu`` itself, with `optim.old_logprobs` rollout.
     """
     rollout = config.rollout
-    if rollout.staleness == 0:
+    if rollout.lag == 0:
         return
     if rollout.dynamic_sampling:
         yield (
-            "rollout.staleness 1 samples before the rewards are known that tell rollout.dynamic_sampling how many "
+            "rollout.lag 1 samples before the rewards are known that tell rollout.dynamic_sampling how many "
             "problems it lacks: set one of them to 0 or false"
         )
     for key in _truncations(rollout):
         yield (
-            f"rollout.staleness 1 corrects by the engine's probabilities, which rollout.{key} "
+            f"rollout.lag 1 corrects by the engine's probabilities, which rollout.{key} "
             f"{getattr(rollout, key):g} renormalises: set rollout.{key} to {1 if key == 'top_p' else 0}"
         )
     if config.optim.old_logprobs == "recompute" and config.algorithm.importance_sampling_cap is None:
         yield (
-            "rollout.staleness 1 trains on completions of the weights before the last update, which nothing "
+            "rollout.lag 1 trains on completions of the weights before the last update, which nothing "
             "corrects for: set algorithm.importance_sampling_cap to 2, or optim.old_logprobs to rollout"
         )
 

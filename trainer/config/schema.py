@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from rewards import minimum
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.credentials import UrlWithoutCredentials
-from trainer.config.engine_logprobs import engine_logprob_problems, staleness_problems
+from trainer.config.engine_logprobs import engine_logprob_problems, lag_problems
 from trainer.config.extends import resolve
 from trainer.config.foreign import refuse_foreign
 from trainer.config.lora import LoraConfig
@@ -215,9 +215,9 @@ class RolloutConfig(Section):
     max_sampling_rounds: Annotated[int, Field(ge=2)] = Field(
         5, description="dynamic sampling: after so many rounds the batch is filled with what was dropped"
     )
-    staleness: Literal[0, 1] = Field(
+    lag: Literal[0, 1] = Field(
         0,
-        description="updates by which the weights that sample a step are behind; 1 (one step off-policy): with "
+        description="updates that the sampling weights are behind (staleness; one step off-policy); with 1 and "
         "vllm.mode server the next step's completions are sampled while this one updates",
     )
     temperature: Positive = Field(0.7, description="sampling temperature, also of every log-probability")
@@ -385,7 +385,7 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
-        for problem in (*staleness_problems(self), *engine_logprob_problems(self)):
+        for problem in (*lag_problems(self), *engine_logprob_problems(self)):
             raise ValueError(problem)
         if self.rollout.dynamic_sampling and self.rollout.group_size == 1:
             raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")

@@ -1,4 +1,4 @@
-"""Completions of the next step, sampled by the weights before this step's update [`rollout.staleness`]."""
+"""Completions of the next step, sampled by the weights before this step's update [`rollout.lag`]."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -20,7 +20,7 @@ CLOSING_S = 10.0  # for an engine to end what it samples
 class PendingSamples:
     """Samples for a step before it, and hands the completions out when the step asks for them.
 
-    What was not asked for before, as all of a run with staleness 0, comes from the engine at once.
+    What was not asked for before, as all of a run with lag 0, comes from the engine at once.
 
     Args:
         engine: samples.

@@ -35,10 +35,10 @@ def test_what_is_seldom_meant_is_said(override, where, said):
 
 
 def test_stale_completions_save_time_on_servers_alone():
-    stale = ["rollout.staleness=1", "algorithm.importance_sampling_cap=2"]
-    assert "save no time" in advice(*stale)["rollout.staleness"]
+    stale = ["rollout.lag=1", "algorithm.importance_sampling_cap=2"]
+    assert "save no time" in advice(*stale)["rollout.lag"]
     assert advice(*stale, "rollout.vllm.mode=server") == {}
-    assert list(advice(*stale, "rollout.vllm.mode=server", "rollout.engine=transformers")) == ["rollout.staleness"]
+    assert list(advice(*stale, "rollout.vllm.mode=server", "rollout.engine=transformers")) == ["rollout.lag"]
 
 
 @pytest.mark.parametrize(

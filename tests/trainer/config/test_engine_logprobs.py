@@ -3,7 +3,7 @@ import pytest
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 
-STALE = ("rollout.staleness=1", "algorithm.importance_sampling_cap=2")
+STALE = ("rollout.lag=1", "algorithm.importance_sampling_cap=2")
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ STALE = ("rollout.staleness=1", "algorithm.importance_sampling_cap=2")
         ((*STALE, "rollout.dynamic_sampling=true"), "before the rewards are known .* rollout.dynamic_sampling"),
         ((*STALE, "rollout.top_p=0.9"), r"rollout.top_p 0.9 renormalises: set rollout.top_p to 1"),
         ((*STALE, "rollout.top_k=20"), r"rollout.top_k 20 renormalises: set rollout.top_k to 0"),
-        ((*STALE, "rollout.staleness=2"), "rollout.staleness"),
+        ((*STALE, "rollout.lag=2"), "rollout.lag"),
     ],
 )
 def test_stale_completions_need_a_correction_and_what_it_is_made_of(overrides, message):
@@ -23,4 +23,4 @@ def test_stale_completions_need_a_correction_and_what_it_is_made_of(overrides, m
 
 @pytest.mark.parametrize("correction", [STALE[1], "optim.old_logprobs=rollout"])
 def test_either_correction_will_do(correction):
-    assert load_config("base", [STALE[0], correction]).rollout.staleness == 1
+    assert load_config("base", [STALE[0], correction]).rollout.lag == 1

@@ -21,7 +21,7 @@ from trainer.rollouts.engine import NO_RUN
 from trainer.rollouts.pending import PENDING_FILE
 from trainer.rollouts.transformers import TransformersEngine
 
-STALE = {"rollout.staleness": 1, "algorithm.importance_sampling_cap": 2.0}
+STALE = {"rollout.lag": 1, "algorithm.importance_sampling_cap": 2.0}
 ON_SERVERS = STALE | {"rollout.engine": "vllm", "rollout.vllm.mode": "server"}
 WAIT_S = 60
 
@@ -143,7 +143,7 @@ def test_a_run_resumes_as_if_never_stopped(whole, tiny_policy, tmp_path):
     assert damaged_files(checkpoints / "step-2") == [PENDING_FILE]
 
 
-def test_without_staleness_pending_completions_of_a_checkpoint_are_left_alone(tiny_policy, tmp_path):
+def test_without_lag_pending_completions_of_a_checkpoint_are_left_alone(tiny_policy, tmp_path):
     first = build(small_config(tiny_policy, **STALE), tmp_path / "run")
     first.run_period()
     first.run_period()
