@@ -101,6 +101,11 @@ def repeated_linear(layers: Sequence[tuple[Tensor, Tensor | None]], rows: int) -
     return multiply
 
 
+def copies_pay() -> bool:
+    """Whether `repeated_linear` has weights that are faster than the layers' own: of other dtype or order."""
+    return torch.is_autocast_enabled("cpu") or mkl_leaves_avx512_unused()
+
+
 def add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:
     """Add the weight gradient ``grad_output.T @ rows`` of a linear layer to ``total`` in float32, on any device.
 

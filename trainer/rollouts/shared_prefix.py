@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-from trainer.cpu.onednn import OneDnnLinear, repeated_linear
+from trainer.cpu.onednn import OneDnnLinear, copies_pay, repeated_linear
 from trainer.cpu.rms_norm import rms_norm
 from trainer.policy.adapters import base_layer, merged_weight
 from trainer.rollouts.decoding import Prefill
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM)
 Operation = Callable[[Tensor], Tensor]
+LARGE = 2**19  # weights of layers with one input
 MIN_GROWTH = 8  # positions by which the buffers of keys and values grow
 _VARYING_ROPE = ("dynamic", "longrope")  # angles depend on the longest sequence so far
 
@@ -149,11 +150,13 @@ class _Block:
 
 
 def _joined(rows: int, *layers: Any) -> Operation:
-    """The outputs of several layers for one input, side by side; one product where memory is no concern.
+    """The outputs of several layers for one input, side by side: one product, with a copy of the weights.
 
-    Its copy of the weights has adapters merged, which then cost nothing in the steps.
+    Adapters are merged into the copy and then cost nothing in the steps, but large layers with one are computed as
+    they are: a copy would be most of what such a run needs besides its frozen weights.
     """
-    if layers[0].weight.device.type != "cpu":
+    is_large = sum(layer.weight.numel() for layer in layers) >= LARGE and base_layer(layers[0]) is not layers[0]
+    if layers[0].weight.device.type != "cpu" or (is_large and not copies_pay()):
         return lambda x: torch.cat([layer(x) for layer in layers], dim=-1)
     return repeated_linear([(merged_weight(layer), layer.bias) for layer in layers], rows)
 

@@ -19,10 +19,12 @@ from trainer.policy.adapters import (
     add_adapter,
     base_parameters,
     has_adapter,
+    merged_weight,
 )
 from trainer.policy.load import load_policy
 from trainer.policy.logprobs import LogprobModel
 from trainer.policy.state import load_weights, save_weights, trained_weights
+from trainer.rollouts import shared_prefix
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.shared_prefix import is_supported
 from trainer.rollouts.transformers import TransformersEngine
@@ -137,8 +139,12 @@ def test_dropout_acts_in_updates_and_not_where_log_probabilities_are_scored():
     assert not torch.allclose(logprobs(model), logprobs(plain), atol=1e-3)
 
 
+@pytest.mark.parametrize("copies", [True, False])
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
-def test_samples_are_those_of_the_merged_model(family):
+def test_samples_are_those_of_the_merged_model(family, copies, monkeypatch):
+    monkeypatch.setattr(shared_prefix, "LARGE", 2**19 if copies else 1)
+    merges = []
+    monkeypatch.setattr(shared_prefix, "merged_weight", lambda layer: merges.append(layer) or merged_weight(layer))
     model = adapted(random_model(family), alpha=2.0)
     merged = random_model(family)
     merged.load_state_dict(dict(named_weights(model)), strict=False)
@@ -148,6 +154,7 @@ def test_samples_are_those_of_the_merged_model(family):
     ours, theirs = (
         TransformersEngine(each, pad_token_id=0).generate(prompts, seeds, params) for each in (model, merged)
     )
+    assert any(hasattr(layer, "lora_A") for layer in merges) == copies
     for own, other in zip(chain(*ours), chain(*theirs), strict=True):
         assert own.token_ids == other.token_ids
         torch.testing.assert_close(torch.tensor(own.logprobs), torch.tensor(other.logprobs), atol=1e-4, rtol=0)
