@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu chaos lint install install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu chaos lint install install-vllm install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -57,6 +57,8 @@ browser: install
 			&& apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null) \
 		|| $(BIN)/playwright install chromium
 
+install-vllm: $(VLLM_STAMP)
+
 # torch first and with its dependencies: where it is a CUDA build, the lock does not list its libraries.
 $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 	@if command -v uv >/dev/null 2>&1; then \
@@ -69,9 +71,11 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 	$$install -c constraints-vllm.txt torch && $$install --no-deps -r constraints-vllm.txt -e .
 	@touch $(VLLM_STAMP)
 
-# One thread: vLLM's CPU kernels collapse when several threads share a busy core.
+# One thread: vLLM's CPU kernels collapse when several threads share a busy core. The file that takes half of the time
+# first, beside the others.
 test-vllm: $(VLLM_STAMP)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest --durations=20 -m vllm tests/trainer/rollouts tests/gpu tests/llm
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 -m vllm \
+		tests/trainer/rollouts/vllm/test_server.py tests/trainer/rollouts tests/gpu tests/llm
 
 # With the environment of install-gpu, else with any Python that has torch, transformers, accelerate and pytest. The
 # options of pyproject.toml ask for plugins that may be missing there.
