@@ -5,7 +5,7 @@ import html
 import numpy as np
 import pandas as pd
 
-from dashboards.labels import algorithm_colours, colours
+from dashboards.labels import colours
 from dashboards.pictures.judged import baseline, comparable, only_changed, seed_scores
 from dashboards.pictures.theme import (
     FAILED,
@@ -177,17 +177,18 @@ def best_so_far(sweep: Sweep) -> Picture:
         return Picture("best", title, "No trial has a score yet.")
     running = scored.score.cummax() if sweep.objective.mode == "max" else scored.score.cummin()
     numbers = scored.index + 1
-    drawing = figure("trials started", sweep.objective.metric)
+    drawing = figure("trials started", sweep.objective.metric, legend=False)
     drawing.add_scatter(
         x=numbers, y=running, mode="lines", line={"shape": "hv", "color": MUTED, "width": 2}, name="best so far"
     )
-    for algorithm, shade in algorithm_colours(sweep.trials).items():
-        own = scored[scored.algorithm == algorithm]
+    shades = colours(sweep.trials.variant)
+    for variant, shade in shades.items():
+        own = scored[scored.variant == variant]
         drawing.add_scatter(
             x=own.index + 1,
             y=own.score,
             mode="markers",
-            name=algorithm,
+            name=variant,
             marker={"color": shade, "size": 9},
             hovertext=[hover(row, f"score {number(row.score)}") for row in rows(own)],
             hoverinfo="text",
@@ -202,7 +203,8 @@ def best_so_far(sweep: Sweep) -> Picture:
         f"{len(sweep.trials)} trials started before it. Half of all scores lie between {number(low)} and "
         f"{number(high)}, the median is {number(middle)}."
     )
-    return Picture("best", title, text, (drawing, shares))
+    legend = {name: shade for name, shade in shades.items() if name in set(scored.variant)}
+    return Picture("best", title, text, (drawing, shares), {**legend, "best so far": MUTED})
 
 
 def parameter_importance(sweep: Sweep) -> Picture:
@@ -210,10 +212,8 @@ def parameter_importance(sweep: Sweep) -> Picture:
     title, configurations = "Parameter importance", sweep.configurations()
     found = importances(configurations, sweep.searched)
     if not found:
-        text = (
-            f"{len(configurations)} configurations are complete; importance needs {MIN_CONFIGURATIONS} of them "
-            "and a parameter that varies."
-        )
+        few = f"{len(configurations)} configurations are complete; importance needs {MIN_CONFIGURATIONS} of them."
+        text = few if len(configurations) < MIN_CONFIGURATIONS else "No searched parameter varies yet."
         return Picture("importance", title, text)
     found = found[:12]
     drawing = figure("share of rank variance explained", height=130 + 46 * len(found))

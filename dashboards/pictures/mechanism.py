@@ -99,6 +99,5 @@ def reward_audit(sweep: Sweep) -> Picture:
         )
     if not sentences:
         return Picture("audit", title, "No step has been scored yet.")
-    return Picture(
-        "audit", title, "; ".join(sentences).capitalize() + ".", tuple(drawings), trial_legend(sweep, shown)
-    )
+    legend = trial_legend(sweep, shown) if drawings else {}
+    return Picture("audit", title, "; ".join(sentences).capitalize() + ".", tuple(drawings), legend)

@@ -55,6 +55,9 @@ def test_audit_draws_what_happened_and_names_the_worst() -> None:
     histories = pd.DataFrame(points, columns=["trial", "metric", "step", "value"])
     picture = reward_audit(replace(sweep_of(), histories=histories))
     assert len(picture.figures) == 1  # nothing to see where every value is 0
+    assert picture.legend
+    unscathed = reward_audit(replace(sweep_of(), histories=histories.assign(value=0.0)))
+    assert (unscathed.figures, unscathed.legend) == ((), {})
     assert picture.sentence == (
         "Answers that could not be parsed: 30.0% at the first step, 5.0% at the last (medians), at most 40 % "
         "(trial 0-s1, step 1); scorings cut off by a limit: none."
