@@ -16,7 +16,7 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
             "objective.window",
             f"lower it to at most {evaluations}, or evaluate more often: trainer.evaluation.every_steps",
         )
-    for index, baseline in enumerate(spec.baselines, start=1):
+    for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():
             parameter = spec.parameters[key]
             if not is_switch(key) and not parameter.contains(value) and parameter.kind != "value":

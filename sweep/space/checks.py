@@ -174,7 +174,7 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
             where = document.where(("baselines", index, key))
             if key not in space.parameters:
                 raise ConfigError(
-                    f"baseline {index + 1} sets {key}, which is not searched",
+                    f"baseline {index} sets {key}, which is not searched",
                     where,
                     nearest(key, space.parameters) if space.parameters else "add it to parameters",
                 )
@@ -185,11 +185,11 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
                 raise ConfigError(f"{key} is never {value!r}", where, f"valid: {options}")
         entry = document.where(("baselines", index))
         point = _complete_baseline(index, baseline, space, spec.base, entry)
-        _try_point(spec.base, space, point, f"baseline {index + 1}", entry)
+        _try_point(spec.base, space, point, f"baseline {index}", entry)
         mark = fingerprint(space.resolve(point, spec.base))
         if mark in seen:
             raise ConfigError(
-                f"baselines {seen[mark] + 1} and {index + 1} are the same configuration", entry, "remove one"
+                f"baselines {seen[mark]} and {index} are the same configuration", entry, "remove one"
             )
         seen[mark] = index
 
@@ -201,12 +201,12 @@ def _complete_baseline(
         point = space.complete(baseline, base)
     except KeyError as error:
         key = error.args[0]
-        raise ConfigError(f"baseline {index + 1} does not say {key}", where, f"add {key}: VALUE") from None
+        raise ConfigError(f"baseline {index} does not say {key}", where, f"add {key}: VALUE") from None
     for key in baseline:
         if key not in point:
             when = space.parameters[key].when
             raise ConfigError(
-                f"baseline {index + 1} sets {key}, which is only used when {_show(when)}",
+                f"baseline {index} sets {key}, which is only used when {_show(when)}",
                 where,
                 f"remove {key}, or set {_show(when)}",
             )

@@ -20,7 +20,7 @@ def test_a_window_longer_than_a_trial():
 def test_a_baseline_outside_of_what_is_searched():
     baseline = "{algorithm.advantage: grpo, algorithm.ar_alpha: 0.9, lopti: false}"
     (found,) = advise_space(load_space(find_space("quickstart"), [f"baselines=[{baseline}]"]))
-    assert found.what == "baseline 1 has algorithm.ar_alpha 0.9, outside of what is searched: 0.0 to 0.5"
+    assert found.what == "baseline 0 has algorithm.ar_alpha 0.9, outside of what is searched: 0.0 to 0.5"
 
 
 def test_advice_on_the_run_unless_the_sweep_searches_the_key():

@@ -207,7 +207,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "baseline of something else": (
         {"baselines": [{"lopti": False, "algorithm.ar_alfa": 0.1}]},
-        "baseline 1 sets algorithm.ar_alfa, which is not searched",
+        "baseline 0 sets algorithm.ar_alfa, which is not searched",
         f"did you mean {ALPHA}?",
     ),
     "baseline the field refuses": (
@@ -224,7 +224,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "the same baseline twice": (
         {"baselines": [{"lopti": False, ALPHA: 0.0}, {"lopti": False}]},
-        "baselines 1 and 2 are the same",
+        "baselines 0 and 1 are the same",
         "remove one",
     ),
     "long grace period": (
