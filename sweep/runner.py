@@ -119,8 +119,9 @@ def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         with hold(folder):
             write_spec(folder, spec)
             return _drive(spec, folder, options)
-    except (ConfigError, MissingError):
-        if not folder.ledger.exists():
+    except (ConfigError, MissingError, StorageError) as error:
+        # Where Ray does not start its log stays, and the sweep is there to be resumed as the error says.
+        if not folder.ledger.exists() and error.hint != command("resume", folder):
             free_name(folder, new_runs_dir)
         raise
 

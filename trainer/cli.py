@@ -184,7 +184,9 @@ def _ui(arguments: argparse.Namespace) -> int:
 def _add_init(commands: Commands) -> None:
     init = commands.add_parser("init", help="a folder with a run file, a reward, data and a sweep to start from")
     init.add_argument("folder", type=Path, metavar="DIR", help="folder to make")
-    init.add_argument("--model", help="hub name or folder of the model to train")
+    init.add_argument(
+        "--model", help="model to train: hub name, folder, or smollm2-135m, small and not of the hub"
+    )
     init.set_defaults(command=_init)
 
 

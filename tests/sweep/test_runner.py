@@ -14,6 +14,7 @@ from ray.exceptions import OutOfMemoryError
 from sweep.record.folder import leftovers, sweep_folder
 from sweep.runner import Options, _fit, _given_up, _ray, start_sweep
 from sweep.space.file import load_space
+from sweep.trials.cluster import Node
 from tests.sweep.harness import history, metrics, results, sweep, write_space
 from trainer.errors import MissingError, StorageError
 
@@ -205,6 +206,26 @@ def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(
         start_sweep(load_space(write_space(tmp_path / "space.yaml")), folder, Options(address="head:6379"))
     assert [path.name for path in folder.runs_dir.rglob("*") if path.is_file()] == list(kept)
     assert folder.runs_dir.exists() == bool(kept)
+
+
+def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sweep_folder(tmp_path / "runs", "fake")
+    spec = load_space(write_space(tmp_path / "space.yaml"), ["trainer.tracking.uri=http://127.0.0.1:9"])
+    monkeypatch.setattr("sweep.runner.start_ray", lambda *arguments: [Node(2, 0)])
+    with pytest.raises(StorageError, match="MLflow does not answer"):
+        start_sweep(spec, folder, Options())
+    assert not folder.runs_dir.exists()
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a daemon did not come up")
+
+    monkeypatch.setattr("sweep.runner.start_ray", fail)
+    with pytest.raises(StorageError, match="Ray does not start: a daemon") as raised:
+        start_sweep(spec, folder, Options())
+    assert f"resume fake --runs-dir {folder.runs_dir}" in raised.value.hint
+    assert folder.exists()
 
 
 class Failing:

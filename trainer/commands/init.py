@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 
 from trainer.errors import ConfigError, StorageError
+from trainer.policy.architectures import TINY
 
 EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
@@ -16,9 +17,15 @@ def write_project(folder: Path, model: str = EXAMPLE_MODEL) -> list[Path]:
     """Write a run file, a search space, a reward with its test and example data, and return their paths.
 
     Raises:
-        ConfigError: one of the files is already there; nothing is written then.
+        ConfigError: a file is already there, or the model is the embedded policy; nothing is written then.
         StorageError: the folder cannot be written.
     """
+    if model == TINY:
+        raise ConfigError(
+            "the embedded policy reads nothing but its generated puzzles",
+            "--model",
+            "take --model smollm2-135m (98 MB, trains on a CPU), or run the preset: trainer run tiny_kk",
+        )
     source = resources.files("trainer.commands") / "project"
     texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
     present = [name for name in sorted(texts) if (folder / name).exists()]

@@ -162,7 +162,7 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
 def _hint(error: Exception) -> str:
     if getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    return "start the server, or run with tracking.offline=true and `trainer upload` later"
+    return "start the server, or add --offline and send it later with `trainer upload` or `sweep upload`"
 
 
 def reason(error: BaseException) -> str:

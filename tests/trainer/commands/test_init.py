@@ -54,6 +54,13 @@ def test_a_model_folder_is_found_from_inside_the_project(tmp_path, monkeypatch):
     assert load_config(str(tmp_path / "mine" / "run.yaml")).model.name_or_path == str(tmp_path / "model")
 
 
+def test_the_embedded_policy_is_no_model_for_other_data(tmp_path):
+    with pytest.raises(ConfigError, match="nothing but its generated puzzles") as raised:
+        write_project(tmp_path / "mine", "tiny")
+    assert "--model smollm2-135m" in raised.value.hint
+    assert not (tmp_path / "mine").exists()
+
+
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "run.yaml").write_text("mine")
     with pytest.raises(ConfigError, match=r"run\.yaml exists"):
