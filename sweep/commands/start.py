@@ -129,7 +129,7 @@ def _load(arguments: argparse.Namespace) -> tuple[SweepSpec, SweepFolder]:
         sweep_folder(arguments.runs_dir, arguments.name)  # refuse a bad name before the file is read
     overrides = [
         *arguments.overrides,
-        *([f"name={arguments.name}"] if arguments.name is not None else []),
+        *([f'name="{arguments.name}"'] if arguments.name is not None else []),  # `off` is a name, too
         *(["trainer.tracking.offline=true"] if arguments.offline else []),
     ]
     if arguments.shrink:

@@ -67,10 +67,10 @@ def test_plan_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
 
 def test_command_line_overrides_reach_the_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = write_space(tmp_path / "space.yaml")
-    overrides = ["search.configurations=3", "--name", "other", "--runs-dir", str(tmp_path), "--json"]
+    overrides = ["search.configurations=3", "--name", "off", "--runs-dir", str(tmp_path), "--json"]
     assert main(["plan", str(space), *overrides]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert (plan["name"], plan["configurations"]) == ("other", 5)
+    assert (plan["name"], plan["configurations"]) == ("off", 5)  # which is false in YAML
     late = ["plan", str(space), "seeds=[0,1]", "--runs-dir", str(tmp_path), "search.configurations=0", "--json"]
     assert main(late) == 0
     assert json.loads(capsys.readouterr().out)["trials"] == 4
