@@ -158,7 +158,8 @@ def _fresh_verdict(fresh: Sweep, known: Noise | None) -> str:
     found = judge_fresh(fresh, known)
     if found is None or (found.best == found.baseline and not found.silent):
         return ""
-    return f"{found.finding} {found.reason} Next: {found.next_step}"
+    step = "Train with it: `sweep export` writes its configuration." if found.evidence else found.next_step
+    return f"{found.finding} {found.reason} Next: {step}"
 
 
 def _cost(sweep: Sweep) -> list[str]:

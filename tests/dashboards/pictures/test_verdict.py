@@ -112,6 +112,14 @@ def test_fresh_seeds_speak_for_themselves() -> None:
     lines = verdict(replace(sweep_with(scores), confirmation=fresh))
     assert lines[2].startswith("On fresh seeds: No configuration scored better than the baseline #0 grpo")
     assert not any("sweep confirm" in line for line in lines)
+    better = sweep_with({(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]})
+    told = next(
+        line for line in verdict(replace(better, confirmation=better)) if line.startswith("On fresh seeds")
+    )
+    assert "more than the noise between seeds" in told
+    assert told.endswith(
+        "Next: Train with it: `sweep export` writes its configuration."
+    )  # not to confirm it again
 
 
 def test_full_weights_are_judged_by_themselves() -> None:
