@@ -110,7 +110,7 @@ def test_a_run_trains_evaluates_and_keeps_checkpoints(undisturbed):
     assert metrics["rollout/engine_logprob_diff_max"] < 1e-4
     accuracies = [accuracy for _, accuracy in undisturbed.evaluations]
     assert undisturbed.tracker.summary["final/accuracy"] == pytest.approx(sum(accuracies) / 3)
-    assert undisturbed.tracker.summary["best/accuracy"] == max(accuracies)
+    assert undisturbed.tracker.summary["final/best_accuracy"] == max(accuracies)
 
 
 def test_every_logged_metric_is_declared(undisturbed):

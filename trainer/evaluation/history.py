@@ -13,12 +13,12 @@ def best_evaluation(evaluations: Sequence[Evaluation]) -> Evaluation | None:
 
 
 def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """``best/*`` and ``final/*`` of a run with at least one evaluation."""
+    """``final/*`` of a run with at least one evaluation."""
     best = best_evaluation(evaluations)
     assert best is not None
     last = [accuracy for _, accuracy in evaluations[-FINAL_WINDOW:]]
     return {
-        "best/accuracy": best[1],
-        "best/step": float(best[0]),
+        "final/best_accuracy": best[1],
+        "final/best_step": float(best[0]),
         "final/accuracy": sum(last) / len(last),
     }

@@ -101,8 +101,8 @@ _DECLARED = [
     Metric("eval/scoring_failures", "share of evaluation completions whose scoring timed out or raised", "share"),
     Metric("eval/accuracy_low", "lower end of eval/accuracy's 95 % interval over problems", "share"),
     Metric("eval/accuracy_high", "upper end of eval/accuracy's 95 % interval over problems", "share"),
-    Metric("best/accuracy", "largest eval/accuracy of the run", "share", "max"),
-    Metric("best/step", "training step of best/accuracy", "step", "max"),
+    Metric("final/best_accuracy", "largest eval/accuracy of the run", "share", "max"),
+    Metric("final/best_step", "training step of final/best_accuracy", "step", "max"),
     Metric("final/accuracy", "mean of the last three eval/accuracy", "share"),
     Metric("final/score", "score the sweep gave the trial: mean of the objective's last evaluations", "1"),
 ]

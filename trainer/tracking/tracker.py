@@ -132,7 +132,7 @@ class Tracker:
         self._writers.log(metrics, step)
 
     def summarize(self, metrics: Mapping[str, float]) -> None:
-        """Record the run's ``best/*`` and ``final/*`` values, at the last step logged."""
+        """Record the run's ``final/*`` values, at the last step logged."""
         self.log(metrics, self._last_step)
 
     def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:

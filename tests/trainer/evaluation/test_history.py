@@ -7,7 +7,7 @@ def test_the_best_is_the_earliest_of_equals_and_the_final_score_the_mean_of_the_
     evaluations = [(0, 0.1), (10, 0.7), (20, 0.4), (30, 0.7), (40, 0.1)]
     assert best_evaluation(evaluations) == (10, 0.7)
     assert final_metrics(evaluations) == pytest.approx(
-        {"best/accuracy": 0.7, "best/step": 10.0, "final/accuracy": 1.2 / 3}
+        {"final/best_accuracy": 0.7, "final/best_step": 10.0, "final/accuracy": 1.2 / 3}
     )
     assert best_evaluation([]) is None
     assert final_metrics(evaluations[:1])["final/accuracy"] == 0.1

@@ -40,14 +40,14 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path
     report = tmp_path / "note.txt"
     report.write_text("hello")
     tracker.log_artifact(report, "notes")
-    tracker.summarize({"best/accuracy": 0.75})
+    tracker.summarize({"final/best_accuracy": 0.75})
     assert tracker.close("FINISHED") is True
     assert not unsent(tracker.run_dir)
 
     client = MlflowClient(uri)
     run = client.get_run(tracker.run_id)
     assert history(uri, run.info.run_id, "policy/loss") == [(1, 0.25), (2, 0.5)]
-    assert history(uri, run.info.run_id, "best/accuracy") == [(2, 0.75)]
+    assert history(uri, run.info.run_id, "final/best_accuracy") == [(2, 0.75)]
     assert history(uri, run.info.run_id, "eval/accuracy/SET_1_.2") == [(1, 0.5), (2, 0.5)]
     assert run.info.status == "FINISHED" and run.info.end_time
     assert run.data.params["algorithm.ar_alpha"] == "0.0"
