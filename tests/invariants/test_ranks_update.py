@@ -36,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "whitened ddp": DDP | WHITENED,
     "whitened zero-2": zero(2) | WHITENED,
     "rollout ddp": DDP | ROLLOUT,
+    "rollout zero-3": zero(3) | ROLLOUT,
     "bfloat16 zero-1": zero(1) | BFLOAT16,
     "bfloat16 zero-3": zero(3) | BFLOAT16,
     "lora ddp": DDP | LORA,

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, plan_update_batches
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.scoring import attach_logprobs
+from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.checkpoint import write_checkpoint
 from trainer.config.schema import TrainConfig, apply_overrides
@@ -99,6 +100,11 @@ class Updates:
             parallel.gather,
         )
         recomputes = config.optim.old_logprobs == "recompute"
+        if not recomputes:
+            # An engine's are close to the policy's. Where ratios are far from 1 gradients nearly vanish, and Adam
+            # makes of a rounding in them a move of weights: 1e-5 for log-probabilities that differ by 2e-7.
+            engine = score_batch(self.reference, batch, plan, with_entropy=False).logprobs
+            batch = replace(batch, rollout_logprobs=engine)
         batch = attach_logprobs(batch, self.policy if recomputes else None, self.reference, plan)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
         batch = reweight_advantages(batch, config.algorithm)
