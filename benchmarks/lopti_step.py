@@ -9,9 +9,10 @@ they sample and update the same completions. Prints, by phase, processor and wal
 floating-point operations counted in the matrix products of one more step of each, and Lopti / plain in all three,
 the whole step also by round. Paper: training 2.0, a whole step 1.45 [arXiv:2505.12929, table 6].
 
-Measured with 12 rounds on one thread of an Intel Xeon with AVX-512, the embedded policy: update 0.164 -> 0.328 CPU
-seconds (2.00; in operations 1.64), the whole step 0.542 -> 0.695 s (1.28, rounds 1.19 to 1.36; in operations
-1.30).
+Measured with 12 rounds on one thread of an Intel Xeon with AVX-512, the embedded policy: update 0.146 -> 0.281
+CPU seconds (1.92; in operations 1.51), the whole step 0.507 -> 0.645 s (1.27, rounds 1.16 to 1.36; in operations
+1.24). SmolLM2-135M, 2 rounds: update 2.50, the whole step 1.54 (in operations 1.60): one update batch, whose
+forward the plain side reuses whole, and completions of 16 tokens.
 
 The update of a single process reuses forwards of the scoring (`optim.kept_forward_tokens`), that of Lopti where
 its first pass needs more than two thirds of the positions. Otherwise those of the first pass end with the last low
