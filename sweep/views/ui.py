@@ -55,9 +55,11 @@ def view_id(sweep: str) -> str:
 def view_state(spec: SweepSpec) -> dict[str, Any]:
     """The state of MLflow's runs page that shows a sweep: the best trial first, then its charts."""
     searched = [key for key, parameter in spec.parameters.items() if "." in key and parameter.kind != "value"]
+    # What is searched first, and of it the rule: a window shows two or three columns.
+    parameters = sorted(dict.fromkeys([*searched, *RULE]), key=lambda key: (key not in searched, key not in RULE))
     told = [
         f"metrics.`{SCORE}`",
-        *(f"params.`{key}`" for key in dict.fromkeys([*searched, *RULE])),
+        *(f"params.`{key}`" for key in parameters),
         *(f"tags.`loptune.{tag}`" for tag in ("seed", "variant", "state")),
     ]
     section = _id("section")

@@ -51,15 +51,19 @@ def test_the_supervisor_ends_as_its_child_did(body, code):
     os.close(lifeline)
 
 
+# The child waits for the daemon's word: its own end is the daemon's, too.
 DAEMON = """
+told, tell = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print(os.getpid(), flush=True)
+        os.write(tell, b".")
         time.sleep(600)
     os._exit(0)
 os.wait()
+os.read(told, 1)
 """
 
 
