@@ -36,8 +36,6 @@ _ENVIRONMENT = {
     # A diverged trial reports no score.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
-    # Attempts to connect to a cluster, one a second.
-    "RAY_NUM_REDIS_GET_RETRIES": "5",
 }
 
 
@@ -97,7 +95,10 @@ def prepare_environment(address: str | None) -> None:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if address is None and "ray" not in sys.modules:
+    if address is not None:
+        # Attempts to connect, one a second; a Ray that has only just been started here may need more.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")
+    elif "ray" not in sys.modules:
         # Where Ray is told that it makes no cluster it listens on the loopback address alone.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         if "RAY_AUTH_MODE" not in os.environ:

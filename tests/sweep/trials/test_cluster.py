@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from sweep.record.folder import leftovers, sweep_folder
 from sweep.space.spec import ResourcesSpec
-from sweep.trials.cluster import Node, _stderr_to, check_fit, slots
+from sweep.trials.cluster import Node, _stderr_to, check_fit, prepare_environment, slots
 from tests.paths import ROOT
 from tests.sweep.harness import finish, history, kill, results, running, wait_until, write_space
 from trainer.errors import MissingError
@@ -47,6 +48,15 @@ def test_a_trial_that_only_fits_on_several_nodes_is_told_how() -> None:
     )
     assert refused.value.hint.endswith("resources.placement=PACK")
     check_fit(ResourcesSpec(**FOUR_GPUS, placement="PACK"), [Node(16, 2), Node(8, 2)])
+
+
+def test_only_a_cluster_is_given_up_after_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_NUM_REDIS_GET_RETRIES", raising=False)
+    with patch.dict(os.environ):
+        prepare_environment(None)
+        assert "RAY_NUM_REDIS_GET_RETRIES" not in os.environ
+        prepare_environment("head:6379")
+        assert os.environ["RAY_NUM_REDIS_GET_RETRIES"] == "5"
 
 
 def test_what_rays_core_writes_to_standard_error_goes_into_the_log(
