@@ -99,6 +99,13 @@ class Session:
         )
 
 
+class ResumableError(StorageError):
+    """What failed is outside of the sweep: its folder and log stay, and it is there to be resumed."""
+
+    def __init__(self, what: str, folder: SweepFolder) -> None:
+        super().__init__(what, str(folder.log), command("resume", folder))
+
+
 def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     """Run a new sweep and return the exit code.
 
@@ -119,9 +126,10 @@ def start_sweep(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
         with hold(folder):
             write_spec(folder, spec)
             return _drive(spec, folder, options)
-    except (ConfigError, MissingError, StorageError) as error:
-        # Where Ray does not start its log stays, and the sweep is there to be resumed as the error says.
-        if not folder.ledger.exists() and error.hint != command("resume", folder):
+    except ResumableError:
+        raise
+    except (ConfigError, MissingError, StorageError):
+        if not folder.ledger.exists():
             free_name(folder, new_runs_dir)
         raise
 
@@ -160,11 +168,7 @@ def _drive(spec: SweepSpec, folder: SweepFolder, options: Options) -> int:
     # Every process of this sweep inherits the marker, so that a later driver finds what this one leaves.
     os.environ[MARKER] = str(folder.root)
     control = StopControl(folder, spec.limits, spec.resources.gpus_per_trial, gpu_hours_spent(spec, folder))
-    ended = StorageError(
-        f"the driver of sweep {folder.name} was ended by force; nothing is lost",
-        str(folder.log),
-        command("resume", folder),
-    )
+    ended = ResumableError(f"the driver of sweep {folder.name} was ended by force; nothing is lost", folder)
     parent: ParentRun | None = None
     try:
         with guarded(folder.root, str(ended)), watched(control) as watch, _ray(options, folder) as nodes:
@@ -221,15 +225,15 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, folder: SweepFolder
         if not isinstance(error.__cause__, RayError):
             raise
         told = f"Ray has ended a trial: {first_line(error.__cause__)}"
-        raise StorageError(told, str(folder.log), command("resume", folder)) from error
+        raise ResumableError(told, folder) from error
 
 
-def _given_up(error: tune.TuneError, folder: SweepFolder) -> StorageError:
+def _given_up(error: tune.TuneError, folder: SweepFolder) -> ResumableError:
     """Tune passes on a whole traceback: the last line that names an error is the one to show."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     told = (named or lines or [type(error).__name__])[-1]
-    return StorageError(f"Ray Tune gave up: {told}", str(folder.log), command("resume", folder))
+    return ResumableError(f"Ray Tune gave up: {told}", folder)
 
 
 def _tuner(
@@ -267,7 +271,7 @@ def _ray(options: Options, folder: SweepFolder) -> Iterator[list[Node]]:
             raise
         except Exception as error:  # what Ray raises where one of its daemons does not come up
             told = f"Ray does not start: {first_line(error)}"
-            raise StorageError(told, str(folder.log), command("resume", folder)) from error
+            raise ResumableError(told, folder) from error
         yield nodes
     finally:
         ray.shutdown()
