@@ -72,14 +72,15 @@ class LogprobModel(nn.Module):
         """A context in which the model computes in its dtype."""
         return torch.autocast(device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32)
 
-    def predicting_states(
-        self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, packed: bool
+    def padded_states(self, input_ids: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+        """Hidden states before some tokens, each in a row at a position, [N, H]."""
+        hidden: Tensor = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+        return hidden[rows, positions - 1]  # the state before a token predicts it
+
+    def packed_states(
+        self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor
     ) -> tuple[Tensor, int]:
         """Hidden states before each completion token, [N, H] in row-major order, and the positions computed."""
-        if not packed:
-            rows, columns = completion_mask.nonzero(as_tuple=True)
-            hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-            return hidden[rows, prompt_lengths[rows] + columns - 1], input_ids.numel()
         packing = pack(input_ids.cpu(), prompt_lengths.cpu(), completion_mask.cpu())
         if not flex_attention.takes_flex_attention(self.causal_lm):
             return attention.packed_hidden_states(self.causal_lm, packing), packing.input_ids.numel()
@@ -90,9 +91,12 @@ class LogprobModel(nn.Module):
     def _forward(
         self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, with_entropy: bool
     ) -> TokenScores:
-        predicting, computed = self.predicting_states(input_ids, prompt_lengths, completion_mask, self.packs_rows)
-        rows, columns = completion_mask.nonzero(as_tuple=True)  # in row-major order, [N] each
-        targets = input_ids[rows, prompt_lengths[rows] + columns]
+        rows, positions = _completion_tokens(prompt_lengths, completion_mask)
+        if self.packs_rows:
+            predicting, computed = self.packed_states(input_ids, prompt_lengths, completion_mask)
+        else:
+            predicting, computed = self.padded_states(input_ids, rows, positions), input_ids.numel()
+        targets = input_ids[rows, positions]
 
         logprobs, entropies, gradient_norms = self.head(predicting, targets, with_entropy)
         place = completion_mask.bool()
@@ -103,6 +107,12 @@ class LogprobModel(nn.Module):
             zeros.masked_scatter(place, gradient_norms) if with_entropy else None,
             computed,
         )
+
+
+def _completion_tokens(prompt_lengths: Tensor, completion_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and position of each completion token in row-major order, [N] each."""
+    rows, columns = completion_mask.nonzero(as_tuple=True)
+    return rows, prompt_lengths[rows] + columns
 
 
 def tokens_per_chunk(vocabulary: int, megabytes: int | None, on_gpu: bool) -> int:
@@ -156,7 +166,8 @@ def check_packing(model: LogprobModel) -> None:
         if flex_attention.has_kernel(device):
             flex_attention.check_kernel(causal_lm, dtype)
         with model.precision(device):
-            packed, padded = (model.predicting_states(*rows, how)[0].float() for how in (True, False))
+            packed = model.packed_states(*rows)[0].float()
+            padded = model.padded_states(rows[0], *_completion_tokens(*rows[1:])).float()
     except (RuntimeError, TypeError, ValueError) as error:
         raise flex_attention.not_packed(f"{name} does not take them: {first_line(error)}") from error
     difference = float((packed - padded).norm() / padded.norm())
