@@ -18,6 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from tests.trainer.grouped_rows import rows_of
 from trainer.cpu import attention
 from trainer.cpu.attention import (
     BLOCK,
@@ -33,14 +34,7 @@ from trainer.policy.logprobs import LogprobModel
 
 def packing_of(prompts: list[int], completions: list[list[int]]) -> Packing:
     """Rows of given prompt lengths, one list of completion lengths per prompt."""
-    rows = [
-        (p, length, c) for p, (length, group) in enumerate(zip(prompts, completions, strict=True)) for c in group
-    ]
-    prompt_lengths = torch.tensor([length for _, length, _ in rows])
-    lengths = torch.tensor([c for _, _, c in rows])
-    ids = torch.tensor([p for p, _, _ in rows])[:, None].repeat(1, int((prompt_lengths + lengths).max()))
-    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).float()
-    return pack(ids, prompt_lengths, mask)
+    return pack(*rows_of(*zip(prompts, completions, strict=True)))
 
 
 def reference(query, key, value, scale: float, packing: Packing) -> torch.Tensor:
@@ -112,16 +106,6 @@ def model_of(kind: str) -> torch.nn.Module:
     return Qwen2ForCausalLM(Qwen2Config(**SHAPE))
 
 
-def rows_of(lengths: list[int], prompt: int = 7) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Two groups: completions of ``lengths``, the first half after one prompt, the rest after another."""
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(1, 50, (len(lengths), prompt + max(lengths)), generator=generator)
-    half = len(lengths) // 2
-    ids[:half, :prompt], ids[half:, :prompt] = ids[0, :prompt].clone(), ids[-1, :prompt].clone()
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).float()
-    return ids, torch.full((len(lengths),), prompt), mask
-
-
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind: str, checkpointing: bool) -> None:
@@ -132,7 +116,7 @@ def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind: str, che
     if checkpointing:
         ours.train()
         ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    rows = rows_of([90, 4, 1, 33, 70, 2])
+    rows = rows_of((7, [90, 4, 1]), (7, [33, 70, 2]), vocabulary=SHAPE["vocab_size"])
     scores = [LogprobModel(model, 0.7, chunk_tokens=64)(*rows, with_entropy=True) for model in (plain, ours)]
     for quantity in ("logprobs", "entropies", "gradient_norms"):
         theirs, mine = (getattr(score, quantity) for score in scores)
@@ -150,7 +134,7 @@ def test_a_prompt_is_computed_once() -> None:
     seen = []
     embedding = ours.get_input_embeddings()
     embedding.register_forward_hook(lambda module, inputs, output: seen.append(tuple(inputs[0].shape)))
-    LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of([9, 4, 1, 3]))
+    LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of((7, [9, 4]), (7, [1, 3]), vocabulary=SHAPE["vocab_size"]))
     assert seen == [(1, 2 * 7 + 8 + 3 + 0 + 2)]
 
 
@@ -238,7 +222,7 @@ def test_a_layer_without_packing_sees_all_tokens_rather_than_their_order() -> No
     """What makes the trial at loading time safe: without the packing no layer gives plain causal attention."""
     ours = model_of("qwen2")
     use_packed_attention(ours)
-    ids, prompt_lengths, mask = rows_of([3, 3])
+    ids, prompt_lengths, mask = rows_of((7, [3]), (7, [3]), vocabulary=SHAPE["vocab_size"])
     packing = pack(ids[:1], prompt_lengths[:1], mask[:1])
     with torch.no_grad():
         right = packed_hidden_states(ours, packing)
@@ -262,7 +246,9 @@ def test_checkpointed_layers_hold_no_attention_weights(checkpointing: bool, monk
         return weights
 
     monkeypatch.setattr(attention, "_weights", recorded)
-    scores = LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of([20, 18]))
+    scores = LogprobModel(ours, 1.0, chunk_tokens=64)(
+        *rows_of((7, [20]), (7, [18]), vocabulary=SHAPE["vocab_size"])
+    )
     assert len(made) == 6  # two layers, the prompts and two completions
     assert sum(weights() is not None for weights in made) == (0 if checkpointing else 6)
     scores.logprobs.sum().backward()

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from tests.conftest import random_model
+from tests.trainer.grouped_rows import Rows, rows_of
 from trainer.config.lora import LoraConfig
 from trainer.config.schema import ModelConfig
 from trainer.cpu.attention import use_packed_attention
@@ -35,22 +36,6 @@ from trainer.policy.load import load_policy
 from trainer.policy.logprobs import LogprobModel, TokenScores, check_packing
 
 CPU = torch.device("cpu")
-Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def rows_of(*groups: tuple[int, list[int]], columns: int | None = None) -> Rows:
-    """Tokens, prompt lengths and completion mask of groups, each a prompt's length and those of completions."""
-    generator = torch.Generator().manual_seed(1)
-    prompts, lengths = zip(*((prompt, length) for prompt, group in groups for length in group), strict=True)
-    ids = torch.randint(
-        3, 61, (len(lengths), max(map(sum, zip(prompts, lengths, strict=True)))), generator=generator
-    )
-    first = 0
-    for prompt, group in groups:
-        ids[first : first + len(group), :prompt] = ids[first, :prompt].clone()
-        first += len(group)
-    mask = (torch.arange(columns or max(lengths)) < torch.tensor(lengths)[:, None]).float()
-    return ids, torch.tensor(prompts), mask
 
 
 def mixed_rows() -> Rows:
