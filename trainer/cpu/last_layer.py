@@ -3,8 +3,8 @@
 Of other positions than those before the tokens asked for, the last layer needs keys and values alone: queries,
 attention and what follows are not computed for the prompts, nor for the rest of a pass over some of the tokens.
 
-It pays where layers are few: with the embedded policy's two, the update of a Lopti step takes 8.30 GFLOP in place
-of 9.11 (plain: 5.07 and 5.10), counted by `benchmarks.lopti_step`.
+It pays where layers are few: with the embedded policy's two, the update of a Lopti step takes 7.63 GFLOP in place
+of 9.11 (plain: 5.04 and 5.10), counted by `benchmarks.lopti_step`.
 """
 
 from typing import Any
