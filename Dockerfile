@@ -9,10 +9,11 @@ FROM ${BASE}
 USER root
 # Triton and FlashInfer compile kernels at the first start; hub data sets may need git.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends g++ git \
+    && apt-get install -y --no-install-recommends g++ git make \
     && rm -rf /var/lib/apt/lists/*
 COPY . /opt/loptune
-RUN python -m pip install --no-cache-dir -c /opt/loptune/constraints-gpu.txt '/opt/loptune[vllm]'
+# pytest for `make -C /opt/loptune test-gpu`, which docs/gpu.md starts with.
+RUN python -m pip install --no-cache-dir -c /opt/loptune/constraints-gpu.txt '/opt/loptune[vllm]' pytest
 # Models, the embedded policy and compiled kernels outlive the container where /work does.
 ENV HF_HOME=/work/.cache/huggingface LOPTUNE_CACHE=/work/.cache/loptune
 WORKDIR /work

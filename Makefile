@@ -38,11 +38,13 @@ demo: install
 demo-llm: install
 	$(BIN)/trainer run smollm2_addition --name demo-llm-$$(date +%Y%m%d-%H%M%S)
 
-# Two processes, a file of tests in one of them: most tests keep one core busy. In the order of their folders, which
-# begins with the long files, as a long file at the end would keep one process waiting.
+# Three processes on two cores, a file of tests in one of them: tests of sweeps wait for processes and leave a core idle.
+# In the order of their folders, which begins with the long files, as a long file at the end would keep a process waiting.
+# Then those that start Ray in their own process: a Ray that a test beside them ends would take the process along.
 test: install browser
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 -m "not alone and not llm"
-	$(BIN)/python -m pytest --durations=20 -m alone
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20 \
+		--ignore tests/sweep/trials
+	$(BIN)/python -m pytest --durations=5 tests/sweep/trials
 
 test-fast: install
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto
@@ -59,7 +61,8 @@ browser: install
 
 install-vllm: $(VLLM_STAMP)
 
-# torch first and with its dependencies: where it is a CUDA build, the lock does not list its libraries.
+# torch first and with its dependencies: where it is a CUDA build, the lock does not list its libraries. Triton beside
+# the rest, which would take it for a sign of a GPU: one test interprets kernels by it.
 $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 	@if command -v uv >/dev/null 2>&1; then \
 		test -x $(VLLM_VENV)/bin/python || uv venv --quiet --python $(PYTHON) $(VLLM_VENV); \
@@ -68,7 +71,8 @@ $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
 		test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV); \
 		install="$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check"; \
 	fi; \
-	$$install -c constraints-vllm.txt torch && $$install --no-deps -r constraints-vllm.txt -e .
+	$$install -c constraints-vllm.txt torch && $$install --no-deps -r constraints-vllm.txt -e . \
+		&& $$install --no-deps --target $(VLLM_VENV)/triton "$$(grep -o '^triton==[^ ;]*' constraints-gpu.txt)"
 	@touch $(VLLM_STAMP)
 
 # One thread: vLLM's CPU kernels collapse when several threads share a busy core. The file that takes half of the time
@@ -99,17 +103,21 @@ install-gpu:
 	@touch $(STAMP)
 
 # For a machine with GPUs, on any machine: downloads nothing but metadata.
-GPU_PLATFORM := --python-version 3.11 --python-platform x86_64-manylinux_2_28
+GPU_PYTHONS := 3.11 3.12 3.13
+GPU_PLATFORM := --python-platform x86_64-manylinux_2_28 --python-version
 resolve-gpu: install
-	$(BIN)/uv pip install --dry-run --reinstall --python $(BIN)/python $(GPU_PLATFORM) -c constraints-gpu.txt '.[vllm,dev]' \
+	$(BIN)/uv pip install --dry-run --reinstall --python $(BIN)/python $(GPU_PLATFORM) 3.11 -c constraints-gpu.txt '.[vllm,dev]' \
 		2>&1 | tail -n +2 | sed -n '1p;/+ \(torch\|vllm\|transformers\|deepspeed\|fastapi\|apache-tvm-ffi\)==/p'
-	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) --extra vllm --extra dev \
-		-c constraints-gpu.txt pyproject.toml >/dev/null
+	@for python in $(GPU_PYTHONS); do \
+		$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) $$python \
+			--extra vllm --extra dev -c constraints-gpu.txt pyproject.toml >/dev/null || exit 1; \
+		echo "resolves for Python $$python"; \
+	done
 
 # Moves everything to its newest version; to add only what is missing: make lock-gpu LOCK_GPU='-c constraints-gpu.txt'
 lock-gpu: install
 	head -2 constraints-gpu.txt > .constraints-gpu.new
-	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) --extra vllm --extra dev $(LOCK_GPU) \
+	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) 3.11 --extra vllm --extra dev $(LOCK_GPU) \
 		pyproject.toml >> .constraints-gpu.new
 	mv .constraints-gpu.new constraints-gpu.txt
 

@@ -1,4 +1,4 @@
-"""How often an evaluation's 95 % interval holds the true accuracy: bootstrap of problems against what is used.
+"""How often an evaluation's 95 % interval holds the true accuracy: bootstrap of problems, and what is used.
 
     python -m benchmarks.evaluation_intervals           # two minutes on one core
 
@@ -7,6 +7,7 @@ distribution with the mean p and an intraclass correlation of 0.3 between the co
 """
 
 import argparse
+import itertools
 
 import numpy as np
 from scipy import stats
@@ -37,27 +38,27 @@ def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--evaluations", type=int, default=500, help="simulated evaluations a cell")
+    parser.add_argument("--completions", type=int, nargs="+", default=[1, 4, 16], help="of each problem")
     arguments = parser.parse_args()
     rows = []
-    for completions in (1, 4):
-        for problems in (30, 100, 300):
-            for accuracy in (0.02, 0.5, 0.8, 0.95):
-                generator = np.random.default_rng(0)
-                held: dict[str, list[bool]] = {"before": [], "now": []}
-                widths: dict[str, list[float]] = {"before": [], "now": []}
-                for _ in range(arguments.evaluations):
-                    correct = draw(generator, problems, completions, accuracy)
-                    intervals = {
-                        "before": bootstrap(correct, completions),
-                        "now": accuracy_interval(correct, np.full(problems, completions)),
-                    }
-                    for when, (low, high) in intervals.items():
-                        held[when].append(low <= accuracy <= high)
-                        widths[when].append(high - low)
-                row = [str(completions), str(problems), f"{accuracy}"]
-                rows.append(row + [cell for when in held for cell in (percent(held[when]), mean(widths[when], 3))])
+    cells = itertools.product(arguments.completions, (30, 100, 300), (0.02, 0.06, 0.5, 0.8, 0.95))
+    for completions, problems, accuracy in cells:
+        generator = np.random.default_rng(0)
+        held: dict[str, list[bool]] = {"bootstrap": [], "used": []}
+        widths: dict[str, list[float]] = {"bootstrap": [], "used": []}
+        for _ in range(arguments.evaluations):
+            correct = draw(generator, problems, completions, accuracy)
+            intervals = {
+                "bootstrap": bootstrap(correct, completions),
+                "used": accuracy_interval(correct, np.full(problems, completions)),
+            }
+            for kind, (low, high) in intervals.items():
+                held[kind].append(low <= accuracy <= high)
+                widths[kind].append(high - low)
+        row = [str(completions), str(problems), f"{accuracy}"]
+        rows.append(row + [cell for kind in held for cell in (percent(held[kind]), mean(widths[kind], 3))])
     headings = ["completions", "problems", "accuracy", "bootstrap holds it, %", "width"]
-    print_rows("95 % intervals of an accuracy", [*headings, "now holds it, %", "width"], rows)
+    print_rows("95 % intervals of an accuracy", [*headings, "used holds it, %", "width"], rows)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     python -m benchmarks.gpu_step                                   # Qwen2.5-0.5B's shape, 32 x 8 x 512 tokens
     python -m benchmarks.gpu_step --model 3B --prompts 16
-    python -m benchmarks.gpu_step --packing                         # every rule with packed rows, too
     python -m benchmarks.gpu_step --model tiny --prompts 2 --tokens 16 --steps 1    # on any CPU, to try the script
 
 Every row runs in a process of its own: plain GRPO, AR, Lopti, both, and TRL where `pip install trl==1.16` has been
@@ -40,7 +39,6 @@ PEAK_FLOPS = {
     "B200": 2250e12,
 }  # bfloat16, dense, of the data sheets
 TRL = "TRL"
-PACKED = ", packed"  # behind the rule of a row with model.packing=flex_attention
 
 
 def make_folder(folder: Path, model: str) -> None:
@@ -67,8 +65,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
 
     data = folder / "prompts.jsonl"
     data.write_text("\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts(arguments)))
-    rule = arguments.side.removesuffix(PACKED)
-    reweighted, isolated = RULES[rule]
+    reweighted, isolated = RULES[arguments.side]
     # A random model gives every token about this probability: with the paper's 0.5 the second pass would be empty.
     eta = 1 / KNOWN[MODELS[arguments.model]].vocab_size
     config = TrainConfig.model_validate(
@@ -77,7 +74,6 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
                 "name_or_path": str(folder),
                 "random_weights": True,
                 "gradient_checkpointing": True,
-                "packing": "auto" if rule == arguments.side else "flex_attention",
             },
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
             "reward": {"functions": {"benchmarks.against_trl:reward_tokens": 1.0}},
@@ -179,15 +175,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512, help="new ones of each completion")
     parser.add_argument("--steps", type=int, default=3, help="counted steps, after one to warm up")
     parser.add_argument("--vllm-share", type=float, default=0.3, help="of the GPU's memory")
-    parser.add_argument("--packing", action="store_true", help="compare packed rows with padded ones")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
         measure_side(arguments)
         return
-    packed = [f"{rule}{PACKED}" for rule in RULES] if arguments.packing else []
-    sides = [*RULES, *packed, *([TRL] if importlib.util.find_spec("trl") else [])]
+    sides = [*RULES, *([TRL] if importlib.util.find_spec("trl") else [])]
     found = {side: measured(side, arguments) for side in sides}
     headings = ["", *(f"{phase} s" for phase in PHASES), "update tokens/s", "utilisation", "peak GB"]
     title = (
@@ -197,9 +191,6 @@ def main() -> None:
     plain, lopti = found["plain"]["seconds"], found["Lopti"]["seconds"]
     training, step = (lopti[phase] / plain[phase] for phase in ("update", "step"))
     print(f"Lopti costs {training:.2f}x in training, {step:.2f}x a step")
-    for rule in RULES if arguments.packing else ():
-        padded, own = (found[side]["seconds"]["update"] for side in (rule, f"{rule}{PACKED}"))
-        print(f"{rule}: an update of packed rows is {padded / own:.2f}x as fast")
     if TRL in found:
         print(f"speed: {found[TRL]['seconds']['step'] / plain['step']:.2f}x TRL's")
     else:

@@ -64,7 +64,7 @@ def copy_model(folder: Path, name: str) -> None:
     """A pretrained model whose end token has an id beyond its vocabulary, so that it cannot be sampled."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from trainer.config.schema import ModelConfig
+    from trainer.config.model import ModelConfig
     from trainer.policy.load import model_source
 
     source = model_source(ModelConfig(name_or_path=name))

@@ -53,7 +53,7 @@ def run(*arguments: object) -> Command:
         RuntimeError: it failed.
     """
     started = time.monotonic()
-    command = [sys.executable, "-m", "tests.sweep.driver", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.sweep.fake_driver", *map(str, arguments)]
     with (
         tempfile.TemporaryFile("w+") as out,
         subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT) as process,

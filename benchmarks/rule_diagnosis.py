@@ -17,9 +17,9 @@ from plotly.subplots import make_subplots
 from dashboards.labels import PALETTE
 from dashboards.pages.export import write_pngs
 from dashboards.pictures.theme import Picture
-from trainer.commands.diagnose import RESOLUTION, Diagnosis, diagnose
 from trainer.config.schema import load_config
 from trainer.metrics.bands import PUBLISHED_BANDS
+from trainer.paper.diagnose import RESOLUTION, Diagnosis, diagnose
 
 RULES = {
     "grpo": {},
@@ -30,6 +30,10 @@ RULES = {
     "cispo": {"algorithm.loss": "cispo"},
     "dppo_tv": {"algorithm.loss": "dppo_tv"},
     "sapo": {"algorithm.loss": "sapo"},
+    "kl_cov": {"algorithm.loss": "kl_cov"},
+    "lp_reg": {"algorithm.loss": "lp_reg"},
+    "rsi": {"algorithm.token_filter": "rsi"},
+    "entropy bonus": {"algorithm.entropy_coef": 0.001},
 }
 STEPS_PER_BATCH = 8
 AFTER_STEPS = 5
@@ -50,7 +54,7 @@ def right_way(found: Diagnosis) -> dict[str, list[float]]:
 def draw(measured: dict[str, dict[str, list[float]]]) -> go.Figure:
     """A panel of bars per rule."""
     drawing = make_subplots(
-        rows=2, cols=4, subplot_titles=list(measured), shared_yaxes=True, vertical_spacing=0.16
+        rows=len(RULES) // 4, cols=4, subplot_titles=list(measured), shared_yaxes=True, vertical_spacing=0.1
     )
     for panel, shares in enumerate(measured.values()):
         for color, (name, values) in zip(PALETTE, shares.items(), strict=False):
@@ -68,11 +72,11 @@ def draw(measured: dict[str, dict[str, list[float]]]) -> go.Figure:
     drawing.add_hline(y=0.5, line={"color": "#888", "dash": "dot", "width": 1})
     drawing.update_yaxes(range=[0, 1], tickformat=".0%")
     drawing.update_yaxes(title_text="moved as the advantage wants", col=1)
-    drawing.update_xaxes(title_text="probability when sampled", row=2)
+    drawing.update_xaxes(title_text="probability when sampled", row=len(RULES) // 4)
     drawing.update_xaxes(tickangle=0)
     drawing.update_layout(
         template="none",
-        height=600,
+        height=300 * len(RULES) // 4,
         margin={"l": 62, "r": 14, "t": 70, "b": 46},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.07, "xanchor": "left", "x": 0},
     )

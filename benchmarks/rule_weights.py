@@ -28,8 +28,9 @@ RULES = {
     "cispo": {"loss": "cispo"},
     "dppo_tv": {"loss": "dppo_tv"},
     "sapo": {"loss": "sapo"},
+    "gmpo": {"loss": "gmpo"},
 }
-DASHES = ("solid", "dash", "solid", "dot", "dashdot", "solid")
+DASHES = ("solid", "dash", "solid", "dot", "dashdot", "solid", "dot")
 PANELS = (
     ("good token (A > 0) that rose", 1.0, True),
     ("good token that fell", 1.0, False),
@@ -52,7 +53,14 @@ def weights(config: AlgorithmConfig, old: torch.Tensor, new: torch.Tensor, advan
     advantages = reweighted(advantage * ones, old.log()[:, None], config.ar_alpha)
     old_logprobs = old.log()[:, None]
     inputs = LossInputs(
-        logprobs, old_logprobs, None, old_logprobs, advantages, ones, ones, UpdateTotals(len(old), len(old))
+        logprobs=logprobs,
+        old_logprobs=old_logprobs,
+        ref_logprobs=None,
+        rollout_logprobs=old_logprobs,
+        advantages=advantages,
+        completion_mask=ones,
+        token_mask=ones,
+        totals=UpdateTotals(len(old), len(old)),
     )
     POLICY_LOSSES[config.loss](inputs, config).losses.sum().backward()
     assert logprobs.grad is not None
@@ -84,7 +92,7 @@ def draw() -> go.Figure:
         template="none",
         height=640,
         margin={"l": 54, "r": 14, "t": 70, "b": 46},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.05, "xanchor": "left", "x": 0},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.07, "xanchor": "left", "x": 0},
     )
     return drawing
 

@@ -1,17 +1,18 @@
 """How often the verdict of a sweep is wrong, and how often it finds what is there: with each of its rules.
 
-    python -m benchmarks.verdict_errors                 # every table, about five minutes on one core
-    python -m benchmarks.verdict_errors failed noisy --sweeps 4000
+    python -m benchmarks.verdict_errors                 # every table, some minutes on one core
+    python -m benchmarks.verdict_errors failed fresh --sweeps 4000
 
 Scores are in standard deviations of one score between seeds; configuration 0 is the baseline. The tests of a
 table see the same simulated sweeps, so rows compare. Behind every rate stands its standard error.
 
-    power      two-sided as before, against one-sided; 1, 2 and 3 deviations better than the rest
-    noise      false claims for other noise: lognormal, Student's t, coarse scores, noisier configurations
-    noisy      false claims where the baseline alone is three times as noisy
+    power      with and without the baseline's own variance; 1, 2 and 3 deviations better than the rest
+    noise      false claims for other noise: lognormal, Student's t, coarse scores, one noisier configuration
     failed     false claims where the unluckiest third or tenth of the others' seeds fails
     smooth     false claims where noise is smooth in the searched parameter and the search follows it
-    seeds      how often the promised number of fresh seeds finds the difference, promised 8 in 10
+    fresh      a finalist on fresh seeds, by the search's noise, by its own fresh seeds, and by all of its own
+    seeds      how often the proposed number of fresh seeds finds a gain, against what is stated
+    alike      power for the gain that is stated as detectable, and how often a warning stands beside it
 """
 
 import argparse
@@ -25,9 +26,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.tables import percent, print_rows
-from dashboards.statistics.dunnett import LEVEL, critical_value
+from dashboards.statistics.dunnett import LEVEL
 from dashboards.statistics.guards import Variances, critical_values, difference_noise
-from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.verdict import verdict
 
 Array = NDArray[np.float64]
@@ -38,7 +38,6 @@ GRID = [(4, 2), (10, 2), (40, 2), (4, 3), (10, 3), (40, 3), (10, 5)]  # configur
 class Rule:
     """A rule of decision, applied to many sweeps at once."""
 
-    one_sided: bool = True
     own_guard: bool = True
     baseline_guard: bool = True
 
@@ -77,22 +76,10 @@ class Rule:
         found = Variances(squares(y) / freedom, freedom, own, base, seeds - 1, others, others_freedom)
         deviation, freedoms = difference_noise(found, configurations - 1)
         critical = critical_values(configurations - 1, freedoms)
-        if not self.one_sided:
-            critical = np.full(sweeps, two_sided(configurations - 1, freedom))
         return np.sqrt(seeds) * differences.mean(axis=1) > critical * deviation, best
 
 
-def two_sided(comparisons: int, freedom: int) -> float:
-    """Dunnett's two-sided critical value."""
-    overlap = np.full((comparisons, comparisons), 0.5) + np.eye(comparisons) / 2
-    generator = np.random.default_rng(0)
-    normal = generator.standard_normal((100_000, comparisons)) @ np.linalg.cholesky(overlap).T
-    largest = np.abs(normal).max(axis=1) / np.sqrt(generator.chisquare(freedom, 100_000) / freedom)
-    return float(np.quantile(largest, 1 - LEVEL))
-
-
-BEFORE = Rule(one_sided=False, baseline_guard=False)
-ONE_SIDED = Rule(baseline_guard=False)
+POOLED = Rule(baseline_guard=False)
 AFTER = Rule()
 
 
@@ -145,71 +132,52 @@ def power(sweeps: int) -> None:
             scores = normal(np.random.default_rng(effect), (sweeps, configurations, seeds))
             scores[:, 1] += effect
             better = 1 if effect else None
-            rows.append(
-                [f"{configurations} x {seeds}", f"{effect} sd"]
-                + [rates(test, scores, better) for test in (BEFORE, ONE_SIDED, AFTER)]
-            )
-    print_rows(
-        "Found (at 0 sd: false claims), %",
-        ["configurations x seeds", "better by", "two-sided (before)", "one-sided", "and baseline guard (now)"],
-        rows,
-    )
+            found = [rates(test, scores, better) for test in (POOLED, AFTER)]
+            rows.append([f"{configurations} x {seeds}", f"{effect} sd", *found])
+    headings = ["configurations x seeds", "better by", "pooled noise", "and the baseline's own variance"]
+    print_rows("Found (at 0 sd: false claims), %", headings, rows)
 
 
 def noise(sweeps: int) -> None:
     bare = Rule(own_guard=False, baseline_guard=False)
     rows = []
-    for kind in (normal, lognormal, student, coarse, one_noisier):
+    for kind in (normal, lognormal, student, coarse, one_noisier, noisy_baseline):
         for configurations, seeds in GRID:
             scores = kind(np.random.default_rng(1), (sweeps, configurations, seeds))
-            rows.append(
-                [kind.__name__, f"{configurations} x {seeds}"]
-                + [rates(test, scores) for test in (bare, BEFORE, AFTER)]
-            )
-    print_rows(
-        "False claims, %", ["noise", "configurations x seeds", "one-sided, no guard", "before", "now"], rows
-    )
-
-
-def noisy(sweeps: int) -> None:
-    rows = []
-    for configurations, seeds in GRID:
-        scores = noisy_baseline(np.random.default_rng(2), (sweeps, configurations, seeds))
-        rows.append([f"{configurations} x {seeds}"] + [rates(test, scores) for test in (BEFORE, ONE_SIDED, AFTER)])
-    print_rows(
-        "False claims where the baseline has three times the noise, %",
-        ["configurations x seeds", "two-sided (before)", "one-sided", "and baseline guard (now)"],
-        rows,
-    )
+            found = [rates(test, scores) for test in (bare, POOLED, AFTER)]
+            rows.append([kind.__name__, f"{configurations} x {seeds}", *found])
+    headings = ["noise", "configurations x seeds", "no guard", "pooled noise", "and the baseline's own variance"]
+    print_rows("False claims, %", headings, rows)
 
 
 def failed(sweeps: int) -> None:
-    """Before, a configuration with a failed seed was judged by the seeds that were left."""
     rows = []
-    layouts = [(4, 3), (10, 3), (10, 5)]
-    for share, (configurations, seeds) in itertools.product((1 / 3, 0.1), layouts):
+    for share, (configurations, seeds) in itertools.product((1 / 3, 0.1), [(4, 3), (10, 3), (10, 5)]):
         generator = np.random.default_rng(3)
-        before, now = [], []
+        kept, judged = [], []
         for _ in range(sweeps // 4):
             scores = generator.standard_normal((configurations, seeds))
             unlucky = scores < stats.norm.ppf(share)
             unlucky[0] = False
-            kept = {
-                f"c{i}": {s: y for s, y in enumerate(row) if not out[s]}
-                for i, (row, out) in enumerate(zip(scores.tolist(), unlucky, strict=True))
-            }
-            failing = {
-                f"c{i}": {s: math.nan if out[s] else y for s, y in enumerate(row)}
-                for i, (row, out) in enumerate(zip(scores.tolist(), unlucky, strict=True))
-            }
-            before.append(verdict(kept, "c0").evidence)
-            now.append(verdict(failing, "c0").evidence)
-        rows.append([f"{share:.0%}", f"{configurations} x {seeds}", percent(before), percent(now)])
-    print_rows(
-        "False claims where the others' unluckiest seeds fail, % (one-sided test both times)",
-        ["failing", "configurations x seeds", "survivors judged (before)", "silent, luck taken off (now)"],
-        rows,
-    )
+            rows_of = named(np.where(unlucky, math.nan, scores))
+            survivors = {name: {seed: y for seed, y in row.items() if y == y} for name, row in rows_of.items()}
+            kept.append(verdict(survivors, "c0").evidence)
+            judged.append(verdict(rows_of, "c0"))
+        shown = [one.interval is not None for one in judged]
+        held = [one.interval[0] <= 0 for one in judged if one.interval is not None]
+        claims = percent([one.evidence for one in judged])
+        rows.append(
+            [f"{share:.0%}", f"{configurations} x {seeds}", percent(kept), claims, percent(shown), percent(held)]
+        )
+    headings = [
+        "failing",
+        "configurations x seeds",
+        "survivors judged",
+        "now",
+        "interval shown",
+        "lower bound holds",
+    ]
+    print_rows("False claims where the others' unluckiest seeds fail, %", headings, rows)
 
 
 def smooth(sweeps: int) -> None:
@@ -223,24 +191,11 @@ def smooth(sweeps: int) -> None:
             chosen = places[np.arange(sweeps), best]
             fresh_noise = smooth_noise(np.random.default_rng(5), sweeps, 3, length=0.15)
             fresh = np.stack([fresh_noise(np.zeros(sweeps)), fresh_noise(chosen)], axis=1)
-            freedom = (configurations - 1) * (seeds - 1)
-            confirmed = fresh_test(fresh, squares(scores), freedom)
-            # Only what the search names is run again.
-            layout, now = f"{configurations} x {seeds}", "none" if kind == "adaptive" else "as before"
-            twice = percent(claims & confirmed)
-            rows.append([layout, kind, percent(claims), now, percent(confirmed), twice])
-    print_rows(
-        "False claims with noise smooth in the parameter, %",
-        [
-            "configurations x seeds",
-            "proposals",
-            "on the search's seeds (before)",
-            "now",
-            "best on 3 fresh seeds",
-            "claimed and then confirmed",
-        ],
-        rows,
-    )
+            differences = scores[np.arange(sweeps), best] - scores[:, 0]
+            confirmed = own_test(fresh[:, 1] - fresh[:, 0], differences)
+            rows.append([f"{configurations} x {seeds}", kind, percent(claims), percent(confirmed)])
+    headings = ["configurations x seeds", "proposals", "on the search's seeds", "its best on 3 fresh seeds"]
+    print_rows("False claims with noise smooth in the parameter, %", headings, rows)
 
 
 def smooth_noise(
@@ -278,89 +233,125 @@ def search(
     return places, scores
 
 
-def fresh_test(scores: Array, known_squares: Array, known_freedom: int) -> Array:
-    """Best against baseline alone, [N, 2, S], with the noise of the search pooled in."""
-    seeds = scores.shape[2]
-    differences = scores[:, 1] - scores[:, 0]
+def own_test(fresh: Array, search: Array | None = None) -> Array:
+    """Whether a finalist's differences to the baseline on fresh seeds, [N, S], show a gain.
+
+    Args:
+        fresh: they are tested.
+        search: those of the search, [N, M], which tell of their noise.
+    """
+    seeds = fresh.shape[1]
+    freedom, total = seeds - 1, (seeds - 1) * fresh.var(axis=1, ddof=1)
+    if search is not None:
+        freedom += search.shape[1] - 1
+        total = total + (search.shape[1] - 1) * search.var(axis=1, ddof=1)
+    need = stats.t.isf(LEVEL, freedom) * np.sqrt(total / freedom / seeds)
+    return np.asarray(fresh.mean(axis=1) > need)
+
+
+def pooled_test(fresh: Array, known: Array, known_freedom: int) -> Array:
+    """`own_test` with the variance of one score that all of the search tells, but at least its own."""
+    seeds = fresh.shape[1]
+    own = fresh.var(axis=1, ddof=1)
     freedom = seeds - 1 + known_freedom
-    pooled = 2 * (squares(scores) + known_squares) / freedom
-    variance = np.maximum(pooled, differences.var(axis=1, ddof=1))
-    need = critical_value(1, freedom) * np.sqrt(variance / seeds)
-    return np.asarray(differences.mean(axis=1) > need)
+    variance = np.maximum((2 * known_freedom * known + (seeds - 1) * own) / freedom, own)
+    return np.asarray(fresh.mean(axis=1) > stats.t.isf(LEVEL, freedom) * np.sqrt(variance / seeds))
+
+
+def fresh(sweeps: int) -> None:
+    """One finalist after a search of 10 configurations on 3 seeds, whose other noise is known from 18 degrees."""
+    rows = []
+    for noisier, seeds in itertools.product((1, 2, 3), (2, 3, 5, 8)):
+        cells = [f"{noisier}", str(seeds)]
+        for gain in (0.0, 2.0):
+            generator = np.random.default_rng(8)
+            both = generator.standard_normal((sweeps, 2, seeds + 3))
+            differences = noisier * both[:, 1] - both[:, 0] + gain
+            known = generator.chisquare(18, sweeps) / 18
+            now, search = differences[:, :seeds], differences[:, seeds:]
+            tests = pooled_test(now, known, 18), own_test(now), own_test(now, search)
+            cells += [percent(claims) for claims in tests]
+        rows.append(cells)
+    kinds = ("by the search's noise", "its fresh seeds", "all its own (now)")
+    headings = ["times as noisy", "fresh seeds", *(f"false: {kind}" for kind in kinds)]
+    print_rows("A finalist on fresh seeds, %", [*headings, *(f"found at 2 sd: {kind}" for kind in kinds)], rows)
 
 
 def seeds_promised(sweeps: int) -> None:
-    """Before: the difference as observed, two-sided, and the confirmation's noise from its own seeds alone."""
+    """The best on as many fresh seeds as its verdict proposes: found by the gain it names, and by any."""
     rows = []
-    for configurations, seeds, effect in [(10, 3, 1), (10, 3, 2), (10, 3, 3), (10, 5, 2), (4, 3, 2)]:
+    for configurations, seeds, spread in [(10, 3, 0.5), (10, 3, 1.0), (10, 3, 2.0), (10, 5, 1.0), (4, 3, 1.0)]:
         generator = np.random.default_rng(7)
-        numbers: dict[str, list[int]] = {"before": [], "now": []}
-        found: dict[str, list[bool]] = {"before": [], "now": []}
-        fixed: dict[str, list[bool]] = {"before": [], "now": []}
-        for _ in range(sweeps // 10):
-            scores = generator.standard_normal((configurations, seeds))
-            scores[1] += effect
+        numbers, named_gain, any_gain, stated = [], [], [], []
+        for _ in range(sweeps // 4):
+            gains = np.append(0.0, spread * generator.standard_normal(configurations - 1))
+            scores = gains[:, None] + generator.standard_normal((configurations, seeds))
             result = verdict(named(scores), "c0")
-            if result.best != "c1" or result.winner != "c1" or result.deviation is None:
+            number = result.confirmation_seeds
+            if number is None or result.shrunken is None or result.confirmation_chance is None:
                 continue
-            known = Noise(result.deviation, result.freedom)
-            promised = {
-                "before": two_sided_seeds(result.difference, known.deviation),
-                "now": result.confirmation_seeds,
-            }
-            for when, number in promised.items():
-                if number is not None:
-                    fresh = generator.standard_normal((2, number))
-                    fresh[1] += effect
-                    numbers[when].append(number)
-                    found[when].append(confirmed(fresh, known, when))
-            three = generator.standard_normal((2, 3))
-            three[1] += effect
-            for when in promised:
-                fixed[when].append(confirmed(three, known, when))
-        row = [f"{configurations} x {seeds}", f"{effect} sd"]
-        for when in ("before", "now"):
-            row += [
-                f"{np.median(numbers[when]):.0f}",
-                percent(np.array(found[when])),
-                percent(np.array(fixed[when])),
-            ]
-        rows.append(row)
-    print_rows(
-        "The best on as many fresh seeds as promised to find it 8 times in 10, %",
-        ["configurations x seeds", "better by"]
-        + [f"{title} ({when})" for when in ("before", "now") for title in ("median seeds", "found", "found on 3")],
-        rows,
-    )
+            place = int(result.best[1:])
+            fresh = generator.standard_normal((2, number))
+            search = (scores[place] - scores[0])[None]
+            numbers.append(number)
+            stated.append(result.confirmation_chance)
+            for gain, found in ((result.shrunken, named_gain), (gains[place], any_gain)):
+                found.append(own_test((fresh[1] - fresh[0] + gain)[None], search)[0])
+        share = f"{100 * len(numbers) / (sweeps // 4):.0f}"
+        chances = percent(named_gain), f"{100 * np.mean(stated):.1f}", percent(any_gain)
+        rows.append(
+            [f"{configurations} x {seeds}", f"{spread:g} sd", share, f"{np.median(numbers):.0f}", *chances]
+        )
+    headings = ["configurations x seeds", "gains", "proposed in, %", "median seeds"]
+    headings += ["found, had it the gain named, %", "over all gains: stated, %", "found, %"]
+    print_rows("Fresh seeds proposed for the best, true gains normal around 0", headings, rows)
+
+
+def collapsing(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """One score in ten lies 5 deviations lower; of unit variance."""
+    values = generator.standard_normal(shape) - 5 * (generator.random(shape) < 0.1)
+    return values / math.sqrt(1 + 25 * 0.09)
+
+
+def alike(sweeps: int) -> None:
+    """Power for the gain that each verdict states as detectable; the warning, where one stands."""
+    rows = []
+    for kind, (configurations, seeds) in itertools.product(
+        (normal, collapsing, one_noisier, noisy_baseline), [(4, 3), (10, 3), (10, 5)]
+    ):
+        generator = np.random.default_rng(9)
+        found, warned, quiet = [], [], []
+        for _ in range(sweeps // 4):
+            noise_of = kind(generator, (1, configurations, seeds))[0]
+            stated = verdict(named(noise_of), "c0")
+            effect = stated.minimum_detectable_effect
+            if effect is None:
+                continue
+            again = kind(generator, (1, configurations, seeds))[0]
+            again[1] += effect
+            hit = verdict(named(again), "c0")
+            found.append(hit.evidence and hit.best == "c1")
+            warned.append(bool(stated.unlike))
+            quiet += [] if stated.unlike else [found[-1]]
+        rows.append(
+            [kind.__name__, f"{configurations} x {seeds}", percent(found), percent(warned), percent(quiet)]
+        )
+    headings = ["noise", "configurations x seeds", "found, %", "warned, %", "found where not warned, %"]
+    print_rows("The gain stated as found 8 times in 10", headings, rows)
 
 
 def named(scores: Array) -> dict[str, dict[int, float]]:
     return {f"c{i}": dict(enumerate(row)) for i, row in enumerate(scores.tolist())}
 
 
-def two_sided_seeds(effect: float, deviation: float) -> int | None:
-    """Fewest seeds with which the paired two-sided t test has power 0.8."""
-    for seeds in range(2, 101):
-        critical = stats.t.ppf(0.975, seeds - 1)
-        if stats.nct.sf(critical, seeds - 1, effect / (deviation * math.sqrt(2 / seeds))) >= 0.8:
-            return seeds
-    return None
-
-
-def confirmed(fresh: Array, known: Noise, when: str) -> bool:
-    if when == "now":
-        return verdict(named(fresh), "c0", known=known).evidence
-    differences = fresh[1] - fresh[0]
-    return bool(stats.ttest_1samp(differences, 0).pvalue < 0.05 and differences.mean() > 0)
-
-
 TABLES: dict[str, Callable[[int], None]] = {
     "power": power,
     "noise": noise,
-    "noisy": noisy,
     "failed": failed,
     "smooth": smooth,
+    "fresh": fresh,
     "seeds": seeds_promised,
+    "alike": alike,
 }
 
 

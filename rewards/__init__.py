@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from rewards import knights_knaves, last_number, math_answers, think_format
-from rewards.own import as_batch, load_function, takes_batch
+from rewards.own import as_batch, columns_of, load_function, takes_batch
 from rewards.score import BatchRewardFunction, RewardFunction, Score
 
 __all__ = [
@@ -20,9 +20,11 @@ __all__ = [
     "BatchRewardFunction",
     "RewardFunction",
     "Score",
+    "columns",
     "combine",
     "combine_batch",
     "minimum",
+    "part_weight",
     "prepare",
     "resolve",
     "wants_batches",
@@ -45,13 +47,13 @@ def resolve(name: str) -> RewardFunction:
     if name in REWARDS:
         return REWARDS[name]
     of_batch = _resolve_batch(name)
-    return lambda text, answer: of_batch([text], [answer])[0]
+    return lambda text, answer: of_batch([text], [answer], [{}])[0]
 
 
 def combine(functions: Mapping[str, float]) -> RewardFunction:
     """The weighted sum of reward functions for one completion; as ``combine_batch``."""
     of_batch = combine_batch(functions)
-    return lambda text, answer: of_batch([text], [answer])[0]
+    return lambda text, answer: of_batch([text], [answer], [{}])[0]
 
 
 def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
@@ -59,9 +61,6 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
 
     Several functions give a breakdown of one part each. The one with the largest weight (the first of them on a
     tie) decides what counts as correct and as parsed.
-
-    Args:
-        functions: name as in ``resolve`` -> weight.
 
     Raises:
         ValueError: a name that ``resolve`` refuses, or no function at all.
@@ -82,8 +81,10 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
         reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
         return Score(reward, scores[judge].correct, breakdown, scores[judge].parsed)
 
-    def combined(texts: Sequence[str], answers: Sequence[Any]) -> list[Score]:
-        by_function = [function(texts, answers) for function in of_batch]
+    def combined(
+        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
+    ) -> list[Score]:
+        by_function = [function(texts, answers, rows) for function in of_batch]
         return [weighted_sum(of_text) for of_text in zip(*by_function, strict=True)]
 
     return combined
@@ -92,6 +93,11 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
 def wants_batches(functions: Mapping[str, float]) -> bool:
     """Whether one of the functions is to score many completions in one call."""
     return any(name not in REWARDS and takes_batch(load_function(name)) for name in functions)
+
+
+def columns(functions: Mapping[str, float]) -> dict[str, dict[str, bool]]:
+    """By function the columns of a problem's row that it asks for -> whether it cannot do without."""
+    return {name: columns_of(load_function(name)) for name in functions if name not in REWARDS}
 
 
 def prepare(functions: Mapping[str, float]) -> None:
@@ -109,6 +115,13 @@ def minimum(functions: Mapping[str, float]) -> float:
         for name, weight in functions.items()
         if weight > 0
     )
+
+
+def part_weight(functions: Mapping[str, float], part: str) -> float:
+    """The weight that a part of the breakdown carries in the reward; 1 for what no function gave."""
+    if len(functions) == 1:
+        return next(iter(functions.values()))
+    return {_short(name): weight for name, weight in functions.items()}.get(part, 1.0)
 
 
 def _module_of(name: str) -> Any:

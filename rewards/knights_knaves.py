@@ -18,12 +18,9 @@ _ROLE_IN_LINE = re.compile(r"\b([A-Za-z]+)\b.*?\b(knight|knave)\b", re.IGNORECAS
 
 
 def score(text: str, answer: Any) -> Score:
-    """Score a completion.
+    """Score a completion, prefill included, against ``(1) Zoey is a knight`` on one line per person.
 
-    Args:
-        text: prefill and completion, from the opening ``<think>`` on.
-        answer: the solution, ``(1) Zoey is a knight`` on one line per person, or a mapping that holds it
-            under ``solution_text_format``.
+    The solution may also be a mapping that holds these lines under ``solution_text_format``.
 
     Raises:
         ValueError: the solution names nobody.
@@ -41,10 +38,6 @@ def score(text: str, answer: Any) -> Score:
 
 def share_right(text: str, answer: Any) -> Score:
     """The share of people whose role, as the text states it last, is right; for policies that find no form.
-
-    Args:
-        text: prefill and completion, of any form.
-        answer: as in ``score``.
 
     Raises:
         ValueError: the solution names nobody.

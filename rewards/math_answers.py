@@ -33,11 +33,8 @@ def prepare() -> None:
 
 
 def score(text: str, answer: Any) -> Score:
-    """Score a completion.
-
-    Args:
-        text: prefill and completion.
-        answer: an accepted answer (text in LaTeX or plain, or a number), or a list of them.
+    """Score a completion, prefill included, by an accepted answer (LaTeX, plain text or a number) or a list of
+    them.
     """
     final = final_answer(text)
     if final is None:
@@ -51,7 +48,7 @@ def final_answer(text: str) -> str | None:
     """The text of the final answer, None where there is none that could be read."""
     conclusion = text.rsplit("</think>", 1)[-1]
     for part in (conclusion, text):
-        boxed = last_boxed(part)
+        boxed = _last_boxed(part)
         if boxed is not None:
             return boxed if 0 < len(boxed) <= _MAX_ANSWER_CHARS else None
     if "####" in conclusion:
@@ -63,8 +60,8 @@ def final_answer(text: str) -> str | None:
     return said[-1].strip() if said else formula
 
 
-def last_boxed(text: str) -> str | None:
-    r"""What the last complete ``\boxed{...}`` holds; None without one, also where its braces never close."""
+def _last_boxed(text: str) -> str | None:
+    r"""The content of the last complete ``\boxed{...}``; None without one, also where its braces never close."""
     for opening in reversed([match.end() for match in _BOXED.finditer(text)][-8:]):
         depth = 1
         for position in range(opening, min(len(text), opening + 20 * _MAX_ANSWER_CHARS)):

@@ -77,7 +77,7 @@ def _same(gold: str, final: str) -> bool:
 
 
 def _exactly(answer: str) -> str:
-    r"""What stands before ``\approx``, or after it where only a name stands before."""
+    r"""The side before ``\approx``, or the one after it where only a name stands before."""
     parts = split(answer, _APPROXIMATELY)
     if len(parts) == 1:
         return answer

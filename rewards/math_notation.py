@@ -147,12 +147,12 @@ def without_text(answer: str) -> str:
 
 
 def looks(answer: str) -> str:
-    """What is compared when two answers are compared as text: no spaces, no size of letters."""
+    """The text of an answer without spaces and case, for comparison."""
     return re.sub(r"[\s$]+", "", without_text(answer)).rstrip(".").casefold()
 
 
 def nesting(answer: str) -> int:
-    """How deep brackets are nested."""
+    """The depth to which brackets are nested."""
     depth = deepest = 0
     for character in answer:
         depth += (character in _OPEN) - (character in _CLOSE)

@@ -48,7 +48,7 @@ def intervals(answer: str) -> list[Interval] | None:
 
 
 def _between(*pieces: Interval) -> list[Interval] | None:
-    """What lies above the one and below the other bound."""
+    """The interval between a lower and an upper bound."""
     below = [piece for piece in pieces if piece.ends[0] == "-oo"]
     above = [piece for piece in pieces if piece.ends[1] == "oo"]
     if len(pieces) != 2 or len(below) != 1 or len(above) != 1 or below[0].variable != above[0].variable:

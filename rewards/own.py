@@ -5,10 +5,14 @@ Two forms, each plain or ``async``; a score is a ``Score`` or a number (then a p
     def exact(text, answer):                # one completion
         return float(text.strip() == answer)
 
-    async def judged(texts, answers):       # a whole batch: the parameters are called texts and answers
+    async def judged(texts, answers):       # a whole batch: a parameter is called texts or answers
         return await asyncio.gather(*map(ask_the_judge, texts, answers))
 
-An ``async`` function of one completion is called for all completions of a batch at the same time.
+    def allowed(text, numbers):             # others are columns of the problem's row; of a batch, lists of them
+        return float(set(text.split()) <= set(numbers))
+
+Arguments are bound by the parameters' names, in any order; a function that names neither text nor answer takes
+them by position. An ``async`` function of one completion is called for all completions of a batch at once.
 """
 
 import asyncio
@@ -17,13 +21,14 @@ import importlib
 import importlib.util
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rewards.score import BatchRewardFunction, Score
 
-_BATCH_PARAMETERS = ["texts", "answers"]
+_BATCH_PARAMETERS = ("texts", "answers")
+_PARAMETERS = ("text", "answer")
 OWN_PACKAGES = ("rewards", "trainer", "sweep", "dashboards", "search_spaces")
 
 
@@ -43,8 +48,11 @@ def load_function(name: str) -> Callable[..., Any]:
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ValueError(f"reward {name}: {module_name} has no function {function_name}{why}")
-    if "completions" in _parameters(function):
+    parameters = _parameters(function)
+    if "completions" in parameters:
         raise ValueError(f"reward {name} is written for TRL; here it is def {function_name}(texts, answers)")
+    if "texts" in parameters and "text" in parameters:
+        raise ValueError(f"reward {name} takes text and texts: one completion, or a batch?")
     return cast(Callable[..., Any], function)
 
 
@@ -60,8 +68,10 @@ def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
     """
     label, call = name.rpartition(":")[2], _caller(function)
 
-    def scored(texts: Sequence[str], answers: Sequence[Any]) -> list[Score]:
-        results = call(texts, answers)
+    def scored(
+        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
+    ) -> list[Score]:
+        results = call(texts, answers, rows or [{}] * len(texts))
         try:
             found = list(results)
         except TypeError:
@@ -73,16 +83,43 @@ def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
     return scored
 
 
-def _caller(function: Callable[..., Any]) -> Callable[[Sequence[str], Sequence[Any]], Any]:
+def columns_of(function: Callable[..., Any]) -> dict[str, bool]:
+    """The columns that a function asks for by its parameters' names -> whether it cannot do without."""
+    parameters = _parameters(function)
+    own: tuple[str, ...] = (*_PARAMETERS, *_BATCH_PARAMETERS)
+    if not set(own) & set(parameters):
+        own = (*list(parameters)[:2],)  # by position
+    return {
+        name: parameter.default is inspect.Parameter.empty
+        for name, parameter in parameters.items()
+        if name not in own
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    }
+
+
+def _caller(function: Callable[..., Any]) -> Callable[[Sequence[str], Sequence[Any], Sequence[Any]], Any]:
+    parameters, columns = _parameters(function), columns_of(function)
+    named = set(parameters) & {*_PARAMETERS, *_BATCH_PARAMETERS}
+
+    def one(text: str, answer: Any, row: Mapping[str, Any]) -> Any:
+        own = {"text": text, "answer": answer}
+        others = {name: row.get(name) for name, needed in columns.items() if needed or name in row}
+        if not named:
+            return function(text, answer, **others)
+        return function(**{name: own[name] for name in own if name in named}, **others)
+
+    def batch(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> Any:
+        own = {"texts": texts, "answers": answers}
+        asked = {name for name, needed in columns.items() if needed or any(name in row for row in rows)}
+        lists = {name: [row.get(name) for row in rows] for name in asked}
+        return function(**{name: own[name] for name in own if name in named}, **lists)
+
+    async def together(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
+        return await asyncio.gather(*map(one, texts, answers, rows))
+
     if not _is_async(function):
-        return function if _is_batch(function) else lambda texts, answers: list(map(function, texts, answers))
-    if _is_batch(function):
-        return lambda texts, answers: _event_loop().run(function(texts, answers))
-
-    async def together(texts: Sequence[str], answers: Sequence[Any]) -> list[Any]:
-        return await asyncio.gather(*map(function, texts, answers))
-
-    return lambda texts, answers: _event_loop().run(together(texts, answers))
+        return batch if _is_batch(function) else lambda *of_all: list(map(one, *of_all))
+    return lambda *of_all: _event_loop().run((batch if _is_batch(function) else together)(*of_all))
 
 
 @functools.cache
@@ -97,14 +134,14 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _is_batch(function: Callable[..., Any]) -> bool:
-    return _parameters(function)[:2] == _BATCH_PARAMETERS
+    return not {*_BATCH_PARAMETERS}.isdisjoint(_parameters(function))
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        return list(inspect.signature(function).parameters)
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):  # some functions written in C
-        return []
+        return {}
 
 
 def _as_score(result: Any, name: str, label: str) -> Score:

@@ -73,13 +73,14 @@ class RewardPool:
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
-        self._settings = {"functions": dict(functions), "memory_mb": memory_mb}
+        self._settings: dict[str, Any] = {"functions": dict(functions), "memory_mb": memory_mb}
         self._timeout_s = timeout_s
         self._failure_score = failure_score
         self._max_failure_rate = max_failure_rate
         self._failures: list[str] = []  # of the call in progress, a message for each completion
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
+        self._columns: dict[str, dict[str, bool]] = {}  # by function those it asks for -> whether it needs them
         self._batches = False  # whether a function takes many completions in one call; the first worker reports it
         try:
             self._workers = [self._start() for _ in range(workers)]
@@ -89,12 +90,17 @@ class RewardPool:
             self.close()
             raise
 
-    def score(self, texts: Sequence[str], answers: Sequence[Any]) -> list[ScoredText]:
-        """Score completions; results are in the order of ``texts``.
+    @property
+    def needed_columns(self) -> list[tuple[str, str]]:
+        """Functions and the columns of a problem's row without which they cannot score."""
+        return [(name, one) for name, asked in self._columns.items() for one, needed in asked.items() if needed]
 
-        Args:
-            texts: prefill and completion of each.
-            answers: the problem's answer for each, a JSON value.
+    def score(
+        self, texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
+    ) -> list[ScoredText]:
+        """Score completions, prefill included; results are in the order of ``texts``. Answers are JSON values.
+
+        ``rows`` are the columns of the problems' rows; none where functions ask for none.
 
         Raises:
             ScoringFailedError: more than ``max_failure_rate`` of them failed; said at once, for each failure may
@@ -105,8 +111,10 @@ class RewardPool:
             raise RuntimeError("the reward pool is closed")
         results: list[ScoredText | None] = [None] * len(texts)
         size = max(1, -(-len(texts) // len(self._workers))) if self._batches else 1
+        asked = {column for of_function in self._columns.values() for column in of_function}
+        sent = [{name: row[name] for name in asked if name in row} for row in rows or [{}] * len(texts)]
         waiting = deque(
-            _job(range(start, min(start + size, len(texts))), texts, answers)
+            _job(range(start, min(start + size, len(texts))), texts, answers, sent)
             for start in range(0, len(texts), size)
         )
         self._failures.clear()
@@ -233,7 +241,7 @@ class RewardPool:
             raise ValueError(reply["message"])
         worker.ready = True
         worker.deadline = None
-        self._batches = reply["batches"]
+        self._batches, self._columns = reply["batches"], reply["columns"]
         if self._failure_score is None:
             self._failure_score = float(reply["minimum"])
 
@@ -261,8 +269,11 @@ class RewardPool:
         self._kill(worker)
         code = worker.process.returncode
         if not worker.ready:
-            cause = fault or ("did not start in time" if late else f"ended at its start (exit {code})")
-            raise RuntimeError(f"the scoring process {cause}; import the reward's module to see why")
+            cause = fault or (
+                f"did not start within {_START_LIMIT_S:g} s" if late else f"ended at its start (exit {code})"
+            )
+            modules = ", ".join(name for name in self._settings["functions"] if ":" in name) or "the reward"
+            raise ScoringFailedError(f"the scoring process {cause}: {modules} does not import")
         if worker.in_flight:
             job = worker.in_flight.popleft()
             if late and not fault:
@@ -335,9 +346,10 @@ class _Job:
     line: bytes
 
 
-def _job(indices: range, texts: Sequence[str], answers: Sequence[Any]) -> _Job:
+def _job(indices: range, *of_texts: Sequence[Any]) -> _Job:
     part, token = slice(indices.start, indices.stop), secrets.token_hex(16)
-    return _Job(indices, token, json.dumps([token, list(texts[part]), list(answers[part])]).encode() + b"\n")
+    content = [token, *(list(values[part]) for values in of_texts)]
+    return _Job(indices, token, json.dumps(content, default=str).encode() + b"\n")
 
 
 def _read_reply(line: bytes, token: str | None) -> dict[str, Any] | None:
@@ -367,7 +379,7 @@ class _Worker:
 
     @property
     def expected_token(self) -> str | None:
-        """What the next reply begins with: its greeting with nothing; None where no question is open."""
+        """The token that the next reply begins with, empty for the greeting; None where no question is open."""
         if not self.ready:
             return ""
         return self.in_flight[0].token if self.in_flight else None

@@ -1,4 +1,4 @@
-"""What a reward function takes and returns."""
+"""Arguments and result of a reward function."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,4 +21,5 @@ class Score:
 
 
 RewardFunction = Callable[[str, Any], Score]  # (prefill + completion, answer of the problem) -> score
-BatchRewardFunction = Callable[[Sequence[str], Sequence[Any]], list[Score]]  # the same, of many at once
+# Many at once: (texts, answers, the columns of each problem's row) -> scores.
+BatchRewardFunction = Callable[[Sequence[str], Sequence[Any], Sequence[Mapping[str, Any]]], list[Score]]

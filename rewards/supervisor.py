@@ -16,11 +16,9 @@ def supervise(lifeline: int) -> None:
     """Go on in a child, watched by this process, which ends as the child did once nothing is left below it.
 
     The kernel hands the orphans of a process to its nearest ancestor that asked for them. This one does, so that
-    nothing gets out of its sight: not by a session or group of its own, not by the death of its parent. All of it
-    ends with the child, and the child ends when the other side of the lifeline is closed or its owner is gone.
-
-    Args:
-        lifeline: read end of a pipe that carries nothing.
+    nothing gets out of its sight: not by a session or group of its own, not by the death of its parent. All of
+    it ends with the child, and the child ends when the other side of the lifeline is closed or its owner is
+    gone. The lifeline is the read end of a pipe that carries nothing.
     """
     owner, system = os.getppid(), ctypes.CDLL(None)
     system.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

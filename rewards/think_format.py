@@ -4,15 +4,15 @@ from typing import Any
 
 from rewards.score import Score
 
-TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 MINIMUM = 0.0
 
 
 def has_think_answer_form(text: str) -> bool:
     """Whether each of the four tags occurs exactly once, and in order."""
-    if any(text.count(tag) != 1 for tag in TAGS):
+    if any(text.count(tag) != 1 for tag in _TAGS):
         return False
-    positions = [text.find(tag) for tag in TAGS]
+    positions = [text.find(tag) for tag in _TAGS]
     return positions == sorted(positions)
 
 

@@ -1,8 +1,8 @@
 """A scoring process: JSON lines in on stdin, JSON lines out on a descriptor of its own.
 
-A line in holds texts and their answers: one of each, or as many as a function wants in one call. The line that
-answers it holds their scores, or why there are none, and the token of the question: what a reward function, or
-code that it runs for a model, writes to the descriptor by itself is no answer.
+A line in holds texts, their answers and the columns that functions ask for: one of each, or as many as a function
+wants in one call. The line that answers it holds their scores, or why there are none, and the token of the
+question: what a reward function, or code that it runs for a model, writes to the descriptor itself is no answer.
 
 Started by ``rewards.sandbox`` as ``python -m rewards.worker SETTINGS``; ``rewards.supervisor`` ends it, and all
 that its functions started, even inside native code that never returns to the interpreter.
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from rewards import combine_batch, minimum, prepare, wants_batches
+from rewards import columns, combine_batch, minimum, prepare, wants_batches
 from rewards.score import BatchRewardFunction, Score
 from rewards.supervisor import supervise
 
@@ -25,7 +25,7 @@ _MESSAGE_CHARS = 500
 
 
 def main() -> None:
-    """Answer ``[token, texts, answers]`` lines until stdin ends."""
+    """Answer ``[token, texts, answers, rows]`` lines until stdin ends."""
     settings = json.loads(sys.argv[1])
     supervise(settings["lifeline_fd"])
     requests, replies = _private_descriptors(settings["reply_fd"])
@@ -35,15 +35,20 @@ def main() -> None:
     try:
         function = combine_batch(settings["functions"])
         batches = wants_batches(settings["functions"])
+        wanted = columns(settings["functions"])
         prepare(settings["functions"])
     except Exception as error:
         _reply(replies, "", {"status": "refused", "message": _describe(error, settings["memory_mb"])})
         return
     _limit_memory(settings["memory_mb"])
-    _reply(replies, "", {"status": "ready", "minimum": minimum(settings["functions"]), "batches": batches})
+    _reply(
+        replies,
+        "",
+        {"status": "ready", "minimum": minimum(settings["functions"]), "batches": batches, "columns": wanted},
+    )
     for line in _lines(requests):
-        token, texts, answers = json.loads(line)
-        _reply(replies, token, _score(function, texts, answers, settings["memory_mb"]))
+        token, *problems = json.loads(line)
+        _reply(replies, token, _score(function, problems, settings["memory_mb"]))
 
 
 def _limit_memory(memory_mb: int) -> None:
@@ -75,9 +80,9 @@ def _lines(requests: int) -> Iterator[bytes]:
         yield from lines
 
 
-def _score(function: BatchRewardFunction, texts: list[str], answers: list[Any], memory_mb: int) -> dict[str, Any]:
+def _score(function: BatchRewardFunction, problems: list[list[Any]], memory_mb: int) -> dict[str, Any]:
     try:
-        return {"status": "ok", "scores": [_as_json(score) for score in function(texts, answers)]}
+        return {"status": "ok", "scores": [_as_json(score) for score in function(*problems)]}
     except MemoryError as error:
         return {"status": "memory", "message": _describe(error, memory_mb)}
     except Exception as error:

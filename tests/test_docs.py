@@ -1,7 +1,9 @@
-"""README and pages: their links lead somewhere, their commands parse, their references are complete."""
+"""README and pages: links lead somewhere, commands parse, names exist, references are complete."""
 
+import fnmatch
 import re
 import shlex
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -14,12 +16,14 @@ from sweep.space.file import load_space
 from sweep.space.parameters import KINDS
 from sweep.space.spec import SearchSpec, SweepSpec, TrainerSpec
 from tests.paths import ROOT
-from trainer.commands.arguments import parse_arguments
-from trainer.config.schema import DatasetConfig, RewardConfig, load_config
+from trainer.config.data import DatasetConfig
+from trainer.config.reward import RewardConfig
+from trainer.config.schema import TrainConfig, load_config
 from trainer.problems.tasks import TASKS
+from trainer.shell.arguments import parse_arguments
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PARSERS = {"trainer": trainer.cli._parser, "sweep": sweep.cli._parser}
+PARSERS = {"trainer": trainer.cli._parser, "sweep": lambda words: sweep.cli._parser()}
 
 
 def text_of(name: str) -> str:
@@ -37,23 +41,52 @@ def commands(text: str) -> list[list[str]]:
     lines = re.findall(r"^ {4,}(.+)$", text.replace("\\\n", " "), re.MULTILINE)
     found = []
     for line in lines:
-        match = re.search(r"(?:^|-m |^[A-Z_=0-9,]+ )((?:trainer|sweep) (?!report A B).*)", line)
+        match = re.search(r"(?:^|-m |^[A-Z_=0-9,]+ )((?:trainer|sweep) .*)", line)
         if match and not line.startswith(("#", "`")):
             found.append(shlex.split(match[1], comments=True))
     return found
 
 
+def anchors(page: Path) -> set[str]:
+    """The addresses of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page):
-    text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-        assert (page.parent / target).exists(), target
+def test_links_lead_to_files_and_headings(page):
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), f"{target}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_parse(page):
     for program, *arguments in commands(page.read_text(encoding="utf-8")):
-        parse_arguments(PARSERS[program](), arguments)
+        parse_arguments(PARSERS[program](arguments), arguments)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/pictures/layers.svg"], ids=lambda page: page.name)
+def test_named_files_folders_and_modules_exist(page):
+    text = page.read_text(encoding="utf-8")
+    folders = "trainer|sweep|dashboards|rewards|tests|docs|benchmarks|search_spaces"
+    for path in re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*)", text):
+        assert (ROOT / path.rstrip(".")).exists(), path
+    for module in re.findall(rf"python -m ((?:{folders})\.[\w.]+)", text):
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists(), module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_keys_of_a_run_exist(page):
+    sections = "|".join(TrainConfig.model_fields)
+    for key in re.findall(rf"[ `({{]((?:{sections})(?:\.[a-z_*]+)+)", page.read_text(encoding="utf-8")):
+        model: object = TrainConfig
+        for name in key.split("."):
+            if isinstance(model, type) and issubclass(model, BaseModel):
+                found = fnmatch.filter(model.model_fields, name)
+                assert found, key
+                model = model.model_fields[found[0]].annotation
 
 
 def test_the_commands_of_the_readme_are_found():
@@ -113,11 +146,15 @@ def test_yaml_of_runs_is_accepted(page, tmp_path):
         load_config(str(file))
 
 
-def test_the_search_space_of_the_page_is_accepted(tmp_path):
-    (block,) = re.findall(r"```yaml\n(.*?)```", text_of("docs/search_space.md"), re.DOTALL)
+def test_the_search_spaces_of_the_page_are_accepted(tmp_path):
+    space, tournament = re.findall(r"```yaml\n(.*?)```", text_of("docs/search_space.md"), re.DOTALL)
     (tmp_path / "my_run.yaml").write_text("extends: tiny_kk\n", encoding="utf-8")
-    (tmp_path / "space.yaml").write_text(block, encoding="utf-8")
+    (tmp_path / "space.yaml").write_text(space, encoding="utf-8")
     assert load_space(tmp_path / "space.yaml").base.max_steps == 200
+    (tmp_path / "tournament.yaml").write_text(
+        "name: t\ntrainer: {preset: my_run.yaml}\n" + tournament, encoding="utf-8"
+    )
+    assert load_space(tmp_path / "tournament.yaml").search.tune_within == "rule"
 
 
 def test_the_page_on_faults_names_tests_that_there_are():

@@ -10,7 +10,7 @@ import pytest
 from sweep.cli import main as sweep
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.cli import main as trainer
-from trainer.commands.word_lists import PAPER
+from trainer.paper.language import PAPER
 
 COLUMNS = 100
 

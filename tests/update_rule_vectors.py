@@ -4,15 +4,19 @@ Each check yields relative errors; for a variant that is not offered here it yie
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tests.trainer.algorithm.batches import batch_of as masked_batch
 from trainer.algorithm.advantages import estimate_advantages
+from trainer.algorithm.chosen_tokens import clip_cov_tokens, covariances, kl_cov_tokens
 from trainer.algorithm.engine_correction import importance_weights
 from trainer.algorithm.loss import token_weights, update_loss
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.algorithm.token_filters import high_entropy_tokens
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rollouts.dynamic_sampling import has_spread
@@ -33,26 +37,24 @@ def relative_error(ours: Tensor | float, published: Any) -> float:
 
 
 def batch_of(inputs: Case) -> TrainBatch:
-    """A scored batch in float32 from the fields that a case has."""
+    """A scored batch in float32 from the fields that a case has; without ``old_logprobs`` on the engine's."""
+    if "old_logprobs" not in inputs and "rollout_logprobs" in inputs:
+        inputs = {**inputs, "old_logprobs": inputs["rollout_logprobs"]}
+        return replace(batch_of(inputs), rollout_logprobs=None)
     mask = torch.tensor(inputs["completion_mask"], dtype=torch.float32)
 
     def field(name: str) -> Tensor:
         return torch.tensor(inputs[name], dtype=torch.float32) if name in inputs else torch.zeros_like(mask)
 
-    rows = torch.zeros(len(mask))
-    return TrainBatch(
-        input_ids=rows,
-        prompt_lengths=rows,
-        completion_mask=mask,
+    return masked_batch(
+        mask,
         rollout_logprobs=field("rollout_logprobs"),
         old_logprobs=field("old_logprobs"),
         ref_logprobs=field("ref_logprobs") if "ref_logprobs" in inputs else None,
         entropies=field("entropies"),
-        gradient_norms=rows,
         advantages=field("advantages"),
-        rewards=torch.tensor(inputs.get("rewards", rows.tolist()), dtype=torch.float32),
-        group_ids=torch.tensor(inputs.get("group_ids", rows.tolist())),
-        truncated=rows,
+        rewards=torch.tensor(inputs.get("rewards", [0.0] * len(mask)), dtype=torch.float32),
+        group_ids=torch.tensor(inputs.get("group_ids", [0] * len(mask))),
     )
 
 
@@ -61,10 +63,15 @@ def check_advantages(case: Case, **settings: Any) -> Iterator[float]:
     yield relative_error(ours, case["expected"]["advantages"])
 
 
-def check_loss(case: Case, **settings: Any) -> Iterator[float]:
+def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Iterator[float]:
     parameters, expected, batch = case["parameters"], case["expected"], batch_of(case["inputs"])
+    batch = replace(batch, chosen=chosen)
     config = AlgorithmConfig(
-        kl_coef=parameters.get("kl_coef", 0.0), loss_aggregation=parameters["loss_aggregation"], **settings
+        **{
+            "kl_coef": parameters.get("kl_coef", 0.0),
+            "loss_aggregation": parameters["loss_aggregation"],
+            **settings,
+        }
     )
     logprobs = torch.tensor(case["inputs"]["logprobs"], requires_grad=True)
     mask = batch.completion_mask
@@ -77,6 +84,16 @@ def check_loss(case: Case, **settings: Any) -> Iterator[float]:
     output.loss.backward()
     yield relative_error(output.loss.detach(), expected["loss"])
     yield relative_error(logprobs.grad, expected["grad_logprobs"])
+
+
+def check_gdpo(case: Case) -> Iterator[float]:
+    parameters, inputs = case["parameters"], case["inputs"]
+    if parameters["final"].endswith("(unbiased std over completions + 1e-4)"):  # TRL's and the paper's
+        values = torch.tensor(inputs["reward_components"])
+        weights = torch.tensor(parameters["reward_weights"]).expand_as(values)
+        batch = replace(batch_of(inputs), reward_parts=torch.stack([values, weights], dim=2))
+        ours = estimate_advantages(batch, AlgorithmConfig(advantage="gdpo")).advantages
+        yield relative_error(ours, case["expected"]["advantages"])
 
 
 def check_rloo(case: Case) -> Iterator[float]:
@@ -147,15 +164,72 @@ def check_sapo(case: Case) -> Iterator[float]:
     yield from check_loss(case, loss="sapo", **tau)
 
 
+def check_dppo_with_penalty(case: Case) -> Iterator[float]:
+    parameters = case["parameters"]
+    if parameters["divergence"] == "binary_tv":  # not where both directions are held back
+        coef = parameters["squared_log_ratio_coef"]
+        loss = {"loss": "dppo_tv", "dppo_threshold": parameters["threshold_low"], "log_ratio_coef": coef}
+        _, gradient = check_loss(case, **loss)
+        yield gradient  # prime-rl differentiates -A r; the value of -sg(r) A logprob is another
+
+
+def check_rollout_anchored(case: Case) -> Iterator[float]:
+    low, high = case["parameters"]["clip_ratio_low"], case["parameters"]["clip_ratio_high"]
+    mask = {"importance_sampling_rule": "mask", "importance_sampling_floor": 1 - low}
+    yield from check_loss(case, loss="cispo", importance_sampling_cap=1 + high, **mask)
+
+
+def check_dro(case: Case) -> Iterator[float]:
+    coef = case["parameters"]["beta"] / 2
+    yield from check_loss(case, loss="cispo", clip_ratio_low=0.0, clip_ratio_high=0.0, log_ratio_coef=coef)
+
+
+def check_luspo(case: Case) -> Iterator[float]:
+    clip = {name: case["parameters"][name] for name in ("clip_ratio_low", "clip_ratio_high")}
+    yield from check_loss(case, loss="gspo", **clip)
+
+
+def check_gmpo(case: Case) -> Iterator[float]:
+    low, high = (case["parameters"][f"log_ratio_clip_{side}"] for side in ("low", "high"))
+    yield from check_loss(case, loss="gmpo", clip_ratio_low=low, clip_ratio_high=high, loss_aggregation="auto")
+
+
+def covariance_case(case: Case) -> tuple[TrainBatch, Tensor]:
+    """The batch of a case, and its covariances by the current log-probabilities, as verl takes them."""
+    batch = batch_of(case["inputs"])
+    logprobs, mask = torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask
+    return batch, covariances(batch.advantages, logprobs, mask, lambda items: items)
+
+
+def check_clip_cov(case: Case) -> Iterator[float]:
+    parameters, (batch, covariance) = case["parameters"], covariance_case(case)
+    clip = {name: parameters[name] for name in ("clip_ratio_low", "clip_ratio_high")}
+    inputs = LossInputs.of(
+        batch, torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask, UpdateTotals(1, 1)
+    )
+    clipped = POLICY_LOSSES["clip_cov"](inputs, AlgorithmConfig(loss="clip_cov", **clip)).clipped
+    candidates = (covariance > parameters["clip_cov_lb"]) & (covariance < parameters["clip_cov_ub"]) & ~clipped
+    count = max(1, int(parameters["clip_cov_ratio"] * batch.completion_mask.sum()))
+    chosen = clip_cov_tokens(candidates, count)
+    yield relative_error(batch.completion_mask * ~chosen, case["expected"]["mask"])
+    yield from check_loss(case, chosen, loss="clip_cov", **clip)
+
+
+def check_kl_cov(case: Case) -> Iterator[float]:
+    parameters, (batch, covariance) = case["parameters"], covariance_case(case)
+    mask = batch.completion_mask
+    chosen = kl_cov_tokens(covariance, mask, max(1, int(parameters["kl_cov_ratio"] * mask.sum())))
+    yield relative_error(chosen.float(), case["expected"]["mask"])
+    yield from check_loss(case, chosen, loss="kl_cov", chosen_coef=parameters["ppo_kl_coef"])
+
+
 def check_kl_in_loss(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
-    weight = parameters.get("kl_weight", "")
-    if "kl_gradient" in parameters or weight.startswith("policy / sg"):
-        return
+    if "kl_gradient" in parameters or "kl_weight" in parameters:
+        return  # other gradients than the penalty's own
     yield from check_loss(
         case,
         kl_estimator=parameters["kl_estimator"],
-        kl_gradient="unbiased" if weight else "plain",
         kl_log_ratio_clamp=parameters.get("log_ratio_clamp"),
         kl_value_clamp=parameters.get("value_clamp"),
         kl_placement="loss",
@@ -184,6 +258,29 @@ def check_engine_weights(case: Case) -> Iterator[float]:
     yield relative_error(ours * mask, torch.tensor(case["expected"]["importance_weights"]) * mask)
 
 
+def check_rejection(case: Case) -> Iterator[float]:
+    parameters, batch = case["parameters"], batch_of(case["inputs"])
+    statistic = parameters["statistic"]
+    level, _, kind = statistic.rpartition("_")
+    if statistic == "any_token":
+        level, kind, bounds = statistic, "k1", (parameters["floor"], parameters["cap"])
+    elif kind == "k1":  # of pi_engine / pi_old
+        low, high = map(float, parameters["threshold"].split("_"))
+        bounds = (1 / high, 1 / low)
+    else:
+        bounds = (0.0, float(parameters["threshold"]))
+    levels = {"seq_sum": "sequence", "seq_mean": "geometric_mean", "seq_max": "any_token"}
+    config = AlgorithmConfig(
+        importance_sampling_level=levels.get(level, level),
+        importance_sampling_divergence={"k1": "ratio"}.get(kind, kind),
+        importance_sampling_rule="reject",
+        importance_sampling_floor=bounds[0],
+        importance_sampling_cap=bounds[1],
+    )
+    ours = importance_weights(batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, config)
+    yield relative_error(ours * batch.completion_mask, case["expected"]["mask"])
+
+
 def check_overlong(case: Case) -> Iterator[float]:
     parameters, inputs = case["parameters"], case["inputs"]
     if parameters.get("capped"):
@@ -210,6 +307,7 @@ FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {
     "dr_grpo_loss": check_clipped,
     "group_std_advantage": check_group_std,
     "maxrl_advantage": check_maxrl,
+    "gdpo_advantage": check_gdpo,
     "reinforce_plus_plus_baseline": check_reinforce_plus_plus_baseline,
     "grpo_loss": check_clipped,
     "dapo_loss": check_clipped,
@@ -217,33 +315,32 @@ FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {
     "gspo_loss": check_gspo,
     "cispo_loss": check_cispo,
     "dppo_loss": check_dppo,
+    "dppo_kl_loss": check_dppo_with_penalty,
     "sapo_loss": check_sapo,
+    "gmpo_loss": check_gmpo,
+    "luspo_loss": check_luspo,
+    "dro_loss": check_dro,
+    "clip_cov_loss": check_clip_cov,
+    "kl_cov_loss": check_kl_cov,
+    "rollout_anchored_mask": check_rollout_anchored,
     "high_entropy_mask": check_clipped,
     "token_weights": check_token_weights,
     "kl_in_loss": check_kl_in_loss,
     "engine_truncation": check_engine_weights,
     "engine_masking": check_engine_weights,
+    "engine_rejection": check_rejection,
     "overlong_punishment": check_overlong,
     "dynamic_sampling": check_dynamic_sampling,
 }
 
-# Rules of other trainers that are not offered here.
+# Families of other trainers that are not offered here, and why.
 NOT_OFFERED = {
-    "rloo_sequence_loss",
-    "bnpo_loss",
-    "token_weights_micro_batches",
-    "clip_cov_loss",
-    "kl_cov_loss",
-    "engine_rejection",
-    "rollout_anchored_mask",
-    "dppo_kl_loss",
-    "off_policy_sequence_mask",
-    "luspo_loss",
-    "vespo_loss",
-    "gmpo_loss",
-    "gdpo_advantage",
-    "other_baselines",
-    "optimal_token_baseline",
-    "dro_loss",
-    "on_policy_distillation",
+    "rloo_sequence_loss": "one ratio, the product over the completion: AR and Lopti lose their grip; no user",
+    "bnpo_loss": "the loss would depend on how a batch is cut into micro-batches",
+    "token_weights_micro_batches": "the loss would depend on how a batch is cut into micro-batches",
+    "off_policy_sequence_mask": "no user; engine rejection by geometric_mean drops completions of both signs",
+    "vespo_loss": "no user; four shape parameters",
+    "other_baselines": "no user",
+    "optimal_token_baseline": "no user; needs the sum of squared probabilities at every token",
+    "on_policy_distillation": "needs a teacher",
 }

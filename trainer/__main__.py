@@ -1,4 +1,4 @@
-"""``python -m trainer``, also under torchrun and `accelerate launch`."""
+"""``python -m trainer``, also under torchrun and `accelerate launch`; and the command ``trainer``."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,15 @@ from pathlib import Path
 if Path(sys.path[0]).resolve() != Path(__file__).resolve().parents[1]:
     sys.path.append(sys.path.pop(0))
 
-from trainer.cli import main
+
+def main() -> int:
+    """`trainer.cli.main`; a Ctrl-C while it is imported ends quietly, too."""
+    try:
+        from trainer.cli import main as carry_out
+    except KeyboardInterrupt:
+        return 130
+    return carry_out()
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

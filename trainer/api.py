@@ -1,13 +1,14 @@
 """Training from Python: what ``trainer run`` does, and its metrics as a table."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from trainer.commands.runs import RunSummary, existing_run, summary
-from trainer.commands.start import Start, start_run
+from trainer.commands.start import Start, run_name, start_run
 from trainer.files import read_json_lines
 
 
@@ -15,18 +16,20 @@ def train(
     spec: str | Path,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     *,
-    name: str,
+    name: str | None = None,
     runs_dir: str | Path = "runs",
     resume: bool = False,
+    accept_changes: bool = False,
 ) -> RunSummary:
     """Train as ``trainer run SPEC KEY=VALUE --name NAME`` does, and say how it ended.
 
     Args:
         spec: preset, ``PRESET:VARIANT`` or YAML file.
         overrides: dotted keys and values, or ``key=value`` strings.
-        name: of the run; its folder is ``runs_dir/name``.
+        name: of the run; its folder is ``runs_dir/name``. The spec's name and the time if None.
         runs_dir: folder of all runs, with the MLflow store.
         resume: go on with the run of this name.
+        accept_changes: of a resumption: although data or reward files have changed.
 
     Returns:
         its ``state`` is done, stopped (by a signal) or failed (it diverged).
@@ -34,8 +37,10 @@ def train(
     Raises:
         UserError: whatever keeps the run from starting or going on.
     """
-    start_run(Start(str(spec), overrides, Path(runs_dir), name, resume=resume))
-    return summary(Path(runs_dir) / name)
+    start = Start(str(spec), overrides, Path(runs_dir), name, resume=resume, accept_changes=accept_changes)
+    start = replace(start, name=run_name(start))
+    start_run(start)
+    return summary(Path(runs_dir) / str(start.name))
 
 
 def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """Errors meant for the person at the keyboard: what is wrong, where, and what to type next."""
 
+import math
+
 INTERRUPTED = 130  # exit code of what was stopped and can be resumed
 
 
@@ -13,13 +15,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """The text, or as much of it as fits ``most`` characters with dots behind it."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 class UserError(Exception):
     """A problem the user can solve, printed as three lines and turned into an exit code.
 
-    Args:
-        what: the problem in one sentence.
-        where: file, key or resource that has it.
-        hint: the next thing to type or change.
+    ``where`` is the file, key or resource that has it, ``hint`` the next thing to type or change.
     """
 
     exit_code = 2
@@ -40,12 +44,7 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """Usage or configuration: exit code 2.
-
-    Args:
-        what, where, hint: as of every `UserError`.
-        key: the dotted key that is refused, empty where it is not one key.
-    """
+    """Usage or configuration: exit code 2; ``key`` is the dotted key that is refused, if it is one."""
 
     def __init__(self, what: str, where: str = "", hint: str = "", key: str = "") -> None:
         super().__init__(what, where, hint)
@@ -91,3 +90,9 @@ class DivergedError(Exception):
 
     def __str__(self) -> str:
         return f"diverged at step {self.step}: {self.quantity} is {self.value}"
+
+
+def check_finite(step: int, quantity: str, value: float) -> None:
+    """Raise `DivergedError` unless the value is a finite number."""
+    if not math.isfinite(value):
+        raise DivergedError(step, quantity, value)

@@ -26,10 +26,8 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     """An error of the file system: what could not be done, where and with how much space, and what to do.
 
-    Args:
-        action: such as "write a checkpoint".
-        path: file or folder it was about; need not exist.
-        error: what the system, or a library that hides the system's error in its own, raised.
+    ``action`` is such as "write a checkpoint"; the path need not exist; a library may hide the system's error in
+    its own.
     """
     text, number = first_line(error), getattr(error, "errno", None)
     reason = getattr(error, "strerror", None) or text
@@ -39,22 +37,20 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
         hint = "free some space, then resume"
     else:
         hint = "repair that, then resume"
-    return StorageError(f"cannot {action}: {reason}", f"{path}, {free_space(path)} free", hint)
+    return StorageError(f"cannot {action}: {reason}", f"{path}, {_free_space(path)} free", hint)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Put a file in place whole and on disk: readers, and what follows a crash, find the old one or the new one.
 
-    Args:
-        path: the file to write or replace; its folder exists.
-        content: text is written as UTF-8.
+    ``mode`` holds the permissions of a new file, before the user's mask.
 
     Raises:
         OSError: the folder cannot be written; an older file is untouched.
     """
     draft = path.with_name(f".{path.name}.new")
     try:
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -68,13 +64,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def storage_fault(error: OSError) -> StorageError | None:
-    """What a full, read-only or failing disk means for the user; None for any other failure of the system."""
+    """Translate a full, read-only or failing disk into an error for the user; None for other system errors."""
     if error.errno not in _STORAGE_FAULTS:
         return None
     place = Path(error.filename) if isinstance(error.filename, str) else Path()
+    if error.errno in (errno.EACCES, errno.EPERM):
+        hint = "change the permissions, or choose another folder"
+        return StorageError(f"no access: {error.strerror}", str(error.filename or Path.cwd()), hint)
     return StorageError(
         f"cannot write: {error.strerror}",
-        f"{error.filename or 'the disk'}, {free_space(place)} free",
+        f"{error.filename or 'the disk'}, {_free_space(place)} free",
         "free some space, or choose another folder with --runs-dir; then do the same again",
     )
 
@@ -94,9 +93,6 @@ class JsonLines:
     A last line without its newline was being written when the writer died; opening cuts it off. The file is
     made by opening and never again: if it disappears later, appending fails. Only the one writer opens a file
     this way; others use `read_json_lines`.
-
-    Args:
-        path: the file; its folder exists.
 
     Raises:
         StorageError: the file cannot be read or written.
@@ -207,7 +203,7 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(place).free
 
 
-def free_space(path: Path) -> str:
+def _free_space(path: Path) -> str:
     """`free_bytes` for a message."""
     try:
         return f"{free_bytes(path) / 2**20:.0f} MiB"

@@ -1,50 +1,45 @@
 """The training loop."""
 
-import math
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.batching import UpdateBatch, build_batch, plan_update_batches, with_rewards
-from trainer.algorithm.isolation import first_pass_reuses_forwards, isolation_passes
+from trainer.algorithm.batching import UpdateBatch, with_rewards
+from trainer.algorithm.chosen_tokens import choose_tokens
+from trainer.algorithm.entropy_bonus import EntropyBonus
+from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.scoring import attach_logprobs, score_batch
+from trainer.algorithm.scoring import Scorer, check_scores, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
-from trainer.checkpoint import damaged_files, newest_checkpoint, prune_checkpoints, write_checkpoint
+from trainer.checkpoint.files import newest_checkpoint, prune_checkpoints, write_checkpoint
+from trainer.checkpoint.state import load_training_state, stage_training_state
+from trainer.checkpoint.writer import CheckpointWriter
 from trainer.config.schema import TrainConfig
-from trainer.errors import DivergedError
+from trainer.errors import check_finite
 from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
 from trainer.evaluation.history import best_evaluation, final_metrics
 from trainer.metrics.bands import band_metrics, change_metrics
-from trainer.metrics.step import (
-    batch_metrics,
-    rollout_metrics,
-    time_metrics,
-    update_metrics,
-)
+from trainer.metrics.step import batch_metrics, memory_metrics, rollout_metrics, time_metrics, update_metrics
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import check_divisible, make_parallel
+from trainer.planning.memory import Device, Footprint, check_fits
 from trainer.policy.load import load_tokenizer
-from trainer.policy.memory import Device, check_fits
-from trainer.problems.epochs import training_steps
 from trainer.problems.load import encode_prompt, load_problems
-from trainer.problems.sampler import ProblemSampler
+from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.progress import ProgressReport
 from trainer.rollouts.build import build_engine, build_rewards
-from trainer.rollouts.collect import collect_rollouts, derive_seed, group_requests, sampling_params
-from trainer.rollouts.dynamic_sampling import sample_groups
+from trainer.rollouts.collect import derive_seed
 from trainer.rollouts.engine import EngineRun
-from trainer.rollouts.overlong import punish_overlong
-from trainer.rollouts.pending import PendingSamples
 from trainer.rollouts.reward_check import check_reward
+from trainer.rollouts.source import RolloutSource
 from trainer.tracking.tracker import NullTracker, Tracker
-from trainer.training_state import load_training_state, save_training_state
-from trainer.types import RolloutGroup, RunContext, TrainBatch
+from trainer.types import RunContext, TrainBatch
 
 
 class Trainer:
@@ -71,25 +66,31 @@ class Trainer:
         self.parallel = parallel or make_parallel(config)
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
+        self.silent_steps = 0  # without a difference between the rewards of any prompt
+        self.entropy_bonus = EntropyBonus.of(config.algorithm)
         self.stopping = False  # what all ranks agreed on at the last step boundary
         self._stop_requested = False  # on this rank
+        self._checkpoint = CheckpointWriter()
+        self._saved_step = -1  # of the last checkpoint begun or resumed from
         check_divisible(config, self.parallel.world_size)
+        self._simulated: Footprint | None = None
         if self.parallel.device.type == "cuda":
             gpu = torch.cuda.get_device_properties(self.parallel.device).total_memory
-            check_fits(config, self.parallel.world_size, Device(True, gpu))
+            quiet = not self.parallel.is_main
+            self._simulated = check_fits(config, self.parallel.world_size, Device(True, gpu), quiet)
         context.run_dir.mkdir(parents=True, exist_ok=True)  # here and never again: one that vanishes is an error
 
         self.progress.phase("loading the data")
         self.tokenizer = load_tokenizer(config.model)
+        self._own_tokenizer = copy.deepcopy(self.tokenizer)  # to be saved: two threads may not use one together
         self.problems = load_problems(config.data.train, config.data, self.tokenizer)
         self.evaluation_sets = {
             name: load_problems(dataset, config.data, self.tokenizer)
             for name, dataset in config.evaluation.sets.items()
         }
-        self.sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle, config.data.drop_last)
         self.rewards = build_rewards(config.reward, config.reward.max_failure_rate)
         try:
-            check_reward(self.rewards, self.problems[0], config.reward)
+            check_reward(self.rewards, config, self.problems, self.evaluation_sets)
             self._load(config)
         except BaseException:
             self.rewards.close()
@@ -98,6 +99,7 @@ class Trainer:
     def _load(self, config: TrainConfig) -> None:
         self.progress.phase(f"loading {config.model.name_or_path}")
         self.models = load_models(config, self.parallel)
+        self.scorer = Scorer(config, self.models, self.tokenizer.pad_token_id, self.parallel)
         self.updater = Updater(
             self.models.policy,
             self.models.optimizer,
@@ -116,8 +118,11 @@ class Trainer:
         self.engine = build_engine(
             config, self.models.causal_lm, self.tokenizer, self.models.whole_weights, engine_run
         )
-        self.pending = PendingSamples(self.engine, self.parallel, config.rollout.uses_servers)
         self.engine.sync_weights(self.models.causal_lm)
+        sampler = ProblemSampler(self.problems, config.seed, config.data.shuffle, config.data.drop_last)
+        self.source = RolloutSource(
+            config, sampler, self.tokenizer, self.engine, self.rewards, self.parallel, self.progress
+        )
 
     @property
     def total_steps(self) -> int:
@@ -143,180 +148,105 @@ class Trainer:
             self.run_period()
 
     def run_period(self) -> dict[str, float]:
-        """Train up to and including the next evaluation.
+        """Train up to and including the next evaluation; returns its ``eval/*`` metrics and ``step``.
 
-        Returns:
-            Its ``eval/*`` metrics and ``step``; only ``step`` when a stop was requested before it.
+        Only ``step`` when a stop was requested before it.
         """
         while not self._evaluation_due() and not self._agree_to_stop():
             metrics = self.training_step()
             self.tracker.log(metrics, self.step)
             self.progress.step(self.step, metrics)
+            self._checkpoint.raise_if_failed()
         metrics = self._evaluate() if self._evaluation_due() else {}
         if self.step > 0 and (self._agree_to_stop() or self._checkpoint_due()):
-            self.save_checkpoint()
+            self._begin_checkpoint()
+        if self.done or self.stopping:
+            self._checkpoint.wait()
         if self.done:
-            self.tracker.summarize(final_metrics(self.evaluations))
+            silent = {"final/silent_steps": self.silent_steps / max(1, self.step)}
+            self.tracker.summarize(final_metrics(self.evaluations) | silent)
         return {**metrics, "step": float(self.step)}
 
     def training_step(self) -> dict[str, float]:
         """One step of Algorithm 1, counted by ``step``. Returns its metrics."""
         config, algorithm, parallel = self.config, self.config.algorithm, self.parallel
-        stopwatch = Stopwatch()
+        stopwatch, step = Stopwatch(), self.step + 1
+        split_seed = derive_seed(config.seed, "isolation", self.step, parallel.rank)
+        split_generator = torch.Generator().manual_seed(split_seed)
         with stopwatch("step"):
-            batch, plan, metrics = self._collect_and_score(stopwatch)
+            sample = self.source.next_groups(self.step, self.total_steps, stopwatch)
+            with stopwatch("logprobs"):
+                batch, plan = self.scorer.score(sample.groups)
+                check_scores(batch, step, parallel)
+            with stopwatch("reward"):
+                scored = sample.scores.result()
+            metrics = rollout_metrics(scored, parallel)
+            check_finite(step, "reward", metrics["rollout/reward"])
+            batch = with_rewards(batch, scored.groups, config.reward.functions)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
+            batch = choose_tokens(batch, algorithm, split_generator, parallel.gather)
             batch = reweight_advantages(batch, algorithm)
 
             lr = learning_rate(config.optim, self.step, self.total_steps)
             self.updater.set_learning_rate(lr)
+            entropy_coef = self.entropy_bonus.next(batch, parallel.sum)
+            self.updater.set_entropy_coef(entropy_coef)
             statistics = UpdateStatistics.of(batch)
-            split_seed = derive_seed(config.seed, "isolation", self.step, parallel.rank)
-            split_generator = torch.Generator().manual_seed(split_seed)
             self.progress.phase("updating", announce=False)
             with stopwatch("update"):
                 for _ in range(algorithm.update_epochs):
                     for token_mask in isolation_passes(batch, algorithm, split_generator, parallel.gather):
-                        self.updater.run_pass(batch, token_mask, plan, statistics, self.step + 1)
-            if statistics.first is not None:
-                batch = statistics.first.complete(batch)
+                        self.updater.run_pass(batch, token_mask, plan, statistics, step)
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, statistics, plan)
-            with stopwatch("rollout"):
-                self.pending.wait()
-            with stopwatch("sync"):
-                self.engine.sync_weights(self.models.causal_lm)
-                self.engine.wake()
-        self.step += 1
-        return (
-            metrics
-            | self.engine.metrics()
-            | batch_metrics(batch, algorithm, parallel, statistics.first)
-            | update_metrics(statistics, lr, parallel)
-            | time_metrics(stopwatch, batch, parallel)
-        )
-
-    def _collect_and_score(self, stopwatch: Stopwatch) -> tuple[TrainBatch, list[UpdateBatch], dict[str, float]]:
-        """`collect_groups` and `score_groups`: log-probabilities while the rewards are still computed.
-
-        Dynamic sampling has to know the rewards first.
-        """
-        if self.config.rollout.dynamic_sampling:
-            groups, metrics = self.collect_groups(stopwatch)
-            return *self.score_groups(groups, stopwatch, keep_forwards=True), metrics
-        found: list[tuple[TrainBatch, list[UpdateBatch]]] = []
-
-        def meanwhile(unscored: list[RolloutGroup]) -> None:
-            self._sample_ahead(stopwatch)
-            found.append(self.score_groups(unscored, stopwatch, keep_forwards=True))
-
-        groups, metrics = self.collect_groups(stopwatch, meanwhile)
-        [(batch, plan)] = found
-        return with_rewards(batch, groups), plan, metrics
-
-    def _sample_ahead(self, stopwatch: Stopwatch) -> None:
-        """Begin the next step's completions, by the weights before this step's update [rollout.lag]."""
-        rollout = self.config.rollout
-        if rollout.lag == 0 or self.step + 1 >= self.total_steps:
-            return
-        problems = self.sampler.peek(rollout.prompts_per_step)
-        requests = group_requests(self.config, self.step + 1, problems, self.parallel)
-        prompts = [encode_prompt(self.tokenizer, request.problem) for request in requests]
-        params = sampling_params(rollout, self.tokenizer)
-        self.progress.phase("sampling", len(requests) * rollout.group_size, announce=False)
-        with stopwatch("rollout"):
-            self.pending.begin(prompts, [request.seeds for request in requests], params)
-
-    def collect_groups(
-        self, stopwatch: Stopwatch, meanwhile: Callable[[list[RolloutGroup]], None] | None = None
-    ) -> tuple[Sequence[RolloutGroup], dict[str, float]]:
-        """The rank's share of the step's groups, and the metrics of all that was sampled on all ranks.
-
-        ``meanwhile`` is what `collect_rollouts` does while they are scored, without dynamic sampling.
-        """
-        config, parallel = self.config, self.parallel
-        params = sampling_params(config.rollout, self.tokenizer)
-
-        def collect(first: int, count: int) -> list[RolloutGroup]:
-            requests = group_requests(config, self.step, self.sampler.next(count), parallel, first)
-            self.progress.phase("sampling", len(requests) * config.rollout.group_size, announce=False)
-            groups = collect_rollouts(
-                self.pending, self.tokenizer, requests, params, self.rewards, stopwatch, meanwhile
-            )
-            return punish_overlong(groups, params.max_new_tokens, config.reward)
-
-        rollout = config.rollout
-        rounds = rollout.max_sampling_rounds if rollout.dynamic_sampling else 1
-        sample = sample_groups(collect, rollout.prompts_per_step, rounds, parallel)
-        metrics = rollout_metrics(sample.sampled, parallel) | {"rollout/dropped_groups": float(sample.dropped)}
-        if not math.isfinite(metrics["rollout/reward"]):
-            raise DivergedError(self.step + 1, "reward", metrics["rollout/reward"])
-        return sample.groups, metrics
-
-    def score_groups(
-        self, groups: Sequence[RolloutGroup], stopwatch: Stopwatch, keep_forwards: bool = False
-    ) -> tuple[TrainBatch, list[UpdateBatch]]:
-        """The batch of some groups with log-probabilities, but without advantages, and its update batches.
-
-        Args:
-            groups: of this rank.
-            stopwatch: takes the time of the phases.
-            keep_forwards: for the first update batch, which the policy must then be updated on.
-        """
-        optim = self.config.optim
-        self.engine.sleep()
-        batch = build_batch(groups, self.tokenizer.pad_token_id, self.parallel.device)
-        # A wrapped policy may not run other forwards between one with gradient and its backward, and dropout is
-        # for updates alone.
-        recomputes = optim.old_logprobs == "recompute"
-        keep_forwards = (
-            keep_forwards
-            and recomputes
-            and not (self.models.is_wrapped or self.config.model.lora.dropout)
-            and first_pass_reuses_forwards(batch, self.config.algorithm)
-        )
-        plan = plan_update_batches(
-            batch,
-            optim.update_batch_size // self.parallel.world_size,
-            optim.tokens_per_microbatch,
-            self.parallel.gather,
-            self.models.packs_rows,
-            optim.kept_forward_tokens if keep_forwards else 0,
-            self.models.row_cost,
-        )
-        with stopwatch("logprobs"):
-            policy = self.models.policy if recomputes else None
-            return attach_logprobs(batch, policy, self.models.reference, plan), plan
+            self.source.sync_weights(self.models.causal_lm, stopwatch)
+        self.step = step
+        self.silent_steps += metrics["rollout/silent_groups"] == 1
+        if algorithm.has_entropy_bonus:
+            metrics["policy/entropy_coef"] = entropy_coef
+        metrics |= batch_metrics(batch, algorithm, parallel) | update_metrics(statistics, lr, parallel)
+        return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
 
     def save_checkpoint(self) -> Path:
-        """Write ``checkpoints/step-N`` of the run folder; nothing where it is already there and intact."""
-        root, parallel = self.context.run_dir / "checkpoints", self.parallel
-        folder = root / f"step-{self.step}"
-        is_there = parallel.is_main and folder.is_dir() and not damaged_files(folder)
-        if any(parallel.gather([is_there], after_files=True)):
-            return folder
+        """Write ``checkpoints/step-N`` of the run folder, where this run has not yet, and wait for it."""
+        self._begin_checkpoint()
+        self._checkpoint.wait()
+        return self.context.run_dir / "checkpoints" / f"step-{self.step}"
+
+    def _begin_checkpoint(self) -> None:
+        """Copy the state to host memory and write it while training goes on, after the checkpoint before."""
+        if self._saved_step == self.step:
+            return
+        self._checkpoint.wait()
+        root, parallel, step, models = self.context.run_dir / "checkpoints", self.parallel, self.step, self.models
         state = {
-            "step": self.step,
-            "evaluations": self.evaluations,
-            "sampler": self.sampler.state_dict(),
+            "step": step,
+            "evaluations": [*self.evaluations],
+            "silent_steps": self.silent_steps,
+            "entropy_coef": self.entropy_bonus.coefficient,
+            "sampler": self.source.state_dict(),
         }
+        staged = (
+            stage_training_state(models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel),
+            self.source.stage(),
+        )
+        settings = self.config.checkpoint
+        best = best_evaluation(self.evaluations) if settings.keep_best else None
 
         def write_files(partial: Path) -> None:
-            models = self.models
-            save_training_state(partial, models.causal_lm, self.tokenizer, models.optimizer, state, parallel)
-            self.pending.save(partial)
+            for write_part in staged:
+                write_part(partial)
 
-        write_checkpoint(root, self.step, write_files, parallel)
-        best = best_evaluation(self.evaluations) if self.config.checkpoint.keep_best else None
-        if parallel.is_main:
-            prune_checkpoints(root, self.config.checkpoint.keep_last, {best[0]} if best else set(), self.step)
-        return folder
+        def write() -> None:
+            write_checkpoint(root, step, write_files, parallel)
+            if parallel.is_main:
+                prune_checkpoints(root, settings.keep_last, {best[0]} if best else set())
+
+        self._checkpoint.begin(write)
+        self._saved_step = step
 
     def resume(self) -> int:
-        """Continue from the newest intact checkpoint of the run folder.
-
-        Returns:
-            The step continued from; 0 where there has been no checkpoint.
+        """Continue from the newest intact checkpoint of the run folder, if any; returns the step continued from.
 
         Raises:
             ConfigError: the run has ended and only weights were kept of its checkpoints.
@@ -327,21 +257,21 @@ class Trainer:
         name = parallel.gather([newest.name if newest else None], after_files=True)[0]
         if name is not None:
             state = load_training_state(root / name, self.models.causal_lm, self.models.optimizer, parallel)
-            self.step = state["step"]
+            self.step = self._saved_step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
-            self.sampler.load_state_dict(state["sampler"])
-            if self.config.rollout.lag:
-                self.pending.load(root / name)
+            self.silent_steps = state.get("silent_steps", 0)
+            self.entropy_bonus.coefficient = state.get("entropy_coef", self.entropy_bonus.coefficient)
+            self.source.load(state["sampler"], root / name)
             self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint the evaluation before the first step is done again, too.
         self.tracker.rewind(self.step if name is not None else -1)
         return self.step
 
     def close(self, status: str = "FINISHED") -> bool:
-        """End scoring processes, engine and tracking; False when MLflow does not have the whole run."""
+        """End checkpoint, scoring processes, engine, tracking; False when MLflow does not have the whole run."""
+        self._checkpoint.close()
+        self.source.close()
         self.rewards.close()
-        self.engine.close()
-        self.pending.close()
         self.parallel.close()
         return self.tracker.close(status)
 
@@ -349,9 +279,8 @@ class Trainer:
         self, batch: TrainBatch, statistics: UpdateStatistics, plan: Sequence[UpdateBatch]
     ) -> dict[str, float]:
         config, algorithm = self.config.diagnostics, self.config.algorithm
-        metrics: dict[str, float] = {}
-        if config.bands:
-            metrics |= band_metrics(batch, statistics, algorithm, self.parallel)
+        metrics = memory_metrics(self._simulated.training if self._simulated else None, self.parallel)
+        metrics |= band_metrics(batch, statistics, algorithm, self.parallel)
         if config.every_steps and (self.step + 1) % config.every_steps == 0:
             new = score_batch(self.models.policy, batch, plan, with_entropy=False)
             metrics |= change_metrics(batch, new.logprobs, self.parallel)

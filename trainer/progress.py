@@ -1,4 +1,4 @@
-"""What is told about a run while it goes on."""
+"""Progress reports of a run while it goes on."""
 
 from collections.abc import Mapping
 
@@ -7,14 +7,7 @@ class ProgressReport:
     """Receives the phases and the metrics of a run; does nothing with them."""
 
     def phase(self, what: str, count: int = 0, announce: bool = True, unit: str = "completions") -> None:
-        """Something begins that may take long.
-
-        Args:
-            what: in words.
-            count: of what it will sample or measure on this rank; 0 where that is nothing.
-            announce: whether it is worth a line; a phase of every step is not.
-            unit: what is counted.
-        """
+        """Something begins that may take long, of ``count`` parts; that of every step is not announced."""
 
     def completed(self, count: int) -> None:
         """So many more of what the phase counts are done."""

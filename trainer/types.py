@@ -6,6 +6,7 @@ completion, G completions of a group. Stages never change a value they were give
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,21 +27,22 @@ class Problem:
     The policy reads ``prompt + prefill``; the reward reads ``prefill + completion``.
     """
 
-    problem_id: str
-    prompt: str
-    prefill: str
-    answer: Any  # JSON value, in the form the task's reward expects
-    source: str
-    difficulty: str = ""
+    problem_id: str  # "0c5f2d1e9a3b4c6d"
+    prompt: str  # "people : Liam , Jack ; Liam says if Liam is a knave then ..."
+    prefill: str  # "<think>"
+    answer: Any  # JSON value, in the form the task's reward expects: "(1) Liam is a knave\n(2) Jack is a knight"
+    source: str  # "generated"
+    difficulty: str = ""  # "2", people of the puzzle
+    columns: Mapping[str, Any] = field(default_factory=dict)  # of its row in the data: {"numbers": [3, 1, 2]}
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What the policy wrote: the sampled tokens (stop token included) and the engine's log-probabilities."""
+    """The sampled tokens, stop token included, with the engine's log-probabilities."""
 
-    token_ids: tuple[int, ...]
-    rollout_logprobs: tuple[float, ...]
-    text: str
+    token_ids: tuple[int, ...]  # (17, 41, 2)
+    rollout_logprobs: tuple[float, ...]  # (-0.11, -1.6, -0.02)
+    text: str  # " assume Liam knight ...</answer>", without the stop token
     finish_reason: FinishReason
 
 
@@ -52,9 +54,9 @@ class Rollout:
     problem: Problem
     prompt_ids: tuple[int, ...]
     completion: Completion
-    reward: float
-    reward_breakdown: Mapping[str, float]
-    correct: bool
+    reward: float = math.nan  # 3.0; NaN until it is scored
+    reward_breakdown: Mapping[str, float] = field(default_factory=dict)  # {"format": 1.0, "answer": 2.0}
+    correct: bool = False
     parsed: bool = True  # whether the reward function could read an answer
     scoring: ScoringStatus = "ok"
     scoring_message: str = ""
@@ -69,35 +71,48 @@ class RolloutGroup:
 
 
 @dataclass(frozen=True)
+class SampledGroups:
+    """The scored groups of one step."""
+
+    groups: Sequence[RolloutGroup]  # this rank's share of those to train on
+    sampled: Sequence[RolloutGroup]  # all that this rank sampled
+    dropped: int  # groups of all ranks that were sampled and are not trained on
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainBatch:
     """The completions of one step as tensors.
 
-    A row of ``input_ids`` is the prompt, the completion, then padding: with causal attention the padding needs
-    no mask. Every ``[B, T]`` field is aligned with the completion tokens and 0 outside ``completion_mask``.
+    What is one number a row stays on the host, where microbatches are cut: reading it from a GPU would wait for
+    all work that the GPU has been given. A row of ``input_ids`` is the prompt, the completion, then padding: with
+    causal attention the padding needs no mask. Every ``[B, T]`` field is aligned with the completion tokens and 0
+    outside ``completion_mask``. Model outputs are zero until `trainer.algorithm.scoring.Scorer.score`, advantages
+    until they are estimated.
     """
 
     input_ids: Tensor  # [B, L] int64, L = longest prompt + completion
-    prompt_lengths: Tensor  # [B] int64
+    prompt_lengths: Tensor  # [B] int64, on the host
+    completion_lengths: Tensor  # [B] int64, on the host
     completion_mask: Tensor  # [B, T] float32, 1 at completion tokens
     rollout_logprobs: Tensor | None  # [B, T] float32, from the engine; None where they are the old ones
     old_logprobs: Tensor  # [B, T] float32, of the policy before its update
     ref_logprobs: Tensor | None  # [B, T] float32, None where no KL coefficient asks for a reference
-    entropies: Tensor  # [B, T] float32, of the next-token distributions before the update
-    gradient_norms: Tensor  # [B, T] float32, of the old log-probability by the scaled logits
+    entropies: Tensor | None  # [B, T] float32, of the next-token distributions; None where nothing was recomputed
+    gradient_norms: Tensor | None  # [B, T] float32, of the old log-probability by the scaled logits; likewise
     advantages: Tensor  # [B, T] float32
-    rewards: Tensor  # [B] float32
-    group_ids: Tensor  # [B] int64
-    truncated: Tensor  # [B] float32, 1 where the completion ran into the token limit
-
-    @property
-    def completion_lengths(self) -> Tensor:
-        """Completion tokens of each row, [B] int64."""
-        return self.completion_mask.sum(dim=1).long()
+    rewards: Tensor  # [B] float32, on the host
+    group_ids: Tensor  # [B] int64, on the host
+    truncated: Tensor  # [B] float32, on the host, 1 where the completion ran into the token limit
+    reward_parts: Tensor | None = (
+        None  # [B, R, 2] float32, on the host, R parts of the reward before their weights, and the weights
+    )
+    proxy_logprobs: Tensor | None = None  # [B, T] float32, of Lp-Reg's proxy; -inf at tokens that it has not
+    chosen: Tensor | None = None  # [B, T] bool, tokens that the loss singles out; None where it singles out none
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A differentiable scalar, and detached what its metrics are made of."""
+    """A differentiable scalar, with the detached sums that its metrics are made of."""
 
     loss: Tensor  # []
     clipped: Tensor  # [B, T], 1 at tokens of the pass whose importance ratio is clipped

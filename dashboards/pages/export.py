@@ -16,8 +16,8 @@ from dashboards.pictures.theme import Picture
 from trainer.errors import MissingError, StorageError, first_line
 from trainer.files import write_atomically
 
-WIDTH = 900  # [px] of a PNG before scaling
-SCALE = 2
+_WIDTH = 900  # [px] of a PNG before scaling
+_SCALE = 2
 HEADINGS = ("panel", "series", "x", "y", "low", "high", "note")
 
 
@@ -34,18 +34,14 @@ def write_csvs(pictures: Iterable[Picture], folder: Path) -> list[Path]:
 
 
 def picture_csv(picture: Picture) -> str:
-    """The numbers of a picture.
-
-    Columns: panel (axis titles), series, x, y, low and high (ends of an interval or of a bar), note (what the
-    page shows over the point).
-    """
+    """A picture's numbers: panel (axes), series, x, y, low and high (of an interval), note (over the point)."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADINGS)
     for figure in picture.figures:
         content = json.loads(figure.to_json())  # typed arrays are decoded by plotly only in the browser
-        axes = [content["layout"].get(axis, {}).get("title", {}).get("text", "") for axis in ("xaxis", "yaxis")]
-        panel = " / ".join(filter(None, axes))
+        layout = content["layout"]
+        panel = " / ".join(filter(None, (layout["xaxis"]["title"]["text"], layout["title"]["text"])))
         for trace in figure.data:
             writer.writerows((panel, trace.name or "", *row) for row in _points(trace))
     return text.getvalue()
@@ -60,9 +56,6 @@ def _points(trace: Any) -> Iterable[tuple[Any, ...]]:
     if error is not None and error.array is not None:
         low = [value - less for value, less in zip(x, _values(error.arrayminus), strict=True)]
         high = [value + more for value, more in zip(x, _values(error.array), strict=True)]
-    elif getattr(trace, "base", None) is not None:
-        low = _values(trace.base)
-        high = [start + length for start, length in zip(low, x, strict=True)]
     notes = (
         [trace.hovertext] * count if isinstance(trace.hovertext, str) else list(trace.hovertext or [""] * count)
     )
@@ -83,17 +76,22 @@ def write_pngs(pictures: Sequence[Picture], folder: Path) -> list[Path]:
     """Draw every figure as ``KEY.png`` (``KEY-2.png`` ... for further panels) with an installed Chrome.
 
     Raises:
-        MissingError: no Chrome or Chromium is installed.
+        MissingError: kaleido, or a Chrome or Chromium, is not installed.
         StorageError: it did not draw.
     """
-    from kaleido import write_fig_from_object_sync
-    from kaleido.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError, KaleidoError
+    try:
+        from kaleido import write_fig_from_object_sync
+        from kaleido.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError, KaleidoError
+    except ImportError:
+        raise MissingError(
+            "pictures as PNG need kaleido", "--png", "pip install 'loptune[png]', or use the page's buttons"
+        ) from None
 
     drawings = [
         {
-            "fig": go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white"),
+            "fig": _with_legend(figure),
             "path": folder / f"{picture.key}{f'-{number}' if number > 1 else ''}.png",
-            "opts": {"format": "png", "width": WIDTH, "height": figure.layout.height, "scale": SCALE},
+            "opts": {"format": "png", "width": _WIDTH, "height": figure.layout.height, "scale": _SCALE},
         }
         for picture in pictures
         for number, figure in enumerate(picture.figures, start=1)
@@ -115,3 +113,15 @@ def write_pngs(pictures: Sequence[Picture], folder: Path) -> list[Path]:
             "try again, or use the page's buttons",
         ) from error
     return [drawing["path"] for drawing in drawings]
+
+
+def _with_legend(figure: go.Figure) -> go.Figure:
+    """The figure on white with the legend that the page sets above it."""
+    drawing, seen = go.Figure(figure), set()
+    for trace in drawing.data:
+        trace.showlegend = bool(trace.name) and trace.showlegend is not False and trace.name not in seen
+        seen.add(trace.name)
+    height = drawing.layout.legend.y or 1
+    legend = {"orientation": "h", "y": height, "yanchor": "bottom", "x": 1, "xanchor": "right"}
+    drawing.update_layout(paper_bgcolor="white", plot_bgcolor="white", showlegend=True, legend=legend)
+    return drawing.update_layout(margin_autoexpand=True)

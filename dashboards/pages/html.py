@@ -1,14 +1,19 @@
 """The HTML of a report: one file that needs no network, for screen, phone and paper."""
 
+import base64
+import gzip
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
+import pandas as pd
 from plotly.offline import get_plotlyjs
 
+from dashboards.pages.outliers import at_the_edge
 from dashboards.pictures.theme import Picture
+from trainer.config.variants import shown
 
 # Nothing may be fetched: the page must say the same on a machine without network, and tell nobody it was read.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -18,32 +23,35 @@ def render_page(
     title: str,
     meta: str,
     verdict: Sequence[str],
-    pictures: Sequence[Picture],
+    chapters: Mapping[str, Sequence[Picture]],
     table: str,
     *,
-    table_title: str = "All trials",
-    section: tuple[str, str, str] | None = None,
+    confirmed: bool = False,
+    more: str = "",
 ) -> str:
     """The whole page as text.
 
     Args:
         title: the sweep's name.
         meta: one line on where the numbers are from.
-        verdict: sentences, the most important first.
-        pictures: in the order of the page.
+        verdict: sentences: the verdict, the next step, and what they rest on.
+        chapters: title -> pictures. The first of all stands on the first screen; empty chapters are left out.
         table: the trials' table, already HTML.
-        table_title: heading of the table.
-        section: id, title and HTML of one more section, above the table.
+        confirmed: whether the verdict is a gain on fresh seeds.
+        more: HTML below the table.
     """
+    pictures = [picture for several in chapters.values() for picture in several]
+    first, rest = pictures[:1], {name: [*several] for name, several in chapters.items()}
+    if first:
+        del next(several for several in rest.values() if several)[0]
+    rest = {name: several for index, (name, several) in enumerate(rest.items()) if several or not index}
+    opening, *below = rest.items()
     figures = {
-        f"{picture.key}-{index}": json.loads(figure.to_json())
+        f"{picture.key}-{index}": json.loads(at_the_edge(figure).to_json())
         for picture in pictures
         for index, figure in enumerate(picture.figures)
     }
-    # "</script>" inside a string would end the script element.
-    data = json.dumps(figures, allow_nan=False).replace("</", "<\\/")
-    links = [(picture.key, picture.title) for picture in pictures]
-    links += [*([section[:2]] if section else []), ("trials", table_title)]
+    links = [(_anchor(name), name) for name in rest] + [("trials", "All trials")]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -51,22 +59,38 @@ def render_page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}: sweep report</title>",
         f"<style>{_asset('report.css')}</style></head><body>",
-        f'<h1>{html.escape(title)}</h1><p class="meta">{html.escape(meta)}</p>',
-        '<div class="verdict">',
-        *(f"<p>{_prose(sentence)}</p>" for sentence in verdict),
-        "</div><nav>",
+        f"<h1>{html.escape(title)}</h1>",
+        f'<p class="verdict{" confirmed" if confirmed else ""}">{_prose(verdict[0])}</p>',
+        *(_section(picture) for picture in first),
+        *(f'<p class="next">{_prose(sentence)}</p>' for sentence in verdict[1:2]),
+        f'<p class="meta">{html.escape(meta)}</p><nav>',
         *(f'<a href="#{key}">{html.escape(text)}</a>' for key, text in links),
-        "</nav>",
-        *(_section(picture) for picture in pictures),
-        section[2] if section else "",
-        f'<section id="trials" class="long"><h2>{html.escape(table_title)}</h2>',
+        f'</nav><h2 id="{_anchor(opening[0])}">{html.escape(opening[0])}</h2>',
+        *(f"<p>{_prose(sentence)}</p>" for sentence in verdict[2:]),
+        *(_section(picture) for picture in opening[1]),
+        *(
+            f'<h2 id="{_anchor(name)}">{html.escape(name)}</h2>{"".join(map(_section, several))}'
+            for name, several in below
+        ),
+        '<section id="trials" class="long"><h2>All trials</h2>',
         "<p>A click on a heading sorts. The numbers of every picture are beside this page in data/.</p>",
-        f'<div class="scroll">{table}</div></section>',
-        f'<script type="application/json" id="figures">{data}</script>',
-        f"<script>{get_plotlyjs()}</script><script>{_asset('report.js')}</script>",
+        f'<div class="scroll tall">{table}</div>{more}</section>',
+        _packed("figures", json.dumps(figures, allow_nan=False)),
+        _packed("plotly", get_plotlyjs()),
+        f"<script>{_asset('report.js')}</script>",
         "</body></html>",
     ]
     return "\n".join(parts)
+
+
+def _packed(key: str, text: str) -> str:
+    """Text that the page unpacks: plotly alone is 5 MB, and 2 MB packed."""
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return f'<script type="text/plain" id="{key}">{packed}</script>'
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _prose(text: str) -> str:
@@ -80,8 +104,7 @@ def _asset(name: str) -> str:
 
 def _section(picture: Picture) -> str:
     places = "".join(
-        f'<div class="figure" id="{picture.key}-{index}" '
-        f'style="height:{figure.layout.height}px;min-width:{picture.min_width}px"></div>'
+        f'<div class="figure" id="{picture.key}-{index}" style="height:{figure.layout.height}px"></div>'
         for index, figure in enumerate(picture.figures)
     )
     names = "".join(
@@ -89,21 +112,19 @@ def _section(picture: Picture) -> str:
     )
     legend = f'<ul class="legend">{names}</ul>' if names else ""
     kind = "figures several" if len(picture.figures) > 1 else "figures"
-    kind += " scroll" if picture.min_width else ""
     long = ' class="long"' if len(picture.figures) > 2 else ""
+    headings, rows = picture.table
+    table = render_table(headings, [[cell(value) for value in row] for row in rows]) if headings else ""
     return (
-        f'<section id="{picture.key}"{long}><h2>{html.escape(picture.title)}</h2>'
-        f'<p>{_prose(picture.sentence)}</p>{legend}<div class="{kind}">{places}</div></section>'
+        f'<section id="{picture.key}"{long}><h3>{html.escape(picture.title)}</h3>'
+        f'<p>{_prose(picture.sentence)}</p>{legend}<div class="{kind}">{places}</div>'
+        + (f'<div class="scroll">{table}</div>' if table else "")
+        + "</section>"
     )
 
 
 def render_table(headings: Sequence[str], rows: Sequence[Sequence[tuple[str, str, str]]]) -> str:
-    """A sortable table.
-
-    Args:
-        headings: column titles.
-        rows: cells as (shown text, sort value, CSS class).
-    """
+    """A sortable table of cells (shown text, sort value, CSS class)."""
     head = "".join(
         f'<th scope="col"><button type="button">{html.escape(heading)}</button></th>' for heading in headings
     )
@@ -117,3 +138,13 @@ def render_table(headings: Sequence[str], rows: Sequence[Sequence[tuple[str, str
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+
+
+def cell(value: object, decimals: int | None = None) -> tuple[str, str, str]:
+    """A cell of `render_table`: words, or a number with so many decimals; empty where there is none."""
+    if isinstance(value, str):
+        return value, value, "number" if value.isdigit() else ""
+    if value is None or pd.isna(value):  # type: ignore[call-overload]
+        return "", "", "number"
+    exact = float(value)  # type: ignore[arg-type]
+    return shown(exact) if decimals is None else f"{exact:.{decimals}f}", repr(exact), "number"

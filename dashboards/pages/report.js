@@ -1,4 +1,8 @@
-const figures = JSON.parse(document.getElementById('figures').textContent);
+const unpack = id => {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), c => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
+};
+let figures = {};
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 function scheme(printing, count) {
   const ink = printing ? '#000' : colour('--ink'), line = printing ? '#ccc' : colour('--line');
@@ -10,19 +14,26 @@ function scheme(printing, count) {
   return {'font.color': ink, ...bar, ...labels, ...axis('xaxis'), ...axis('yaxis')};
 }
 const elements = [...document.querySelectorAll('.figure')];
-for (const element of elements) {
+const draw = () => { for (const element of elements) {
   const figure = figures[element.id];
   const narrow = window.innerWidth < 600;
   Plotly.newPlot(element, figure.data, figure.layout, {
     responsive: true, displaylogo: false, displayModeBar: narrow ? false : 'hover',
     modeBarButtons: [['toImage', 'resetScale2d']],  // all of them would cover the legend; one would upload the chart
   });
-}
+} };
 const repaint = printing => elements.forEach(element => {
   const annotations = figures[element.id].layout.annotations || [];
   Plotly.relayout(element, scheme(printing, annotations.length));
 });
-repaint(false);
+(async () => {
+  const code = document.createElement('script');
+  [figures, code.textContent] = [JSON.parse(await unpack('figures')), await unpack('plotly')];
+  document.head.append(code);
+  draw();
+  repaint(false);
+  document.body.className = 'drawn';
+})();
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => repaint(false));
 // The paper's width is not known here; 660 px fit A4 and Letter.
 addEventListener('beforeprint', () => {

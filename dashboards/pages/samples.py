@@ -5,17 +5,18 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from dashboards.artifacts import Answered, read_samples
 from dashboards.pictures.judged import baseline, comparable
 from dashboards.pictures.parameters import best_index
 from dashboards.pictures.theme import number, rows
-from dashboards.queries import Sweep, opened_store
-from dashboards.samples import Answered, read_samples
+from dashboards.queries import opened_store
+from dashboards.sweep import Sweep
 
 TITLE = "Completions"
 
 
 def answers_of_both(sweep: Sweep) -> list[Answered]:
-    """What a trial of the baseline and one of the best configuration, of the same seed, answered.
+    """Answers of a trial of the baseline and of one of the best configuration on the same seed.
 
     Raises:
         StorageError: the store cannot be read.
@@ -53,7 +54,7 @@ def samples_html(sweep: Sweep, samples: Sequence[Answered]) -> str:
         "solved come first; MLflow has more under the trial's artifacts."
     )
     problems = "".join(_problem(one, labels) for one in samples)
-    return f'<section id="completions" class="long"><h2>{TITLE}</h2><p>{html.escape(text)}</p>{problems}</section>'
+    return f'<section id="completions" class="long"><h3>{TITLE}</h3><p>{html.escape(text)}</p>{problems}</section>'
 
 
 def _problem(problem: Answered, labels: dict[str, str]) -> str:

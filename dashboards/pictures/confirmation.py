@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from dashboards.pictures.judged import comparable
-from dashboards.pictures.theme import Picture, figure, label_rows, number, rows, translucent
-from dashboards.queries import Sweep
+from dashboards.pictures.theme import Picture, dots_and_means, figure, label_rows, number, rows
+from dashboards.sweep import Sweep
 
 _KINDS = {
     "searched": ("in the search", "#8b93a1"),
@@ -47,27 +47,9 @@ def _drawn(
         own = table[table.kind == kind]
         if own.empty:
             continue
-        drawing.add_scatter(
-            x=own.value,
-            y=own.label,
-            mode="markers",
-            name=name,
-            marker={"color": translucent(shade, 0.5), "size": 9},
-            hovertext=[
-                html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(own)
-            ],
-            hoverinfo="text",
-        )
-        drawing.add_scatter(
-            x=means[kind].dropna(),
-            y=means[kind].dropna().index,
-            mode="markers",
-            showlegend=False,
-            marker={"color": shade, "size": 17, "symbol": "line-ns", "line": {"width": 3, "color": shade}},
-            hoverinfo="skip",
-        )
+        notes = [html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(own)]
+        dots_and_means(drawing, own.value, own.label, shade, notes, name)
     label_rows(drawing, order)
-    drawing.update_layout(legend={"y": 1.04})
     told = _sentence(means.loc[order[::-1]], judged, sweep.objective.sealed, confirmation is sweep.full)
     return Picture(key, title, told, (drawing,))
 

@@ -1,16 +1,15 @@
-"""The pictures of a decision in rounds: the gain of every finalist after each look, and its test."""
+"""The picture of rounds of fresh seeds: the gain of every finalist after each look."""
 
 import html
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
 import plotly.graph_objects as go
 
-from dashboards.labels import PALETTE, colours
-from dashboards.pictures.theme import FAILED, MUTED, Picture, figure, number, rows, signed
-from dashboards.queries import Decision, Sweep
+from dashboards.labels import colours
+from dashboards.pictures.theme import MUTED, Picture, device_time, figure, rows, signed
+from dashboards.sweep import Rounds, Sweep
 
 _SAID = {
     "better": "is better than the baseline",
@@ -19,30 +18,29 @@ _SAID = {
     "failed": "lost a seed, and makes no claim",
     "open": "is not decided",
 }
-_EFFICACY = PALETTE[2]
 
 
-def decision(sweep: Sweep) -> Picture:
-    """Gains with their bounds, and the test statistic between its boundaries, against fresh seeds."""
-    title, found = "Finalists in rounds of fresh seeds", sweep.decision
-    if found is None:
-        return Picture("decision", title, f"Not run: `sweep decide {sweep.name}` stops as soon as it is known.")
-    labels = _labels(found)
+def decision(sweep: Sweep) -> Picture | None:
+    """Gains with their bounds; None where no rounds were run."""
+    fresh = next((one for one in (sweep.confirmation, sweep.full) if one is not None and one.rounds), None)
+    if fresh is None or fresh.rounds is None:
+        return None
+    found, labels = fresh.rounds, _labels(fresh, fresh.rounds)
     shades = colours(labels.values())
-    legend = {labels[name]: shades[labels[name]] for name in _finalists(found)}
     text = (
-        f"{decided(found)} First: better where a bar is above 0, not better where it is below the worthwhile "
-        f"{found.worthwhile:g}. Second: the gain over its standard error; above the upper boundary a finalist is "
-        "better, below the lower one it is given up."
+        f"{decided(fresh)} A finalist is better where its bar is above 0, not better where it is below the "
+        f"worthwhile {found.worthwhile:g}."
     )
-    figures = (_gains(sweep, found, labels, shades), _tests(found, labels, shades))
-    return Picture("decision", title, text, figures, legend)
+    drawing = _gains(sweep, found, labels, shades)
+    return Picture("decision", "Finalists in rounds of fresh seeds", text, (drawing,))
 
 
-def decided(found: Decision) -> str:
-    """What the rounds said about every finalist, and what they cost."""
-    labels, fresh = _labels(found), found.fresh
-    worthwhile = f"{found.worthwhile:g}"
+def decided(fresh: Sweep) -> str:
+    """The decision on every finalist and what it took; empty where the finalists do not run in rounds."""
+    found = fresh.rounds
+    if found is None:
+        return ""
+    labels, worthwhile = _labels(fresh, found), f"{found.worthwhile:g}"
     said = [
         f"{labels[row.configuration]} {_SAID[row.decision].format(worthwhile)} after {row.seeds} seeds "
         f"({_bounds(row)})"
@@ -50,24 +48,15 @@ def decided(found: Decision) -> str:
     ]
     if not said:
         return f"On fresh seeds nothing is decided yet: the first look is after {found.looks[0]} of each."
-    hours = found.device_hours
-    spent = f"{number(hours)} {fresh.device}-hours"
-    if hours < 1:
-        spent = f"{number(60 * hours)} {fresh.device}-minutes"
     return (
         f"On fresh seeds, of at most {found.looks[-1]} planned: {'; '.join(said)}. That took {fresh.ended} trials "
-        f"of at most {(len(labels) + 1) * found.looks[-1]}, {spent}."
+        f"of at most {(len(labels) + 1) * found.looks[-1]}, {device_time(found.device_hours, fresh.device)}."
     )
 
 
-def _finalists(found: Decision) -> list[str]:
-    """The finalists, by their number in the sweep."""
-    return list(found.standings.configuration.unique())
-
-
-def _labels(found: Decision) -> Mapping[str, str]:
-    known = {row.configuration: row.label for row in rows(found.fresh.trials)}
-    return {name: known.get(name, f"#{name}") for name in _finalists(found)}
+def _labels(fresh: Sweep, found: Rounds) -> Mapping[str, str]:
+    known = {row.configuration: row.label for row in rows(fresh.trials)}
+    return {name: known.get(name, f"#{name}") for name in found.standings.configuration.unique()}
 
 
 def _bounds(row: Any) -> str:
@@ -76,9 +65,9 @@ def _bounds(row: Any) -> str:
     return f"gain {signed(row.gain)}, at least {signed(row.low)}, at most {signed(row.high)}"
 
 
-def _gains(sweep: Sweep, found: Decision, labels: Mapping[str, str], shades: Mapping[str, str]) -> go.Figure:
+def _gains(sweep: Sweep, found: Rounds, labels: Mapping[str, str], shades: Mapping[str, str]) -> go.Figure:
     """Gain against seeds, from the bound below which it is not to the one above."""
-    drawing = figure("fresh seeds of each", f"gain of {sweep.objective.metric}", height=400, legend=False)
+    drawing = figure("fresh seeds of each", f"gain of {sweep.objective.metric}", height=400)
     drawing.add_hline(y=0, line={"color": MUTED, "width": 1})
     drawing.add_hline(y=found.worthwhile, line={"color": MUTED, "width": 1, "dash": "dot"})
     for name, label in labels.items():
@@ -102,44 +91,3 @@ def _gains(sweep: Sweep, found: Decision, labels: Mapping[str, str], shades: Map
         )
     drawing.update_xaxes(range=[0, found.looks[-1] + 1])
     return drawing
-
-
-def _tests(found: Decision, labels: Mapping[str, str], shades: Mapping[str, str]) -> go.Figure:
-    """The gain over its standard error, between the boundaries of both tests."""
-    drawing = figure("fresh seeds of each", "gain / standard error", height=400)
-    drawing.update_xaxes(range=[0, found.looks[-1] + 1])
-    judged = found.standings[found.standings.low.notna()]
-    if judged.empty:
-        return drawing
-    for name, label in labels.items():
-        own = judged[judged.configuration == name]
-        t = own.gain / _errors(found, own)
-        drawing.add_scatter(
-            x=own.seeds,
-            y=t,
-            mode="lines+markers",
-            showlegend=False,
-            line={"color": shades[label], "width": 2},
-            marker={"size": 9},
-            hovertext=[html.escape(f"{label}: t {value:.2f}") for value in t],
-            hoverinfo="text",
-        )
-    for name, bounds, shade in _boundaries(found, judged):
-        line = {"color": shade, "width": 2, "dash": "dash"}
-        drawing.add_scatter(x=found.looks, y=bounds, mode="lines+markers", name=name, line=line, marker_size=5)
-    return drawing
-
-
-def _errors(found: Decision, own: pd.DataFrame) -> "pd.Series[float]":
-    """Standard errors of gains: the distance to the lower bound is the boundary times the error."""
-    boundary = dict(zip(found.looks, found.better, strict=True))
-    return (own.gain - own.low) / own.seeds.map(boundary)
-
-
-def _boundaries(found: Decision, judged: pd.DataFrame) -> list[tuple[str, list[float], str]]:
-    """Both at every planned look; that of giving up for the noise as the last look estimated it."""
-    last = judged.tail(1)
-    one_seed = float(_errors(found, last).iloc[0]) * math.sqrt(float(last.seeds.iloc[0]))
-    worthwhile = [found.worthwhile * math.sqrt(seeds) / one_seed for seeds in found.looks]
-    futile = [shift - t for shift, t in zip(worthwhile, found.futile, strict=True)]
-    return [("better above", list(found.better), _EFFICACY), ("given up below", futile, FAILED)]

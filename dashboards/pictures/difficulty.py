@@ -3,8 +3,8 @@
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.theme import Picture, figure
-from dashboards.queries import TEST_SET, Sweep
+from dashboards.pictures.theme import Picture, figure, word_axis
+from dashboards.sweep import TEST_SET, Sweep
 
 PREFIX = "eval/accuracy/"
 
@@ -20,7 +20,7 @@ def by_difficulty(sweep: Sweep) -> Picture | None:
     for variant, own in table.groupby("variant"):
         values = own.set_index("part").value.reindex(parts)
         drawing.add_bar(x=parts, y=values, name=str(variant), marker={"color": shades[str(variant)]})
-    drawing.update_xaxes(type="category")
+    word_axis(drawing, parts)
     drawing.update_yaxes(rangemode="tozero")
     drawing.update_layout(barmode="group")
     means = table.groupby("part").value.mean()

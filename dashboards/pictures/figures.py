@@ -11,6 +11,7 @@ from dashboards.pictures.theme import (
     FAILED,
     MUTED,
     Picture,
+    dots_and_means,
     figure,
     hover,
     label_rows,
@@ -19,7 +20,6 @@ from dashboards.pictures.theme import (
     signed,
     translucent,
 )
-from dashboards.queries import CONTROLS, Sweep
 from dashboards.statistics.estimates import (
     LEVEL,
     MIN_CONFIGURATIONS,
@@ -28,9 +28,10 @@ from dashboards.statistics.estimates import (
     interquartile_mean,
     probability_of_improvement,
 )
+from dashboards.sweep import CONTROLS, Sweep
 from trainer.config.variants import RULE, short_names
 
-MAX_PAIRED_ROWS = 20
+_MAX_PAIRED_ROWS = 20
 
 
 def variants_compared(sweep: Sweep) -> Picture | None:
@@ -48,7 +49,7 @@ def variants_compared(sweep: Sweep) -> Picture | None:
         for name, group in complete.groupby("variant")
     }
     order = sorted(estimates, key=lambda name: sign * estimates[name].value)
-    drawing = figure(sweep.objective.metric, height=90 + 58 * len(order), legend=False)
+    drawing = figure(sweep.objective.metric, height=90 + 58 * len(order))
     for name in order:
         scores, estimate = complete[complete.variant == name], estimates[name]
         drawing.add_scatter(
@@ -95,7 +96,7 @@ def variants_compared(sweep: Sweep) -> Picture | None:
 
 
 def _credit(sweep: Sweep) -> str:
-    """What the rules did where nothing else differs, if their configurations differ in more than the rule."""
+    """The effect of each rule where nothing else differs, if its configurations differ in more than the rule."""
     rule = {*RULE, *CONTROLS}
     others = [name for name in sweep.varied if name not in rule]
     if not others:
@@ -111,6 +112,12 @@ def _credit(sweep: Sweep) -> str:
     return f" Configurations also differ in {named}; where only the rule does: {', '.join(said)}."
 
 
+def best_differences(sweep: Sweep) -> Picture:
+    """Differences to the baseline, on the seeds that decide: fresh ones where they were run."""
+    fresh = (one for one in (sweep.full, sweep.confirmation) if one is not None and not baseline_pairs(one).empty)
+    return paired_differences(next(fresh, sweep))
+
+
 def paired_differences(sweep: Sweep) -> Picture:
     """Difference to the baseline on the same seed."""
     title = "Difference to the baseline on the same seed"
@@ -120,29 +127,17 @@ def paired_differences(sweep: Sweep) -> Picture:
     order = (
         pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=sweep.objective.mode == "max")
     )
-    drawn, shades = order.tail(MAX_PAIRED_ROWS), colours(sweep.trials.variant)
-    drawing = figure(f"difference of {sweep.objective.metric}", height=90 + 48 * len(drawn), legend=False)
+    drawn, shades = order.tail(_MAX_PAIRED_ROWS), colours(sweep.trials.variant)
+    drawing = figure(f"difference of {sweep.objective.metric}", height=90 + 48 * len(drawn))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for label in drawn.index:
         own = pairs[pairs.label == label]
         shade = shades[own.variant.iloc[0]]
-        drawing.add_scatter(
-            x=own.difference,
-            y=[label] * len(own),
-            mode="markers",
-            marker={"color": translucent(shade, 0.55), "size": 9},
-            hovertext=[html.escape(f"{label}, seed {row.seed}: {signed(row.difference)}") for row in rows(own)],
-            hoverinfo="text",
-        )
-        drawing.add_scatter(
-            x=[own.difference.mean()],
-            y=[label],
-            mode="markers",
-            marker={"color": shade, "size": 15, "symbol": "line-ns", "line": {"width": 3, "color": shade}},
-            hoverinfo="skip",
-        )
+        notes = [html.escape(f"{label}, seed {row.seed}: {signed(row.difference)}") for row in rows(own)]
+        dots_and_means(drawing, own.difference, own.label, shade, notes)
     label_rows(drawing, list(drawn.index))
-    better = pairs.groupby("label").difference.agg(lambda values: _all_better(values, sweep.objective.mode))
+    gains = pairs.difference if sweep.objective.mode == "max" else -pairs.difference
+    better = (gains > 0).groupby(pairs.label).all()
     label = order.index[-1]
     text = (
         f"{int(better.sum())} of {len(order)} configurations beat the baseline {base} on every shared seed; "
@@ -154,11 +149,7 @@ def paired_differences(sweep: Sweep) -> Picture:
 
 
 def baseline_pairs(sweep: Sweep) -> pd.DataFrame:
-    """Score minus that of the baseline on the same seed.
-
-    Returns:
-        label, variant, seed, difference; one row per trial that has a partner.
-    """
+    """Score minus the baseline's on the same seed: label, variant, seed, difference; of trials with a partner."""
     trials, base = comparable(sweep), baseline(sweep)
     if base is None:
         return pd.DataFrame(columns=["label", "variant", "seed", "difference"])
@@ -177,13 +168,15 @@ def best_so_far(sweep: Sweep) -> Picture:
         return Picture("best", title, "No trial has a score yet.")
     running = scored.score.cummax() if sweep.objective.mode == "max" else scored.score.cummin()
     numbers = scored.index + 1
-    drawing = figure("trials started", sweep.objective.metric, legend=False)
+    drawing = figure("trials started", sweep.objective.metric)
     drawing.add_scatter(
         x=numbers, y=running, mode="lines", line={"shape": "hv", "color": MUTED, "width": 2}, name="best so far"
     )
     shades = colours(sweep.trials.variant)
     for variant, shade in shades.items():
         own = scored[scored.variant == variant]
+        if own.empty:
+            continue
         drawing.add_scatter(
             x=own.index + 1,
             y=own.score,
@@ -193,8 +186,6 @@ def best_so_far(sweep: Sweep) -> Picture:
             hovertext=[hover(row, f"score {number(row.score)}") for row in rows(own)],
             hoverinfo="text",
         )
-    shares = figure(sweep.objective.metric, "trials", legend=False)
-    shares.add_histogram(x=scored.score, nbinsx=20, marker={"color": MUTED})
     first = int(running.index[int(np.argmax(running.to_numpy() == running.iloc[-1]))])
     row = sweep.trials.loc[first]
     low, middle, high = scored.score.quantile([0.25, 0.5, 0.75])
@@ -203,8 +194,7 @@ def best_so_far(sweep: Sweep) -> Picture:
         f"{len(sweep.trials)} trials started before it. Half of all scores lie between {number(low)} and "
         f"{number(high)}, the median is {number(middle)}."
     )
-    legend = {name: shade for name, shade in shades.items() if name in set(scored.variant)}
-    return Picture("best", title, text, (drawing, shares), {**legend, "best so far": MUTED})
+    return Picture("best", title, text, (drawing,))
 
 
 def parameter_importance(sweep: Sweep) -> Picture:
@@ -250,7 +240,3 @@ def parameter_importance(sweep: Sweep) -> Picture:
         + (f"above chance: {', '.join(above)}." if above else "no parameter stands above chance.")
     )
     return Picture("importance", title, text, (drawing,))
-
-
-def _all_better(differences: "pd.Series[float]", mode: str) -> bool:
-    return bool((differences > 0).all() if mode == "max" else (differences < 0).all())

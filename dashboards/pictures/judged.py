@@ -1,16 +1,18 @@
-"""What a comparison inside a sweep may use, and the verdict on it."""
+"""The trials that a comparison inside a sweep may use, and the verdict on them."""
 
 import math
 from collections.abc import Collection, Hashable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dashboards.pictures.theme import rows
-from dashboards.queries import Sweep, column_of
+from dashboards.statistics.conclusion import Verdict
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Noise, paired_differences, seed_noise
-from dashboards.statistics.verdict import Verdict, verdict
+from dashboards.statistics.seed_noise import Noise, paired_differences
+from dashboards.statistics.verdict import verdict
+from dashboards.sweep import Sweep, column_of
 
 
 def comparable(sweep: Sweep) -> pd.DataFrame:
@@ -28,14 +30,25 @@ def baseline(sweep: Sweep) -> str | None:
     """The label of the configuration that all others are held against; chosen without its score.
 
     The first that the space lists under ``baselines``; where it lists none, the plain one (alpha 0, eta 0) that
-    was started first. None where that has no score that may be compared.
+    was started first; of arms the best of the first, which its score has chosen. None where that has no score
+    that may be compared.
     """
     trials = comparable(sweep)
-    if sweep.baseline is not None:
+    if sweep.arms:
+        own = trials[trials.arm == sweep.arms[0]]
+        own = own[own.configuration == _best_configuration(own, sweep.objective.mode)]
+    elif sweep.baseline is not None:
         own = trials[trials.configuration == sweep.baseline]
     else:
         own = trials[(trials.alpha == 0) & (trials.eta == 0)].sort_values("start", kind="stable")
     return None if own.empty else str(own.label.iloc[0])
+
+
+def _best_configuration(trials: pd.DataFrame, mode: str) -> str | None:
+    """The configuration with the best mean of those with the most seeds."""
+    table = trials.groupby("configuration", sort=False).score.agg(["mean", "count"])
+    whole = table[table["count"] == table["count"].max()]["mean"]
+    return None if whole.empty else str(whole.idxmax() if mode == "max" else whole.idxmin())
 
 
 def changed_from_baseline(sweep: Sweep, label: str) -> dict[str, tuple[Any, Any]]:
@@ -106,16 +119,30 @@ def judge(sweep: Sweep) -> Verdict | None:
     return verdict(seed_scores(sweep), base, sweep.objective.mode, adaptive=sweep.adaptive, answers=answers(sweep))
 
 
-def judge_fresh(fresh: Sweep, known: Noise | None) -> Verdict | None:
-    """The same on fresh seeds, with the noise that other trials of the same training have shown."""
+def judge_fresh(fresh: Sweep, search: Sweep | None) -> Verdict | None:
+    """The verdict on fresh seeds of finalists and baseline, under the numbers they have in the search.
+
+    A search in which they were trained alike tells how much each of them varies.
+    """
     base = baseline(fresh)
     if base is None:
         return None
-    return verdict(seed_scores(fresh), base, fresh.objective.mode, known=known, answers=answers(fresh))
+    labels = dict(zip(fresh.trials.configuration, fresh.trials.label, strict=True))
+    own = {} if search is None else _own_noise(search)
+    own = {str(labels[number]): noise for number, noise in own.items() if number in labels}
+    return verdict(seed_scores(fresh), base, fresh.objective.mode, own=own, answers=answers(fresh))
 
 
-def known_noise(sweep: Sweep) -> Noise:
-    """The noise between seeds that the unbroken configurations of a sweep show."""
-    return seed_noise(
-        {name: row for name, row in seed_scores(sweep).items() if not any(map(math.isnan, row.values()))}
-    )
+def _own_noise(sweep: Sweep) -> dict[str, Noise]:
+    """Configuration -> noise of its differences to the baseline between the seeds of a sweep."""
+    base = baseline(sweep)
+    whole = {name: row for name, row in seed_scores(sweep).items() if not any(map(math.isnan, row.values()))}
+    if base not in whole:
+        return {}
+    numbers = dict(zip(sweep.trials.label, sweep.trials.configuration, strict=True))
+    differences = {name: list(one.by_seed.values()) for name, one in paired_differences(whole, base).items()}
+    return {
+        str(numbers[name]): Noise(float(np.std(values, ddof=1)), len(values) - 1)
+        for name, values in differences.items()
+        if len(values) > 1
+    }

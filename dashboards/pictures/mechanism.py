@@ -3,15 +3,12 @@
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.curves import trial_legend, trial_lines
+from dashboards.pictures.curves import trial_lines
 from dashboards.pictures.theme import MUTED, Picture, figure, number, rows
-from dashboards.queries import AUDIT, Sweep
+from dashboards.sweep import AUDIT, Sweep
 
-LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
-_QUANTITIES = {
-    "gradient_share": "share of the gradient norm",
-    "advantage_share": "share of the advantage mass",
-}
+_LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
+_QUANTITIES = {"gradient_share": "share of the gradient norm", "advantage_share": "share of the advantage mass"}
 _AUDIT_TITLES = {
     "reward/format_failures": "answers that could not be parsed",
     "reward/timeouts": "scorings cut off by a limit",
@@ -23,14 +20,14 @@ def probability_bands(sweep: Sweep) -> Picture:
     """Where the update comes from: gradient norm and advantage mass by band of token probability."""
     title, table = "Where the update comes from: token-probability bands", band_means(sweep)
     if table.empty:
-        return Picture("bands", title, "No trial has logged tokens/* yet (diagnostics.bands turns them on).")
+        return Picture("bands", title, "No trial has logged tokens/* yet.")
     shades, drawings = colours(sweep.trials.variant), []
     tokens = table[table.quantity == "token_share"].groupby("band").value.mean()
     for quantity, label in _QUANTITIES.items():
         own = table[table.quantity == quantity]
         if own.empty:
             continue
-        drawing = figure("probability of the token", label, height=330, legend=False)
+        drawing = figure("probability of the token", label, height=330)
         for variant, values in own.groupby("variant"):
             drawing.add_bar(
                 x=values.band, y=values.value, name=str(variant), marker={"color": shades[str(variant)]}
@@ -45,10 +42,7 @@ def probability_bands(sweep: Sweep) -> Picture:
         drawing.update_xaxes(type="category")
         drawing.update_yaxes(tickformat=".0%", rangemode="tozero")
         drawings.append(drawing)
-    legend = {name: shade for name, shade in shades.items() if name in set(table.variant)}
-    return Picture(
-        "bands", title, _bands_sentence(table), tuple(drawings), {**legend, "share of the tokens": MUTED}
-    )
+    return Picture("bands", title, _bands_sentence(table), tuple(drawings))
 
 
 def band_means(sweep: Sweep) -> pd.DataFrame:
@@ -61,7 +55,7 @@ def band_means(sweep: Sweep) -> pd.DataFrame:
 
 
 def _bands_sentence(table: pd.DataFrame) -> str:
-    low = table[table.band.isin(LOW)].groupby(["quantity", "variant"]).value.sum()
+    low = table[table.band.isin(_LOW)].groupby(["quantity", "variant"]).value.sum()
     tokens = low["token_share"].mean() if "token_share" in low else float("nan")
     text = f"At the last step tokens of probability below 0.5 are {tokens:.1%} of all tokens"
     if "gradient_share" in low:
@@ -85,9 +79,7 @@ def reward_audit(sweep: Sweep) -> Picture:
         if not values.value.any():
             sentences.append(f"{label}: none")
             continue
-        drawing = figure(
-            "training step", metric.removeprefix("reward/").replace("_", " "), height=300, legend=False
-        )
+        drawing = figure("training step", metric.removeprefix("reward/").replace("_", " "), height=300)
         trial_lines(drawing, sweep, values, width=1)
         drawing.update_yaxes(tickformat=".0%", rangemode="tozero")
         drawings.append(drawing)
@@ -99,5 +91,4 @@ def reward_audit(sweep: Sweep) -> Picture:
         )
     if not sentences:
         return Picture("audit", title, "No step has been scored yet.")
-    legend = trial_legend(sweep, shown) if drawings else {}
-    return Picture("audit", title, "; ".join(sentences).capitalize() + ".", tuple(drawings), legend)
+    return Picture("audit", title, "; ".join(sentences).capitalize() + ".", tuple(drawings))

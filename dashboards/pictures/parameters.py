@@ -10,16 +10,25 @@ import plotly.graph_objects as go
 
 from dashboards.labels import algorithm_colours, colours
 from dashboards.pictures.judged import baseline, only_changed
-from dashboards.pictures.theme import MUTED, Picture, figure, hover, number, rows, signed, translucent
-from dashboards.queries import Sweep, column_of
+from dashboards.pictures.theme import (
+    FAILED,
+    MUTED,
+    Picture,
+    figure,
+    hover,
+    number,
+    rows,
+    signed,
+    translucent,
+    word_axis,
+)
 from dashboards.statistics.estimates import LEVEL, local_mean
+from dashboards.sweep import Sweep, column_of
 from trainer.config.variants import RULE, short_name, short_names, shown
 from trainer.evaluation.estimators import rank_correlation
 
-MIN_BAND_POINTS = 5  # configurations needed for a local mean
-MAX_NUMBERED = 5  # ranks written beside their points
-MAX_NAMED = 3  # values named in a sentence
-ROOM = 0.1  # of a panel's width, taken by the text of a rank
+_MIN_BAND_POINTS = 5  # configurations needed for a local mean
+_MAX_NAMED = 3  # values named in a sentence
 _TITLES = {"alpha": "AR strength alpha", "eta": "Lopti threshold eta"}
 
 
@@ -39,9 +48,11 @@ def score_against(sweep: Sweep, parameter: str) -> Picture:
     log = is_log(sweep, parameter)
     drawing.update_xaxes(scale(sweep, parameter))
     numeric = pd.api.types.is_numeric_dtype(sweep.trials[column])
+    if not numeric:
+        word_axis(drawing, sorted(sweep.trials[column].dropna().astype(str).unique()))
     for rule, shade in shades.items():
         means = configurations[configurations[by] == rule]
-        if numeric and means[column].nunique() >= MIN_BAND_POINTS:
+        if numeric and means[column].nunique() >= _MIN_BAND_POINTS:
             _local_mean(drawing, means[column], means["mean"], shade, log)
         _seed_dots(drawing, sweep.trials[sweep.trials[by] == rule], column, rule, shade)
         rho = rank_correlation(list(means[column]), list(means["mean"])) if numeric else float("nan")
@@ -59,7 +70,7 @@ def score_against(sweep: Sweep, parameter: str) -> Picture:
 
 
 def is_log(sweep: Sweep, parameter: str) -> bool:
-    """Whether a parameter was searched on a logarithmic scale."""
+    """True if a parameter was searched on a logarithmic scale."""
     return sweep.kinds.get(parameter, "").startswith("log")
 
 
@@ -69,12 +80,12 @@ def scale(sweep: Sweep, parameter: str) -> dict[str, Any]:
     if not is_log(sweep, parameter) or not (values > 0).any():
         return {}
     decades = range(math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1)
-    ticks = [float(f"{first}e{decade}") for decade in decades for first in (1, 3)]
+    ticks = [float(f"{first}e{decade}") for decade in decades for first in ((1, 3) if len(decades) < 4 else (1,))]
     return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [shown(tick) for tick in ticks]}
 
 
 def _alone(sweep: Sweep, parameter: str, name: str) -> str:
-    """What the parameter did where nothing else was changed, if other parameters vary too."""
+    """The effect of the parameter where nothing else was changed, if other parameters vary too."""
     others = [other for other in sweep.varied if other != parameter]
     if not others or baseline(sweep) is None:
         return ""
@@ -86,7 +97,7 @@ def _alone(sweep: Sweep, parameter: str, name: str) -> str:
         )
     said = [
         f"{shown(value)} {signed(gains.mean())}" + (f" (mean of {len(gains)})" if len(gains) > 1 else "")
-        for value, gains in list(changed.groupby("value").gain)[:MAX_NAMED]
+        for value, gains in list(changed.groupby("value").gain)[:_MAX_NAMED]
     ]
     return f" Where nothing else differs, against the baseline's {name}: {', '.join(said)}."
 
@@ -100,7 +111,7 @@ def _local_mean(drawing: go.Figure, x: "pd.Series[float]", y: "pd.Series[float]"
 
 
 def ranks(sweep: Sweep) -> Picture | None:
-    """Rank of every configuration over two parameters, a panel per algorithm: points only. None below two."""
+    """Ranks of configurations and failed trials over two parameters, a panel per algorithm; None below two."""
     axes = plane(sweep)
     if axes is None:
         return None
@@ -110,21 +121,19 @@ def ranks(sweep: Sweep) -> Picture | None:
     if configurations.empty:
         return Picture("ranks", title, "No trial has a score yet.")
     every = configurations["mean"].rank(ascending=sweep.objective.mode == "min", method="min").astype(int)
-    numbered = max(1, min(MAX_NUMBERED, len(every) // 2))
-    places = {name: _places(configurations[column_of(name)], is_log(sweep, name)) for name in axes}
+    failed = sweep.trials[sweep.trials.state == "FAIL"]
     panels = []
-    for algorithm, group in configurations.groupby("algorithm"):
-        own = every[group.index]
-        panel = figure(x_name, f"{y_name} ({algorithm})", height=340, legend=False)
+    for algorithm in sorted({*configurations.algorithm, *failed.algorithm}):
+        group, lost = (table[table.algorithm == algorithm] for table in (configurations, failed))
+        panel = figure(x_name, f"{y_name} ({algorithm})", height=340)
         panel.add_scatter(
             x=group[across],
             y=group[up],
-            mode="markers+text",
-            text=_rank_labels(own, numbered, *places.values()),
-            textposition="top center",
+            mode="markers",
+            name="rank",
             marker={
                 "size": 13,
-                "color": own,
+                "color": every[group.index],
                 "cmin": 1,
                 "cmax": max(2, int(every.max())),
                 "colorscale": "Viridis",
@@ -132,18 +141,27 @@ def ranks(sweep: Sweep) -> Picture | None:
                 "line": {"width": 1, "color": MUTED},
             },
             hovertext=[
-                html.escape(f"{row.label}: rank {rank}, mean {number(row['mean'])}")
-                for (_, row), rank in zip(group.iterrows(), own, strict=True)
+                html.escape(f"{row['label']}: rank {every[place]}, mean {number(row['mean'])}")
+                for place, row in group.iterrows()
             ],
             hoverinfo="text",
         )
-        for update, name in ((panel.update_xaxes, axes[0]), (panel.update_yaxes, axes[1])):
-            update(range=_padded(places[name]), **scale(sweep, name))
+        panel.add_scatter(
+            x=lost[across],
+            y=lost[up],
+            mode="markers",
+            name="failed",
+            marker={"color": FAILED, "size": 11, "symbol": "x"},
+            hovertext=[hover(row, row.reason) for row in rows(lost)],
+            hoverinfo="text",
+        )
+        panel.update_xaxes(scale(sweep, axes[0]))
+        panel.update_yaxes(scale(sweep, axes[1]))
         panels.append(panel)
     top = configurations[every <= max(1, len(every) // 4)]
     text = (
         f"The best quarter ({len(top)} of {len(every)} configurations) lies at {x_name} {_range(top[across])} and "
-        f"{y_name} {_range(top[up])}; brighter is better, the best {numbered} carry their rank."
+        f"{y_name} {_range(top[up])}; brighter is better, a red cross is a failed trial."
     )
     return Picture("ranks", title, text, tuple(panels))
 
@@ -160,26 +178,6 @@ def _name(sweep: Sweep, parameter: str) -> str:
     return column if column in _TITLES else short_names(sweep.varied).get(parameter, short_name(parameter))
 
 
-def _places(values: "pd.Series[float]", log: bool) -> "pd.Series[float]":
-    """Where values lie along an axis, in its own units."""
-    return pd.Series(np.log10(values.where(values > 0)), values.index) if log else values
-
-
-def _rank_labels(
-    ranks: "pd.Series[int]", numbered: int, x: "pd.Series[float]", y: "pd.Series[float]"
-) -> list[str]:
-    """The best ranks beside their points; those of points too near to each other share one text."""
-    x, y = (places / ((places.max() - places.min()) or 1.0) for places in (x, y))
-    labels: dict[Any, str] = dict.fromkeys(ranks.index, "")
-    owners: list[Any] = []
-    for place in ranks[ranks <= numbered].sort_values().index:
-        near = [owner for owner in owners if abs(x[owner] - x[place]) < ROOM and abs(y[owner] - y[place]) < ROOM]
-        owner = near[0] if near else place
-        labels[owner] += f", {ranks[place]}" if near else f"{ranks[place]}"
-        owners += [] if near else [place]
-    return list(labels.values())
-
-
 def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str) -> None:
     for state, symbol in (("COMPLETE", "circle"), ("PRUNED", "circle-open")):
         own = trials[(trials.state == state) & trials.score.notna()]
@@ -189,7 +187,7 @@ def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str,
             x=own[column],
             y=own.score,
             mode="markers",
-            name=name if state == "COMPLETE" else f"{name}, stopped early",
+            name=name,
             marker={"color": shade, "size": 9, "symbol": symbol},
             hovertext=[hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(own)],
             hoverinfo="text",
@@ -205,13 +203,6 @@ def _band(drawing: go.Figure, x: object, low: object, high: object, shade: str) 
 def best_index(sweep: Sweep, scores: "pd.Series[float]") -> Any:
     """Where in a table the best score stands."""
     return scores.idxmax() if sweep.objective.mode == "max" else scores.idxmin()
-
-
-def _padded(values: "pd.Series[float]") -> list[float]:
-    """An axis range with room for points and their ranks at the edges."""
-    low, high = float(values.min()), float(values.max())
-    room = 0.12 * (high - low) or 0.1
-    return [low - room, high + room]
 
 
 def _range(values: "pd.Series[float]") -> str:

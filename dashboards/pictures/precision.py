@@ -1,57 +1,30 @@
-"""What limits a verdict: what pairing by seed removed, how coarse evaluation is, more problems or more seeds."""
+"""The limits of a verdict: variance that pairing by seed removes, coarse evaluation, few problems or few seeds."""
 
 import math
 
 import numpy as np
-import plotly.graph_objects as go
 from scipy import stats
 
-from dashboards.labels import PALETTE
 from dashboards.pictures.judged import answers, judge, seed_scores
-from dashboards.pictures.theme import MUTED, Picture, figure, number, signed
-from dashboards.queries import Sweep
+from dashboards.pictures.theme import Picture, number, signed
+from dashboards.statistics.conclusion import Verdict
 from dashboards.statistics.problems import ProblemSplit, evaluation_interval, paired_answers, split
 from dashboards.statistics.seed_noise import seed_share
-from dashboards.statistics.verdict import Verdict
+from dashboards.sweep import Sweep
 
-HALF = 0.5  # share of the variance from which one of the two counts as what limits the verdict
-MOST_SEEDS = 12  # drawn at least
+_HALF = 0.5  # share of the variance from which one of the two counts as what limits the verdict
 _ONE_SIDED = float(stats.norm.ppf(0.95))
-_SHADES = {"alike for all: paired away": MUTED, "training": PALETTE[0], "evaluation": PALETTE[1]}
-
-
-def limits(sweep: Sweep) -> str:
-    """One sentence for the top of the page."""
-    share, found = seed_share(seed_scores(sweep)), _split(sweep)
-    if math.isnan(share):
-        return ""
-    text = (
-        f"Pairing by seed removed {share:.0%} of the variance between scores, where seeds are good or bad for all "
-        "configurations alike"
-    )
-    if found is None or found.evaluation_share is None:
-        return f"{text}; only what is left counts as noise."
-    return (
-        f"{text}; of what is left {found.evaluation_share:.0%} is evaluation on {found.problems} problems: "
-        f"{_advice(found.evaluation_share)} would narrow the interval most."
-    )
 
 
 def precision(sweep: Sweep) -> Picture:
-    """Where the variance of scores comes from, and how wide the interval would be with more of what makes it."""
-    title, found = "What limits the verdict: seeds or problems", _split(sweep)
-    share = seed_share(seed_scores(sweep))
+    """Where the variance of scores comes from, and what would narrow the interval."""
+    found, share = _split(sweep), seed_share(seed_scores(sweep))
     said = [_removed(share), _coarse(sweep), _what_limits(sweep, found)]
-    figures = []
-    if not math.isnan(share):
-        figures.append(_shares_figure(share, None if found is None else found.evaluation_share))
-    if found is not None and found.evaluation_share is not None:
-        figures.append(_width_figure(sweep, found))
-    return Picture("precision", title, " ".join(filter(None, said)), tuple(figures))
+    return Picture("precision", "What limits the verdict: seeds or problems", " ".join(filter(None, said)))
 
 
 def _split(sweep: Sweep) -> ProblemSplit | None:
-    """Of the best configuration against the baseline; None where no problems are on record."""
+    """Variances of the best configuration's difference to the baseline; None where no problems are on record."""
     pair = _pair(sweep, judge(sweep))
     return None if pair is None else split(*pair)
 
@@ -103,10 +76,9 @@ def _what_limits(sweep: Sweep, found: ProblemSplit | None) -> str:
     seeds = found.error(2 * found.seeds, found.problems) / now
     text = (
         f"Of what pairing left of the variance between {verdict.best} and {verdict.baseline}, {share:.0%} is "
-        f"evaluation on few problems and {1 - share:.0%} training that differs between seeds: {_advice(share)} "
-        f"would narrow the interval most for their price (twice the problems to {problems:.0%} of its width, "
-        f"twice the seeds to {seeds:.0%}). The curves are of this pair, were its variances known; the interval of "
-        "the verdict also pays for estimating them and for looking at several pairs."
+        f"evaluation on few problems and {1 - share:.0%} training that differs between seeds: more "
+        f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most for their price (twice the "
+        f"problems to {problems:.0%} of its width, twice the seeds to {seeds:.0%}, were its variances known)."
     )
     return text + _hidden(found, sweep.objective.worthwhile)
 
@@ -121,65 +93,3 @@ def _hidden(found: ProblemSplit, worthwhile: float) -> str:
         f" Evaluation is too coarse for a worthwhile {worthwhile:g}: on {found.seeds} seeds its noise alone hides "
         f"{number(alone, 2)}; about {needed} problems would do."
     )
-
-
-def _advice(share: float) -> str:
-    return "more problems" if share > HALF else "more seeds"
-
-
-def _shares_figure(common: float, evaluation: float | None) -> go.Figure:
-    """One bar of the variance of a score between seeds."""
-    rest = 1 - common
-    parts = {"noise": rest}
-    if evaluation is not None:
-        parts = {"training": rest * (1 - evaluation), "evaluation": rest * evaluation}
-    drawing = figure("share of the variance between seeds", height=190)
-    for name, share in {"alike for all: paired away": common, **parts}.items():
-        drawing.add_bar(
-            x=[share],
-            y=[""],
-            orientation="h",
-            name=f"{name} {share:.0%}",
-            marker={"color": _SHADES.get(name, PALETTE[0])},
-            hovertext=[f"{name}: {share:.1%}"],
-            hoverinfo="text",
-        )
-    drawing.update_layout(barmode="stack", legend_traceorder="normal")
-    drawing.update_yaxes(visible=False)
-    drawing.update_xaxes(range=[0, 1], tickformat=".0%")
-    return drawing
-
-
-def _width_figure(sweep: Sweep, found: ProblemSplit) -> go.Figure:
-    """Half of the 90 % interval against seeds, on so many problems, twice as many, and without limit."""
-    seeds = range(2, max(MOST_SEEDS, 2 * found.seeds) + 1)
-    drawing = figure("seeds of each", "half of a 90 % interval", height=380)
-    several = {
-        f"{found.problems} problems": (found.problems, PALETTE[1], "solid"),
-        f"{2 * found.problems} problems": (2 * found.problems, PALETTE[1], "dash"),
-        "training alone": (math.inf, PALETTE[0], "dot"),
-    }
-    for name, (problems, shade, dash) in several.items():
-        drawing.add_scatter(
-            x=list(seeds),
-            y=[_ONE_SIDED * found.error(count, problems) for count in seeds],
-            mode="lines",
-            name=name,
-            line={"color": shade, "width": 2, "dash": dash},
-        )
-    drawing.add_scatter(
-        x=[found.seeds],
-        y=[_ONE_SIDED * found.error(found.seeds, found.problems)],
-        mode="markers",
-        name="this sweep",
-        marker={"color": PALETTE[1], "size": 11},
-    )
-    drawing.add_scatter(
-        x=[seeds[0], seeds[-1]],
-        y=[sweep.objective.worthwhile] * 2,
-        mode="lines",
-        name=f"worthwhile {sweep.objective.worthwhile:g}",
-        line={"color": MUTED, "width": 1},
-    )
-    drawing.update_yaxes(rangemode="tozero")
-    return drawing

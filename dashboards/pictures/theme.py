@@ -4,8 +4,9 @@ The page sets text and grid colours to its light or dark scheme when it draws, s
 """
 
 import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -23,25 +24,38 @@ class Picture:
     title: str
     sentence: str
     figures: tuple[go.Figure, ...] = ()
-    legend: Mapping[str, str] = field(default_factory=dict)  # name -> colour, shown once for all figures
-    min_width: int = 0  # [px] below which the figure scrolls sideways
+    table: tuple[Sequence[str], Sequence[Sequence[object]]] = ((), ())  # headings and rows, below the figures
+
+    @property
+    def legend(self) -> dict[str, str]:
+        """Name -> colour of what is drawn, once for all figures."""
+        found: dict[str, str] = {}
+        for trace in (trace for drawing in self.figures for trace in drawing.data):
+            if trace.name and trace.showlegend is not False:
+                lines = [trace.marker.line, *([trace.line] if trace.type == "scatter" else [])]
+                shades = [trace.marker.color, *(line.color for line in lines)]
+                found.setdefault(trace.name, next(shade for shade in shades if shade is not None))
+        return found
 
 
-def figure(x: str = "", y: str = "", *, height: int = 380, legend: bool = True) -> go.Figure:
-    """An empty figure with axis titles, the legend below the axes."""
+def figure(x: str = "", y: str = "", *, height: int = 380) -> go.Figure:
+    """An empty figure with axis titles, the vertical one's above the axis.
+
+    Margins are fixed: as labels would set them, they set the axes' lengths, which set the labels, without end.
+    """
     drawing = go.Figure()
     drawing.update_layout(
         template="none",
         height=height,
-        margin={"l": 54, "r": 14, "t": 14, "b": 46},
+        margin={"l": 58, "r": 28, "t": 40 if y else 14, "b": 50, "autoexpand": False},
+        title={"text": y, "font": {"size": 13}, "x": 0, "y": 1, "yanchor": "top", "pad": {"t": 6, "l": 2}},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, sans-serif", "size": 13},
         hoverlabel={"align": "left"},
-        showlegend=legend,
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "left", "x": 0},
-        xaxis={"title": {"text": x, "standoff": 8}, "zeroline": False, "automargin": True},
-        yaxis={"title": {"text": y, "standoff": 8}, "zeroline": False, "automargin": True},
+        showlegend=False,
+        xaxis={"title": {"text": x, "standoff": 8}, "zeroline": False, "tickangle": 0},
+        yaxis={"zeroline": False},
     )
     return drawing
 
@@ -63,6 +77,36 @@ def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
             xanchor="left",
             font={"size": 12},
         )
+
+
+def dots_and_means(
+    drawing: go.Figure, x: Iterable[float], y: Iterable[str], shade: str, notes: Sequence[str], name: str = ""
+) -> None:
+    """Add a dot per value, and a bar at the mean of each row ``y``."""
+    values, rows_of = pd.Series(list(x)), list(y)
+    means = values.groupby(rows_of).mean()
+    dots, bar = {"color": translucent(shade, 0.55), "size": 9}, {"color": shade, "width": 3}
+    drawing.add_scatter(
+        x=values, y=rows_of, mode="markers", name=name, marker=dots, hovertext=notes, hoverinfo="text"
+    )
+    drawing.add_scatter(
+        x=means,
+        y=means.index,
+        mode="markers",
+        name=f"{name}, mean" if name else "",
+        showlegend=False,
+        marker={"color": shade, "size": 16, "symbol": "line-ns", "line": bar},
+        hoverinfo="skip",
+    )
+
+
+def word_axis(drawing: go.Figure, words: Sequence[str]) -> None:
+    """Write words along the horizontal axis, broken at their underscores and slashes."""
+    broken = [html.escape(re.sub("([_/])", r"\1<br>", word)).replace("&lt;br&gt;", "<br>") for word in words]
+    lines = max((text.count("<br>") for text in broken), default=0)
+    places = {"tickmode": "array", "tickvals": list(words), "ticktext": broken}
+    drawing.update_xaxes(type="category", categoryarray=list(words), range=[-0.7, len(words) - 0.3], **places)
+    drawing.update_layout(margin_b=50 + 17 * lines, height=drawing.layout.height + 17 * lines)
 
 
 def translucent(colour: str, opacity: float) -> str:
@@ -97,3 +141,8 @@ def number(value: float, digits: int = 3) -> str:
 def signed(value: float) -> str:
     """A difference, with its sign."""
     return f"{value:+.3f}"
+
+
+def device_time(hours: float, device: str) -> str:
+    """Hours of GPUs or CPUs, or minutes below one."""
+    return f"{number(hours * 60, 2)} {device}-minutes" if hours < 1 else f"{number(hours)} {device}-hours"

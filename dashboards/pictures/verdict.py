@@ -1,29 +1,23 @@
 """The sentences at the top of a report: what won, by how much, whether that is more than noise, what to run."""
 
 import math
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from dashboards.pictures.confirmation import finalists, full_finalists
 from dashboards.pictures.decision import decided
-from dashboards.pictures.judged import (
-    changed_from_baseline,
-    comparable,
-    judge,
-    judge_fresh,
-    known_noise,
-    seed_scores,
-)
-from dashboards.pictures.precision import limits
-from dashboards.pictures.theme import number, rows, signed
-from dashboards.queries import Sweep
-from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.verdict import Verdict
+from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge, judge_fresh, seed_scores
+from dashboards.pictures.theme import device_time, number, rows, signed
+from dashboards.pictures.tournament import tournament_line
+from dashboards.statistics.conclusion import MOST_FAILED, Verdict
+from dashboards.sweep import Sweep
 from trainer.config.variants import short_names, shown
 
-MAX_NAMED = 4  # configurations listed in a sentence
-SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing
+_MAX_NAMED = 4  # configurations listed in a sentence
+_SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing
 _WORDS = {
     "COMPLETE": "complete",
     "PRUNED": "stopped early",
@@ -33,57 +27,144 @@ _WORDS = {
 }
 
 
+@dataclass(frozen=True)
+class Headline:
+    """The verdict in a sentence. Fresh seeds decide it where they were run."""
+
+    sentence: str
+    step: str = ""  # what to do next, with one command
+    confirmed: bool = False  # whether fresh seeds showed a gain
+    configuration: str | None = None  # that fresh seeds chose; None where they decided nothing
+
+
 def verdict(sweep: Sweep) -> list[str]:
-    """The winner first, then the noise, the cost, what to run next, and how many trials that rests on."""
-    judged = comparable(sweep)
-    if judged.empty:
-        return ["No configuration has run to its end with a score yet.", *_cost(sweep), _counts(sweep)]
-    found = judge(sweep)
-    if found is None:
-        best = _best(judged, sweep.objective.mode)
-        first = (
-            f"Best: {best.label} with {sweep.objective.metric} {number(best.average)}{_seeds(best.count)}; "
-            f"{_no_baseline(sweep)} to compare it with."
-        )
-        noise, step = "", "Next: run the baseline on the same seeds."
-    else:
-        first, noise, step = _finding(sweep, judged, found), _noise(found), _next_step(sweep, found)
-    rounds = "" if sweep.decision is None else decided(sweep.decision)
+    """The headline, what to run next, then what it rests on. A configuration is named in full once, then by #N."""
+    told = headline(sweep)
+    found = None if comparable(sweep).empty or sweep.arms else judge(sweep)
+    fresh = [one for one in (sweep.confirmation, sweep.full) if one is not None]
     lines = [
-        first,
+        told.sentence,
+        told.step,
         _apart(sweep, found),
-        noise,
-        rounds,
-        _confirmed(sweep),
-        _confirmed_in_full(sweep),
-        *_cost(sweep),
-        step,
-        limits(sweep),
+        _noise(found) if found is not None and not fresh else "",
+        *(
+            f"On fresh seeds{' with full weights alone' * (one is sweep.full)}: {_on_fresh_seeds(sweep, one)}"
+            for one in fresh
+        ),
+        f"The search, whose best was also picked for its luck: {_in_search(sweep).sentence}"
+        if fresh and found
+        else "",
+        _cost(sweep, *fresh),
         _counts(sweep),
     ]
-    return [line for line in lines if line]
+    return _named_once([line for line in lines if line], set(sweep.trials.label))
 
 
-def _finding(sweep: Sweep, judged: pd.DataFrame, found: Verdict) -> str:
-    means = judged.groupby("label").score.mean()
-    metric, mean = sweep.objective.metric, number(means[found.winner])
-    if len(means) == 1:
-        return f"Only the baseline {found.baseline} has a score: {metric} {mean}."
-    difference = f"{signed(found.difference)}{{}}{_matched(found.seeds)}"
-    if found.interval is not None:
-        difference += f", 90 % interval {signed(found.interval[0])} to {signed(found.interval[1])}"
-    if found.winner == found.baseline:
-        return (
-            f"Best: the baseline {found.baseline} itself, with {metric} {mean}; the nearest is {found.best} "
-            f"({difference.format('')})."
+def headline(sweep: Sweep) -> Headline:
+    """What the best evidence says: seeds with full weights, else fresh seeds, else those of the search."""
+    if sweep.arms:  # the best of many on the seeds that chose it is no finding
+        return Headline(tournament_line(sweep))
+    for fresh in (sweep.full, sweep.confirmation):
+        if fresh is not None and (told := _of_fresh_seeds(sweep, fresh)) is not None:
+            return told
+    return _in_search(sweep)
+
+
+def confirmed(sweep: Sweep, full: bool = False) -> list[str]:
+    """A confirmation's result, for the end of its command: the verdict, then the scores on the sealed test."""
+    told, fresh = headline(sweep), sweep.full if full else sweep.confirmation
+    picture = full_finalists(sweep) if full else finalists(sweep)
+    reason = "" if fresh is None else _on_fresh_seeds(sweep, fresh)
+    return [line for line in (told.sentence, reason, told.step, picture.sentence if picture else "") if line]
+
+
+def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
+    """The lines with every configuration's label cut to its number wherever it was named before."""
+    text = "\n".join(lines)
+    for label in sorted(labels, key=len, reverse=True):
+        head, named, rest = text.partition(label)
+        text = head + named + rest.replace(label, label.split(" ")[0])
+    return text.split("\n")
+
+
+def _in_search(sweep: Sweep) -> Headline:
+    judged = comparable(sweep)
+    if judged.empty:
+        return Headline("No configuration has run to its end with a score yet.")
+    found, metric = judge(sweep), sweep.objective.metric
+    if found is None:
+        best = _best(judged, sweep.objective.mode)
+        first = f"Highest: {best.label}, {metric} {number(best.average)} ({_seeds(best.count)})"
+        return Headline(f"{first}; {_no_baseline(sweep)}.", "Next: run the baseline on the same seeds.")
+    if judged.label.nunique() == 1:
+        mean = number(judged.score.mean())
+        return Headline(
+            f"Only the baseline {found.baseline} has a score: {metric} {mean}.", _next_step(sweep, found)
         )
-    judgement = "more than seed noise" if found.evidence else "not shown to be more than seed noise"
-    if found.candidate and found.failing:
-        judgement = "a candidate, because so many seeds failed that the lucky ones are left"
-    elif found.candidate and not found.evidence:
-        judgement = "a candidate, because the search itself followed these seeds; only fresh ones give evidence"
-    against = f" against the baseline {found.baseline} ({number(means[found.baseline])})"
-    return f"Best: {found.best} with {metric} {mean}, {difference.format(against)}: {judgement}."
+    gain = f"{found.best}: {_gain(found)}"
+    if found.failing:
+        said = f"No verdict: more than {MOST_FAILED:.0%} of the seeds failed. {gain}"
+    elif found.evidence:
+        said = f"Likely better than the baseline {found.baseline}, but not confirmed on fresh seeds. {gain}"
+    elif found.candidate:
+        said = f"A candidate against the baseline {found.baseline}, not yet evidence: the search followed its "
+        said += f"seeds. {gain}"
+    else:
+        nearest = "Nearest" if found.winner == found.baseline else "Best candidate"
+        said = f"No evidence that anything beats the baseline {found.baseline}. {nearest} {gain}"
+    return Headline(f"{said}.", _next_step(sweep, found))
+
+
+def _of_fresh_seeds(sweep: Sweep, fresh: Sweep) -> Headline | None:
+    """The headline after a confirmation; None before it has anything to compare."""
+    numbers = dict(zip(fresh.trials.label, fresh.trials.configuration, strict=True))
+    export = f"`sweep export {sweep.name}` writes it."
+    base = baseline(fresh)
+    if fresh.rounds is not None:
+        last = fresh.rounds.standings.groupby("configuration", sort=False).tail(1)
+        better = last[last.decision == "better"]
+        if better.empty and fresh.rounds.outcome == "not better":
+            sentence = f"Keep the baseline {base}: on fresh seeds no finalist is better by "
+            sentence += f"{fresh.rounds.worthwhile:g}."
+            return Headline(sentence, f"Next: keep the baseline; {export}", configuration=numbers.get(base))
+        if better.empty:
+            return None if last.empty else Headline("Undecided: fresh seeds have not told any finalist apart yet.")
+        best = rows(better.sort_values("gain"))[0 if sweep.objective.mode == "min" else -1]
+        labels = {own: label for label, own in numbers.items()}
+        label = labels.get(best.configuration, f"#{best.configuration}")
+        sentence = f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} ({best.seeds} fresh seeds)."
+        return Headline(sentence, f"Next: train with it; {export}", True, best.configuration)
+    found = judge_fresh(fresh, None if fresh is sweep.full else sweep)
+    if found is None or (found.best == found.baseline and not found.silent):
+        return None
+    gain = _gain(found, "fresh ")
+    if found.evidence:
+        sentence = f"Confirmed: {found.best} beats the baseline {found.baseline}: {gain}."
+        return Headline(sentence, f"Next: train with it; {export}", True, numbers[found.best])
+    if found.winner == found.baseline:
+        sentence = f"Keep the baseline {found.baseline}: on fresh seeds nothing beats it. {found.best}: {gain}."
+        return Headline(sentence, f"Next: keep the baseline; {export}", configuration=numbers[found.baseline])
+    sentence = f"Not confirmed: fresh seeds do not tell {found.best} from the baseline {found.baseline}: {gain}."
+    return Headline(sentence, f"Next: {found.next_step}")
+
+
+def _gain(found: Verdict, fresh: str = "") -> str:
+    """A difference to the baseline with its interval and seeds."""
+    seeds = _seeds(found.seeds, fresh) if found.seeds else "no seed in common"
+    if found.interval is None:
+        return f"{signed(found.difference)} ({seeds})"
+    low, high = map(signed, found.interval)
+    return f"{signed(found.difference)} (90 % interval {low} to {high}, {seeds})"
+
+
+def _on_fresh_seeds(sweep: Sweep, fresh: Sweep) -> str:
+    """What the headline of a confirmation rests on, or how far the confirmation is."""
+    if fresh.rounds is not None:
+        return decided(fresh)
+    found = judge_fresh(fresh, None if fresh is sweep.full else sweep)
+    if found is None or (found.best == found.baseline and not found.silent):
+        return f"{fresh.progress}."
+    return f"{found.finding} {found.reason}"
 
 
 def _no_baseline(sweep: Sweep) -> str:
@@ -93,7 +174,7 @@ def _no_baseline(sweep: Sweep) -> str:
 
 
 def _apart(sweep: Sweep, found: Verdict | None) -> str:
-    """What else than one thing tells the best from the baseline: the gain is that of all of it together."""
+    """The settings in which the best differs from the baseline, if several: the gain belongs to all of them."""
     if found is None or found.winner == found.baseline:
         return ""
     changed = changed_from_baseline(sweep, found.best)
@@ -109,91 +190,54 @@ def _noise(found: Verdict) -> str:
     if found.p_value is None or found.deviation is None or found.minimum_detectable_effect is None:
         if found.seeds > 1 or found.best == found.baseline:
             return found.reason
-        return f"{found.reason} The smallest difference that could be found is unknown without a second seed."
-    tested = f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for having picked the best of "
+        return f"{found.reason} What could be detected is unknown without a second seed."
+    tested = (
+        f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for picking the best of {found.comparisons}."
+    )
     if found.luck:
         tested = (
-            f"Where it is the unluckiest seeds that fail, {number(found.luck, 2)} of the gain may be the luck of "
-            f"having kept them all, and is left out of its lower bound. {tested}"
+            f"Failed seeds were perhaps the unlucky ones: up to {number(found.luck, 2)} of the gain may come from "
+            f"having kept the others, and the lower bound leaves it out. {tested}"
         )
     if found.by_problem:
-        tested = f"Seeds differ by no more than evaluation does by itself, whose noise the problems tell. {tested}"
+        tested += " Seeds differ no more than evaluation on these problems does by itself."
     return (
-        f"{tested}{found.comparisons}. Scores of one configuration differ between seeds by a standard deviation "
-        f"of {number(found.deviation, 2)}; {found.seeds} seeds find a true gain of "
-        f"{number(found.minimum_detectable_effect, 2)} 8 times in 10."
+        f"{tested} Scores vary between seeds by a standard deviation of {number(found.deviation, 2)}. With "
+        f"{_seeds(found.seeds)}, only gains above {number(found.minimum_detectable_effect, 2)} would be detected "
+        f"(80 % power{f', less because {found.unlike}' if found.unlike else ''})."
     )
 
 
-def confirmed(sweep: Sweep, full: bool = False) -> list[str]:
-    """What a confirmation found, for the end of its command: the verdict, then the scores on the sealed test.
-
-    Args:
-        sweep: that was confirmed.
-        full: tell of the confirmation with full weights.
-    """
-    picture = full_finalists(sweep) if full else finalists(sweep)
-    lines = [_confirmed_in_full(sweep) if full else _confirmed(sweep), picture.sentence if picture else ""]
-    return [line for line in lines if line]
-
-
-def _confirmed(sweep: Sweep) -> str:
-    """What the finalists did on fresh seeds, where they were run: free of the choice of the best of many."""
-    if sweep.confirmation is None:
-        return ""
-    told = _fresh_verdict(sweep.confirmation, known_noise(sweep))
-    return f"On fresh seeds: {told}" if told else f"Confirmation on fresh seeds: {sweep.confirmation.progress}."
-
-
-def _confirmed_in_full(sweep: Sweep) -> str:
-    """The same with full weights; how adapters scored, and how much they vary, says nothing of these."""
-    if sweep.full is None:
-        return ""
-    told = _fresh_verdict(sweep.full, None) or f"{sweep.full.progress}."
-    return f"Found with adapters, confirmed with full weights alone on fresh seeds: {told}"
-
-
-def _fresh_verdict(fresh: Sweep, known: Noise | None) -> str:
-    """Finding, reason and next step on fresh seeds; empty before there is anything to compare."""
-    found = judge_fresh(fresh, known)
-    if found is None or (found.best == found.baseline and not found.silent):
-        return ""
-    step = "Train with it: `sweep export` writes its configuration." if found.evidence else found.next_step
-    return f"{found.finding} {found.reason} Next: {step}"
-
-
-def _cost(sweep: Sweep) -> list[str]:
-    hours = sweep.device_hours().dropna()
+def _cost(sweep: Sweep, *fresh: Sweep) -> str:
+    hours = pd.concat([one.device_hours() for one in (sweep, *fresh)]).dropna()
     if hours.empty:
-        return []
-    return [
-        f"Cost so far: {_hours(hours.sum(), sweep.device)} in {len(hours)} trials, "
-        f"{_hours(hours.median(), sweep.device)} a trial in the median."
-    ]
+        return ""
+    several = " (search and fresh seeds)" if fresh else ""
+    return (
+        f"Cost so far: {device_time(hours.sum(), sweep.device)} in {len(hours)} trials{several}, "
+        f"{device_time(hours.median(), sweep.device)} a trial in the median."
+    )
 
 
 def _next_step(sweep: Sweep, found: Verdict) -> str:
     seeds, configurations = found.confirmation_seeds, 2
-    decided_already = sweep.decision is not None and sweep.decision.outcome != "open"
-    if sweep.confirmation is not None or sweep.full is not None or decided_already:
-        return ""  # what fresh seeds said stands above; the search's own numbers say no more
     if found.best == found.baseline or (found.seeds >= 2 and seeds is None and not found.candidate):
         return f"Next: {found.next_step}"
     if found.winner == found.baseline and found.interval is not None:
         return f"Next: {found.next_step}"
     step = found.next_step
     if found.candidate:
-        seeds = max(SEEDS_TO_TELL, seeds or 0)
+        seeds = max(_SEEDS_TO_TELL, seeds or 0)
     elif seeds is None:
-        seeds = SEEDS_TO_TELL
+        seeds = _SEEDS_TO_TELL
         step = "Run the best configuration and the baseline on fresh seeds."
     command = f"sweep confirm {sweep.name} --finalists 1 --seeds {seeds}"
     trials = configurations * seeds
     if sweep.two_stages:
         return f"Next: {step} `{command} --full` does it with full weights: {trials} trials."
     price = sweep.device_hours()[sweep.trials.state == "COMPLETE"].median()
-    cost = "" if math.isnan(price) else f", about {_hours(price * trials, sweep.device)}"
-    rounds = f" `sweep decide {sweep.name}` runs in rounds instead, and stops as soon as it is known."
+    cost = "" if math.isnan(price) else f", about {device_time(price * trials, sweep.device)}"
+    rounds = " With --rounds it stops as soon as it is known."
     return f"Next: {step} `{command}` does it: {trials} trials{cost}.{rounds}"
 
 
@@ -208,10 +252,10 @@ def _counts(sweep: Sweep) -> str:
     if left_out:
         text += f" {left_out} configurations are left out because the scheduler stopped some of their seeds."
     if silent:
-        more = f" and {len(silent) - MAX_NAMED} more" if silent[MAX_NAMED:] else ""
+        more = f" and {len(silent) - _MAX_NAMED} more" if silent[_MAX_NAMED:] else ""
         text += (
             f" {len(silent)} configurations make no claim, because a seed of theirs failed and the seeds that are "
-            f"left are the luckier ones: {', '.join(silent[:MAX_NAMED])}{more}."
+            f"left are the luckier ones: {', '.join(silent[:_MAX_NAMED])}{more}."
         )
     return text
 
@@ -222,13 +266,5 @@ def _best(judged: pd.DataFrame, mode: str) -> Any:
     return ordered[-1] if mode == "max" else ordered[0]
 
 
-def _seeds(count: int) -> str:
-    return f", mean of {count} seeds" if count > 1 else ", one seed"
-
-
-def _matched(seeds: int) -> str:
-    return " without a seed in common" if seeds == 0 else f" on {seeds} matched seed{'s' * (seeds > 1)}"
-
-
-def _hours(hours: float, device: str) -> str:
-    return f"{number(hours * 60, 2)} {device}-minutes" if hours < 1 else f"{number(hours, 3)} {device}-hours"
+def _seeds(count: int, fresh: str = "") -> str:
+    return f"{count} {fresh}seed{'s' * (count > 1)}"

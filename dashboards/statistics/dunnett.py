@@ -11,7 +11,7 @@ from scipy import optimize, special, stats
 Vector = NDArray[np.float64]
 
 DRAWS = 100_000  # of the largest of several t statistics; its 95 % quantile is then good to about 0.01
-NODES = 80  # of a quadrature
+_NODES = 80  # of a quadrature
 LEVEL = 0.05  # one-sided: only a gain over the baseline is claimed
 
 
@@ -43,7 +43,7 @@ def p_value(t: float, shared: tuple[frozenset[Hashable], ...], freedom: int) -> 
 
 
 def quantile(shared: tuple[frozenset[Hashable], ...], freedom: int) -> float:
-    """What the largest t exceeds with probability ``LEVEL``; arguments as in `largest_t`."""
+    """The value that the largest t exceeds with probability ``LEVEL``; arguments as in `largest_t`."""
     if len(set(shared)) == 1:
         return critical_value(len(shared), freedom)
     return float(np.quantile(largest_t(shared, freedom), 1 - LEVEL))
@@ -67,7 +67,7 @@ def _below(t: float, comparisons: int, freedom: int) -> float:
 
 @functools.cache
 def _nodes(freedom: int) -> tuple[Vector, Vector, Vector]:
-    z, normal = np.polynomial.hermite_e.hermegauss(NODES)
-    points, uniform = np.polynomial.legendre.leggauss(NODES)
+    z, normal = np.polynomial.hermite_e.hermegauss(_NODES)
+    points, uniform = np.polynomial.legendre.leggauss(_NODES)
     deviations = np.sqrt(stats.chi2.ppf((points + 1) / 2, freedom) / freedom)
     return deviations, z, np.outer(uniform / 2, normal / normal.sum())

@@ -15,7 +15,7 @@ from trainer.evaluation.estimators import bootstrap_interval
 Vector = NDArray[np.float64]
 
 LEVEL = 0.9  # of all intervals
-RESAMPLES = 1000
+_RESAMPLES = 1000
 MIN_CONFIGURATIONS = 8  # below this an importance is noise
 
 
@@ -41,7 +41,7 @@ def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], f
         return statistic(np.concatenate([arrays[index] for index in drawn]))
 
     every = range(len(arrays))
-    return Interval(of_drawn(every), *bootstrap_interval(every, of_drawn, LEVEL, RESAMPLES, seed))
+    return Interval(of_drawn(every), *bootstrap_interval(every, of_drawn, LEVEL, _RESAMPLES, seed))
 
 
 def interquartile_mean(values: Vector) -> float:
@@ -58,16 +58,13 @@ def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -
 def local_mean(x: Sequence[float], y: Sequence[float], seed: int = 0) -> tuple[Vector, Vector, Vector, Vector]:
     """Kernel-weighted mean of y along x with a bootstrap band over the points.
 
-    The Gaussian kernel's width is a fifth of the range of x.
-
-    Returns:
-        Grid, mean, lower and upper bound, each of 25 points.
+    Grid, mean, lower and upper bound, [25] each; the Gaussian kernel's width is a fifth of the range of x.
     """
     xs, ys = np.asarray(x, float), np.asarray(y, float)
     grid = np.linspace(xs.min(), xs.max(), 25)
     width = (xs.max() - xs.min()) / 5
     kernel = np.exp(-0.5 * ((grid[:, None] - xs[None, :]) / width) ** 2)  # [grid, points]
-    counts = np.random.default_rng(seed).multinomial(len(xs), np.full(len(xs), 1 / len(xs)), RESAMPLES)
+    counts = np.random.default_rng(seed).multinomial(len(xs), np.full(len(xs), 1 / len(xs)), _RESAMPLES)
     weights = counts[:, None, :] * kernel[None]
     curves = (weights @ ys) / np.maximum(weights.sum(-1), 1e-12)
     low, high = np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
@@ -95,10 +92,10 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str], seed: i
             np.arange(len(scores)),
             lambda drawn, design=design: _adjusted_r2(design[drawn], scores[drawn]),
             LEVEL,
-            RESAMPLES // 4,
+            _RESAMPLES // 4,
             seed,
         )
-        shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(RESAMPLES // 4)]
+        shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES // 4)]
         share = max(0.0, _adjusted_r2(design, scores))
         interval = Interval(share, max(0.0, low), max(share, high))
         found.append(Importance(name, interval, max(0.0, float(np.quantile(shuffled, 0.95)))))

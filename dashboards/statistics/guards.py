@@ -47,7 +47,7 @@ def difference_noise(found: Variances, comparisons: int) -> tuple[Vector, Intege
 
 
 def evaluation_alone(found: Variances) -> NDArray[np.bool_]:
-    """Whether scores vary between seeds no more than evaluation on so many problems does by itself, [N].
+    """True where scores vary between seeds no more than evaluation on so many problems does by itself, [N].
 
     Evaluation's variance is known from many problems, that between few seeds from few. Where F tests at the
     levels ``UNSEEN`` see no more than the first, it stands for both: pooling after a preliminary test at a
@@ -65,7 +65,7 @@ def evaluation_alone(found: Variances) -> NDArray[np.bool_]:
 
 
 def _guarded(found: Variances, comparisons: int) -> tuple[Vector, Integers]:
-    """The same from the scores alone.
+    """`difference_noise` from the scores alone.
 
     Twice the pooled variance, but
 
@@ -83,7 +83,7 @@ def _guarded(found: Variances, comparisons: int) -> tuple[Vector, Integers]:
     with np.errstate(divide="ignore", invalid="ignore"):
         welch = np.clip(np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, found.freedom)
         ratio = np.nan_to_num(found.base / found.others, nan=1.0)
-    fewer = np.floor(welch).astype(np.int64)
+    fewer = np.floor(welch + 1e-6).astype(np.int64)  # whole ones, which are common, must not depend on rounding
     if found.base_freedom > 1:
         noisier = stats.f.sf(ratio, found.base_freedom, found.others_freedom) < NOISIER
         fewer = np.where(noisier, fewer, found.freedom)
@@ -95,3 +95,24 @@ def critical_values(comparisons: int, freedom: Integers) -> Vector:
     """Dunnett's critical value for each of several degrees of freedom."""
     distinct, places = np.unique(freedom, return_inverse=True)
     return np.array([critical_value(comparisons, int(one)) for one in distinct])[places]
+
+
+def unlike_noise(found: Variances, residuals: Vector) -> str:
+    """Signs that the noise of one sweep is not normal and alike for all configurations, in words; empty if none.
+
+    F tests at level ``NOISIER`` for the baseline and the best configuration, and the test of Shapiro and Wilk
+    (Biometrika 52, 1965) at the same level for seeds far from the rest, on the residuals of the additive model of
+    configurations and seeds.
+    """
+    signs = []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if found.base is not None and found.others is not None:
+            ratio = found.base[0] / found.others[0]
+            if stats.f.sf(ratio, found.base_freedom, found.others_freedom) < NOISIER:
+                signs.append("the baseline is noisier than the others")
+        ratio = found.own[0] / (2 * found.pooled[0])
+        if stats.f.sf(ratio, found.own_freedom, found.freedom) < NOISIER:
+            signs.append("the best configuration is noisier than the others")
+    if len(residuals) > 2 and stats.shapiro(residuals / np.abs(residuals).max()).pvalue < NOISIER:
+        signs.append("some seeds lie far from the rest")
+    return " and ".join(signs)

@@ -1,4 +1,4 @@
-"""What limits a paired difference: seeds that train differently, or an evaluation on too few problems.
+"""The variance of a paired difference: seeds that train differently, or an evaluation on too few problems.
 
 Two configurations answer the same problems with the same seeds. The differences d[s, p] of their accuracies follow
 the crossed random-effects model ``d = mean + seed + problem + rest``; its variances come from the mean squares of
@@ -27,7 +27,6 @@ class ProblemSplit:
     problems: int
     training: float | None  # differs from seed to seed, on however many problems; None with one seed
     evaluation: float  # of the evaluation: shrinks with the number of problems, and with that of seeds
-    population: float | None  # of the choice of problems, common to all seeds; None with one seed
 
     def error(self, seeds: float, problems: float) -> float:
         """Standard error of the mean difference on these problems, were there so many seeds and problems."""
@@ -50,24 +49,16 @@ def split(ours: Array, theirs: Array) -> ProblemSplit:
     differences = np.asarray(ours, float) - np.asarray(theirs, float)
     seeds, problems = differences.shape
     if seeds < 2:
-        return ProblemSplit(seeds, problems, None, float(differences.var(ddof=1)) / problems, None)
+        return ProblemSplit(seeds, problems, None, float(differences.var(ddof=1)) / problems)
     by_seed, by_problem, middle = differences.mean(axis=1), differences.mean(axis=0), differences.mean()
     rest = differences - by_seed[:, None] - by_problem + middle
     within = float((rest**2).sum()) / ((seeds - 1) * (problems - 1))
     training = max(0.0, float(by_seed.var(ddof=1)) - within / problems)
-    population = max(0.0, float(by_problem.var(ddof=1)) - within / seeds) / problems
-    return ProblemSplit(seeds, problems, training, within / problems, population)
+    return ProblemSplit(seeds, problems, training, within / problems)
 
 
 def evaluation_noise(answers: Answers, name: str, other: str, seeds: Sequence[Hashable]) -> Noise:
-    """Noise of one seed's difference that evaluation alone makes: no degrees of freedom without records.
-
-    Args:
-        answers: which problems were solved.
-        name: a configuration.
-        other: the one it is compared with.
-        seeds: that both have a score of; all of them must have records.
-    """
+    """Noise of one seed's difference by evaluation alone; no degrees of freedom unless all seeds have records."""
     pair = paired_answers(answers, name, other)
     if pair is None or len(seeds) < 2 or len(pair[0]) < len(seeds):
         return Noise(math.nan, 0)

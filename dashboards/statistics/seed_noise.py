@@ -69,6 +69,8 @@ def paired_differences(scores: Scores, baseline: str, level: float = 0.95) -> di
             continue
         values = np.array(list(shared.values()))
         mean, half = float(values.mean()), math.nan
+        if abs(mean) <= 1e-9 * np.abs(values).max():  # no more than rounding, which would name a winner
+            mean = 0.0
         if len(values) > 1:
             half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * stats.sem(values))
         found[name] = PairedDifference(shared, Interval(mean, mean - half, mean + half))
@@ -81,10 +83,15 @@ def seed_noise(scores: Scores) -> Noise:
     The root mean square of what the additive model ``score = configuration + seed + noise`` leaves over (least
     squares; configurations may lack some seeds).
     """
-    residuals, _, freedom = _additive(scores)
+    left, _, freedom = _additive(scores)
     if freedom == 0:
         return Noise(math.nan, 0)
-    return Noise(math.sqrt(float(residuals @ residuals) / freedom), freedom)
+    return Noise(math.sqrt(float(left @ left) / freedom), freedom)
+
+
+def residuals(scores: Scores) -> Vector:
+    """Residuals of the additive model of `seed_noise`."""
+    return _additive(scores)[0]
 
 
 def seed_share(scores: Scores) -> float:
@@ -100,8 +107,8 @@ def seed_share(scores: Scores) -> float:
     if table.ndim < 2 or min(table.shape) < 2:
         return math.nan
     count, repeats = table.shape
-    residuals = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    noise = float((residuals**2).sum()) / ((count - 1) * (repeats - 1))
+    left = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+    noise = float((left**2).sum()) / ((count - 1) * (repeats - 1))
     seed_variance = max(0.0, (count * float(table.mean(0).var(ddof=1)) - noise) / count)
     return seed_variance / (seed_variance + noise) if seed_variance + noise > 0 else math.nan
 
@@ -115,11 +122,11 @@ def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
     """
     finite = finite_scores(scores)
     others = {name: row for name, row in finite.items() if name != baseline and row}
-    residuals, effects, freedom = _additive(others)
+    left, effects, freedom = _additive(others)
     seeds = [seed for seed in finite[baseline] if seed in effects]
     if freedom == 0 or len(seeds) < 2:
         return Noise(math.nan, 0), Noise(math.nan, 0)
-    noise = float(residuals @ residuals) / freedom
+    noise = float(left @ left) / freedom
     deviations = np.array([finite[baseline][seed] - effects[seed] for seed in seeds])
     in_effects = noise * float(np.mean([1 / sum(seed in row for row in others.values()) for seed in seeds]))
     own = max(0.0, float(deviations.var(ddof=1)) - in_effects)
@@ -148,10 +155,6 @@ def finite_scores(scores: Scores) -> dict[str, dict[Hashable, float]]:
 
 
 def require(scores: Scores, baseline: str) -> None:
-    """Refuse a baseline without any score.
-
-    Raises:
-        ValueError: names it.
-    """
+    """Raise a ValueError that names the baseline if it has no score."""
     if not scores.get(baseline):
         raise ValueError(f"the baseline {baseline} has no score: name a configuration that finished")

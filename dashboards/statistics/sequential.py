@@ -5,7 +5,8 @@ Two one-sided tests run side by side. One asks after every round whether a final
 Each spends its error as seeds come in (error spending [Biometrika 70, 1983], by a power of their share [Stat. Med.
 6, 1987]), and neither counts on the other to stop: going on after a stop costs no level.
 With few seeds the statistics are far from normal, so their boundaries come from simulated rounds with the noise
-estimated as it will be.
+estimated as it will be: that of each finalist from its own differences to the baseline, because any of them may be
+noisier than the rest.
 """
 
 import functools
@@ -16,19 +17,17 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from dashboards.statistics.dunnett import LEVEL
-from dashboards.statistics.seed_noise import Noise, Scores, paired_differences, seed_noise
+from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, paired_differences
 
 Vector = NDArray[np.float64]
 Decision = Literal["better", "not better", "worse", "failed", "open"]
 
 MISSED = 0.1  # how often a finalist that is better by just the worthwhile amount may be given up
-SPENDING = (1.0, 0.7)  # powers of the share of seeds, by which both errors are spent: giving up comes early
-ROUNDS = 8
-FIRST = 3  # seeds at the first look
-NOISIER = 0.1  # level of the F test after which a finalist counts as noisier than the rest
+_SPENDING = (1.0, 0.7)  # powers of the share of seeds, by which both errors are spent: giving up comes early
+_ROUNDS = 8
+_FIRST = 3  # seeds at the first look
 PATHS = 100_000  # simulated decisions; a boundary is then good to about 0.01 to 0.02
 
 
@@ -38,7 +37,6 @@ class Design:
 
     looks: tuple[int, ...]  # seeds of every configuration at each look
     finalists: int
-    known_freedom: int  # degrees of freedom with which the noise is known beforehand
     worthwhile: float  # the smallest difference that matters, in units of the score
     better: tuple[float, ...]  # at each look, the t from which a finalist is better
     futile: tuple[float, ...]  # and the t of (worthwhile - difference) from which it is not worthwhile
@@ -68,72 +66,62 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
         finalists: configurations besides the baseline.
         max_seeds: more of them are not planned, even where they would be needed.
     """
-    known = noise.freedom if noise is not None else 0
     seeds = max_seeds
     if noise is not None and noise.freedom:
         # The last look leaves nothing undecided: there both bounds of the difference are `worthwhile` apart.
         wide = 3.4
         for _ in range(4):
-            seeds = math.ceil(2 * (wide * noise.deviation / worthwhile) ** 2) if worthwhile else max_seeds
-            seeds = min(max_seeds, max(FIRST, seeds))
-            better, futile = boundaries(looks_up_to(seeds), finalists, known)
+            seeds = math.ceil(2 * (wide * noise.deviation / worthwhile) ** 2 - 1e-9) if worthwhile else max_seeds
+            seeds = min(max_seeds, max(_FIRST, seeds))
+            better, futile = boundaries(looks_up_to(seeds), finalists)
             if wide >= better[-1] + futile[-1] - 1e-9:
                 break
             wide = better[-1] + futile[-1]
     looks = looks_up_to(seeds)
-    return Design(looks, finalists, known, worthwhile, *boundaries(looks, finalists, known))
+    return Design(looks, finalists, worthwhile, *boundaries(looks, finalists))
 
 
 def looks_up_to(seeds: int) -> tuple[int, ...]:
-    """At most ``ROUNDS`` looks, evenly from ``FIRST`` seeds on."""
-    count = max(1, min(ROUNDS, seeds - FIRST + 1))
-    places = np.linspace(FIRST, seeds, count) if count > 1 else np.array([seeds])
+    """At most ``_ROUNDS`` looks, evenly from ``_FIRST`` seeds on."""
+    count = max(1, min(_ROUNDS, seeds - _FIRST + 1))
+    places = np.linspace(_FIRST, seeds, count) if count > 1 else np.array([seeds])
     return tuple(int(place) for place in np.round(places))
 
 
 @functools.lru_cache(maxsize=64)
-def boundaries(
-    looks: tuple[int, ...], finalists: int, known_freedom: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def boundaries(looks: tuple[int, ...], finalists: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Boundaries of both tests at every look, from `null_paths`."""
     fractions = np.array(looks) / looks[-1]
-    paths = null_paths(looks, finalists, known_freedom)
-    better = spend(paths.max(axis=2), LEVEL * fractions ** SPENDING[0])
-    futile = spend(paths[:, :, 0], MISSED * fractions ** SPENDING[1])
+    paths = null_paths(looks, finalists)
+    better = spend(paths.max(axis=2), LEVEL * fractions ** _SPENDING[0])
+    futile = spend(paths[:, :, 0], MISSED * fractions ** _SPENDING[1])
     return tuple(better.tolist()), tuple(futile.tolist())
 
 
-def null_paths(looks: Sequence[int], finalists: int, known_freedom: int, paths: int = PATHS) -> Vector:
-    """Simulated t of every finalist at every look where none differs, [paths, looks, finalists].
+def null_paths(looks: Sequence[int], finalists: int, paths: int = PATHS) -> Vector:
+    """Simulated paired t of every finalist at every look where none differs, [paths, looks, finalists].
 
-    Seeds are blocks: per seed every configuration has a standard normal score, whose additive model gives the
-    pooled noise, together with ``known_freedom`` degrees of freedom of earlier trials.
+    Every configuration has a standard normal score on each seed; seeds are blocks.
     """
     generator = np.random.default_rng(0)
-    known = generator.chisquare(known_freedom, paths) if known_freedom else np.zeros(paths)
-    sums, squares = np.zeros((paths, finalists + 1)), np.zeros(paths)
+    sums, squares = np.zeros((paths, finalists)), np.zeros((paths, finalists))
     found = np.empty((paths, len(looks), finalists))
     seeds = 0
     for place, look in enumerate(looks):
-        # The seeds since the last look at once: their sum, and what they scatter around their mean.
-        more, seeds = look - seeds, look
-        block = math.sqrt(more) * generator.standard_normal((paths, finalists + 1))
-        sums += block
-        squares += ((block - block.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) / more
-        if more > 1:
-            squares += generator.chisquare((more - 1) * finalists, paths)
-        residual = squares - ((sums - sums.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) / seeds
-        deviation = np.sqrt((residual + known) / (finalists * (seeds - 1) + known_freedom))
-        found[:, place] = (sums[:, 1:] - sums[:, :1]) / (seeds * deviation * math.sqrt(2 / seeds))[:, None]
+        for _ in range(look - seeds):
+            scores = generator.standard_normal((paths, finalists + 1))
+            differences = scores[:, 1:] - scores[:, :1]
+            sums += differences
+            squares += differences**2
+        seeds = look
+        found[:, place] = sums / np.sqrt((squares - sums**2 / seeds) / (seeds - 1) * seeds)
     return found
 
 
 def spend(statistics: Vector, spent: ArrayLike) -> Vector:
-    """Boundaries that the statistics cross for the first time as often as is to be spent.
+    """Boundaries [looks] that statistics [paths, looks] without an effect first cross as often as is to be spent.
 
-    Args:
-        statistics: simulated without an effect, [paths, looks].
-        spent: probability of having crossed by each look, [looks], not decreasing.
+    ``spent`` [looks] is the probability of having crossed by each look, not decreasing.
     """
     crossing = np.diff(np.asarray(spent, dtype=float), prepend=0.0) * len(statistics)
     alive = np.ones(len(statistics), bool)
@@ -147,20 +135,13 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
     return np.array(bounds)
 
 
-def standings(design: Design, scores: Scores, baseline: str, known: Noise | None, mode: str) -> list[Standing]:
+def standings(design: Design, scores: Scores, baseline: str, mode: str) -> list[Standing]:
     """Where every finalist stands at the look that its seeds have reached.
 
-    A finalist with a failed seed makes no claim: what is left of it is its luckier seeds.
-
-    Args:
-        design: the plan.
-        scores: finalists and baseline on fresh seeds; NaN where a trial failed.
-        baseline: the configuration to beat.
-        known: the noise the design was made with.
-        mode: max or min.
+    A finalist with a failed seed, whose score is NaN, makes no claim: what is left of it is its luckier seeds.
     """
     failed = {name for name, row in scores.items() if name != baseline and any(map(math.isnan, row.values()))}
-    noise = seed_noise({name: row for name, row in scores.items() if name not in failed}).pooled(known)
+    spread = np.ptp([y for row in finite_scores(scores).values() for y in row.values()])
     sign = 1 if mode == "max" else -1
     found = []
     for name, paired in paired_differences(scores, baseline).items():
@@ -168,43 +149,25 @@ def standings(design: Design, scores: Scores, baseline: str, known: Noise | None
         gain, look = float(values.mean()), look_reached(design.looks, len(values))
         standing = Standing(name, len(values), gain, None, None, "failed" if name in failed else "open")
         # Equal scores on all seeds are coarse scores, not the absence of noise.
-        if look is not None and name not in failed and noise.freedom and noise.deviation > 1e-9:
-            own = np.array([values.var(ddof=1)])
-            below, above = margins(design, look, np.array([noise.deviation**2]), noise.freedom, own)
+        if look is not None and name not in failed and values.std() > 1e-9 * spread:
+            below, above = margins(design, look, np.array([values.var(ddof=1)]))
             low, high = gain - float(below[0]), gain + float(above[0])
             standing = replace(standing, low=low, high=high, decision=decide(low, high, design.worthwhile))
         found.append(standing)
     return found
 
 
-def margins(design: Design, look: int, pooled: Vector, freedom: int, own: Vector) -> tuple[Vector, Vector]:
+def margins(design: Design, look: int, own: Vector) -> tuple[Vector, Vector]:
     """How far above 0, and below the worthwhile gain, a gain must be at a look to be decided, each [N].
 
-    The noise of a difference is that of all configurations, but at least that of the finalist's own
-    differences. Where an F test finds the finalist noisier, only its own differences count, with the
-    boundaries for their few degrees of freedom.
-
-    Args:
-        design: the plan.
-        look: its number, from 0.
-        pooled: variance of one score, all configurations and earlier trials together, [N].
-        freedom: degrees of freedom of that.
-        own: variance of the finalist's differences to the baseline, [N].
+    ``own`` [N] is the variance of the finalist's differences to the baseline; looks count from 0.
     """
-    seeds = design.looks[look]
-    error = np.sqrt(np.maximum(2 * pooled, own) / seeds)
-    better, futile = design.better[look] * error, design.futile[look] * error
-    with np.errstate(divide="ignore", invalid="ignore"):
-        noisier = stats.f.sf(own / (2 * pooled), seeds - 1, freedom) < NOISIER
-    if noisier.any():
-        alone = boundaries(design.looks, 1, 0)
-        better = np.where(noisier, np.maximum(better, alone[0][look] * error), better)
-        futile = np.where(noisier, np.maximum(futile, alone[1][look] * error), futile)
-    return better, futile
+    error = np.sqrt(own / design.looks[look])
+    return design.better[look] * error, design.futile[look] * error
 
 
 def decide(low: float, high: float, worthwhile: float) -> Decision:
-    """What the bounds of a gain say."""
+    """The decision that the bounds of a gain allow."""
     if low > 0:
         return "better"
     if high < 0:

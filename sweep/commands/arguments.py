@@ -1,8 +1,18 @@
-"""Arguments that commands of ``sweep`` have in common."""
+"""Arguments that commands of ``sweep`` share: the sweep, and the machines it is planned for and runs on."""
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainer.commands.arguments import Commands, add_runs_dir
+from sweep.space.spec import SweepSpec
+from sweep.trials.address import check_address
+from sweep.trials.cluster import Node, check_fit, cluster_nodes, local_node, prepare_environment
+from trainer.shell.arguments import Commands, add_runs_dir, count
+from trainer.shell.run_folder import check_folder
+
+if TYPE_CHECKING:
+    from sweep.driver.run import Options
 
 
 def add_named(commands: Commands, verb: str, text: str) -> argparse.ArgumentParser:
@@ -11,3 +21,43 @@ def add_named(commands: Commands, verb: str, text: str) -> argparse.ArgumentPars
     add_runs_dir(parser)
     parser.add_argument("name", help="name of the sweep, see `sweep ls`")
     return parser
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """The cluster to use, or how much of this machine."""
+    parser.add_argument(
+        "--address", help="Ray cluster that this machine is a node of: auto or HOST:PORT (default: start Ray here)"
+    )
+    parser.add_argument("--cpus", type=count, help="CPUs of this machine to use (default: all)")
+
+
+def planned_nodes(arguments: argparse.Namespace) -> list[Node]:
+    """The machines to plan for: those of a cluster, or such as are described."""
+    if arguments.address is None:
+        machine = local_node(arguments.cpus)
+        return [replace(machine, gpus=arguments.gpus or machine.gpus)] * (arguments.nodes or 1)
+    check_address(arguments.address)
+    return cluster_nodes(arguments.address)
+
+
+def prepare(spec: SweepSpec, arguments: argparse.Namespace) -> None:
+    """Check and prepare the machine before Ray is imported, which takes seconds and reads the environment.
+
+    Raises:
+        ConfigError: an address that cannot be one, or a folder that hides a package of loptune.
+        MissingError: a trial needs more than this machine has.
+    """
+    check_address(arguments.address)
+    check_folder(Path.cwd())
+    prepare_environment(arguments.address)
+    if arguments.address is None:
+        check_fit(spec.resources, [local_node(arguments.cpus)])
+
+
+def run_options(arguments: argparse.Namespace) -> "Options":
+    """How a sweep runs on them."""
+    from sweep.driver.run import Options
+
+    accept = getattr(arguments, "accept_changes", False)
+    machine = {"address": arguments.address, "cpus": arguments.cpus}
+    return replace(arguments.options or Options(), **machine, accept_changes=accept)

@@ -1,26 +1,29 @@
-"""``sweep report``, ``upload`` and ``ui``: pages made of what MLflow holds."""
+"""``sweep report``, ``upload`` and ``ui``: pages on a sweep from its MLflow store."""
 
 import argparse
 
 from sweep.commands.arguments import add_named
-from sweep.record.folder import SweepFolder, command, existing_sweep, holder, read_spec
-from sweep.space.spec import SweepSpec
-from trainer.commands.arguments import Commands, add_runs_dir, port
-from trainer.errors import ConfigError, MissingError, StorageError
+from sweep.record.folder import holder
+from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.tracking.view import save_view
+from trainer.errors import MissingError, StorageError
+from trainer.shell.arguments import Commands, port
+from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
+from trainer.tracking.ui import serve
 
 
 def add_report(commands: Commands) -> None:
     """``sweep report``."""
-    report = commands.add_parser("report", help="write the report again, or compare sweeps")
-    add_runs_dir(report)
-    report.add_argument("names", nargs="+", metavar="name", help="a sweep; several are compared on one page")
-    report.add_argument("--png", action="store_true", help="PNGs of the pictures too (needs Chromium or Chrome)")
+    report = add_named(commands, "report", "write a sweep's report again")
+    report.add_argument(
+        "--png", action="store_true", help="write the pictures as PNG, too (needs Chromium or Chrome)"
+    )
     report.set_defaults(command=_report)
 
 
 def add_upload(commands: Commands) -> None:
     """``sweep upload``."""
-    upload = add_named(commands, "upload", "send a sweep that ran --offline to MLflow, and write its report")
+    upload = add_named(commands, "upload", "send an offline sweep to MLflow, and write its report")
     upload.set_defaults(command=_upload)
 
 
@@ -33,74 +36,55 @@ def add_ui(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    folders = [existing_sweep(arguments.runs_dir, name) for name in dict.fromkeys(arguments.names)]
-    uris = [_complete_store(folder) for folder in folders]
-    if len(set(uris)) > 1:
-        raise ConfigError(
-            "the sweeps are in different MLflow stores", ", ".join(uris), "compare those of one store"
-        )
-    if len(folders) == 1:
-        from sweep.record.report import report
+    from sweep.tracking.report import write_report
 
-        print(report(folders[0], read_spec(folders[0]), uris[0], png=arguments.png))
-        return 0
-    from dashboards.pages.comparison import write_comparison
-
-    names = [folder.name for folder in folders]
-    out_dir = folders[0].runs_dir / "comparisons" / "-".join(names)
-    print(write_comparison(names, uris[0], out_dir, png=arguments.png))
+    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    print(write_report(sweep, _complete_store(sweep), png=arguments.png))
     return 0
 
 
 def _upload(arguments: argparse.Namespace) -> int:
-    from sweep.record.upload import upload_sweep
-    from sweep.runner import open_parent
+    from sweep.tracking.upload import upload_sweep
 
-    folder = existing_sweep(arguments.runs_dir, arguments.name)
-    print(f"report: {upload_sweep(read_spec(folder), folder, open_parent)}")
-    print(f"MLflow: {command('ui', folder)}")
+    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    print(f"report: {upload_sweep(sweep)}")
+    print(f"MLflow: {sweep.command('ui')}")
     return 0
 
 
 def _ui(arguments: argparse.Namespace) -> int:
-    from sweep.views.ui import save_view
-    from trainer.tracking.ui import serve
-
-    folder = existing_sweep(arguments.runs_dir, arguments.name)
-    spec = read_spec(folder)
-    uri = recorded_uri(spec, folder)
-    page = save_view(uri, spec.base.tracking.experiment or spec.name, spec)
+    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    name, uri = sweep.folder.name, recorded_uri(sweep)
+    page = save_view(uri, sweep.spec)
     if uri.startswith("http"):
-        print(f"MLflow: {uri}{page}  (sweep {folder.name})")
+        print(f"MLflow: {uri}{page}  (sweep {name})")
         return 0
-    serve(uri, arguments.port, page, f"sweep {folder.name}", command("ui", folder))
+    serve(uri, arguments.port, page, f"sweep {name}", sweep.command("ui"))
 
 
-def _complete_store(folder: SweepFolder) -> str:
+def _complete_store(sweep: SweepRecord) -> str:
     """The MLflow store of a sweep, once it has all that the trials recorded; a running sweep sends by itself."""
-    from sweep.record.unsent import send_unsent
+    from sweep.tracking.upload import send_unsent
 
-    uri = recorded_uri(read_spec(folder), folder)
-    unsent = send_unsent(folder, uri) if holder(folder) is None else None
+    uri = recorded_uri(sweep)
+    unsent = send_unsent(sweep, uri) if holder(sweep.folder) is None else None
     if unsent is not None:
         raise unsent
     return uri
 
 
-def recorded_uri(spec: SweepSpec, folder: SweepFolder) -> str:
+def recorded_uri(sweep: SweepRecord) -> str:
     """The MLflow store that holds a sweep.
 
     Raises:
         MissingError: it ran offline.
         StorageError: its database does not exist.
     """
-    from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
-
-    if spec.base.tracking.offline:
-        raise MissingError(
-            f"sweep {folder.name} ran offline", str(folder.root), f"{command('upload', folder)} sends it to MLflow"
-        )
-    uri = tracking_uri(spec.base.tracking, folder.runs_dir)
+    folder, tracking = sweep.folder, sweep.spec.base.tracking
+    if tracking.offline:
+        hint = f"{sweep.command('upload')} sends it to MLflow"
+        raise MissingError(f"sweep {folder.name} ran offline", str(folder.root), hint)
+    uri = tracking_uri(tracking, folder.runs_dir)
     database = sqlite_path(uri)
     if database is not None and not database.exists():
         raise StorageError("the MLflow store is gone", str(database), "restore it from a backup")

@@ -1,20 +1,20 @@
-"""``sweep status``, ``stop`` and ``ls``: what the folders of sweeps tell, and a word to the running one."""
+"""``sweep status``, ``stop`` and ``ls``: read the folders of sweeps, and stop a running one."""
 
 import argparse
 from dataclasses import asdict, dataclass
 
 from sweep.commands.arguments import add_named
-from sweep.record.folder import all_sweeps, command, existing_sweep, holder, read_spec, request_stop
-from sweep.record.summary import best_configuration, caveats, planned_trials, trial_rows
-from sweep.record.table import print_json, print_trials, rows_as_json
-from trainer.commands.arguments import Commands, add_json, add_runs_dir
-from trainer.commands.table import number, print_table
+from sweep.record.folder import all_sweeps, existing_sweep, holder, read_spec, request_stop
+from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.record.table import print_json, print_trials
 from trainer.errors import UserError
+from trainer.shell.arguments import Commands, add_json, add_runs_dir
+from trainer.shell.table import number, print_table
 
 
 def add_status(commands: Commands) -> None:
     """``sweep status``."""
-    status = add_named(commands, "status", "the trials of a sweep")
+    status = add_named(commands, "status", "show a sweep's trials")
     add_json(status)
     status.set_defaults(command=_status)
 
@@ -27,38 +27,39 @@ def add_stop(commands: Commands) -> None:
 
 def add_ls(commands: Commands) -> None:
     """``sweep ls``."""
-    ls = commands.add_parser("ls", help="all sweeps")
+    ls = commands.add_parser("ls", help="list sweeps")
     add_runs_dir(ls)
     add_json(ls)
     ls.set_defaults(command=_ls)
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    folder = existing_sweep(arguments.runs_dir, arguments.name)
-    spec, by = read_spec(folder), holder(folder)
-    rows = trial_rows(spec, folder, running=by is not None)
-    best = best_configuration(spec, folder)
+    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    folder, planned, by = sweep.folder, sweep.planned, holder(sweep.folder)
+    rows, best = sweep.rows(running=by is not None), sweep.best()
     if arguments.json:
         print_json(
             {
                 "name": folder.name,
                 "running": by is not None,
-                "planned": planned_trials(spec),
+                "planned": planned,
                 "best": best and vars(best),
-                "trials": rows_as_json(rows),
+                "trials": [asdict(row) for row in rows],
             }
         )
         return 0
     print_trials(rows)
     ended = sum(row.ended for row in rows)
     state = f"run by {by}" if by else "not running"
-    print(f"\n{folder.name}: {ended} of {planned_trials(spec)} trials ended, {state}")
+    print(f"\n{folder.name}: {ended} of {planned} trials ended, {state}")
+    for line in sweep.arm_lines():
+        print(line)
     if best is not None:
-        print(best.text(spec.objective))
-        for line in caveats(spec, folder):
+        print(best.text(sweep.spec.objective))
+        for line in sweep.caveats():
             print(f"       {line}")
-    if by is None and ended < planned_trials(spec):
-        print(f"to go on: {command('resume', folder)}")
+    if by is None and ended < planned:
+        print(f"to go on: {sweep.command('resume')}")
     return 0
 
 
@@ -87,14 +88,12 @@ def _ls(arguments: argparse.Namespace) -> int:
     found = []
     for folder in all_sweeps(arguments.runs_dir):
         try:
-            spec = read_spec(folder)
-            rows = trial_rows(spec, folder)
-            best = best_configuration(spec, folder)
+            sweep = SweepRecord(read_spec(folder), folder)
+            rows, best = sweep.rows(), sweep.best()
         except UserError as error:
             found.append(_Listed(folder.name, error.what))
             continue
-        ended = sum(row.ended for row in rows)
-        planned = planned_trials(spec)
+        ended, planned = sum(row.ended for row in rows), sweep.planned
         state = "running" if holder(folder) else "done" if ended >= planned else "stopped"
         found.append(_Listed(folder.name, state, ended, planned, best.score if best else None))
     if arguments.json:

@@ -2,150 +2,179 @@
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from sweep.commands.arguments import add_named
-from sweep.commands.machines import add_machine, prepare, run_options
+from sweep.commands.arguments import add_machine, add_named, prepare, run_options
 from sweep.commands.report import recorded_uri
-from sweep.record.folder import SweepFolder, command, existing_sweep, read_spec, sweep_folder
-from sweep.space.full import FINALISTS, FRESH_SEEDS
+from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.space.arms import arms
+from sweep.space.full import ARM_SEEDS, FINALISTS, FRESH_SEEDS
+from sweep.space.points import trial_config
 from sweep.space.spec import DecideSpec, SweepSpec
-from trainer.commands.arguments import Commands, count, positive
+from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space
+from trainer.config.schema import save_config
 from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.shell.arguments import Commands, add_accept_changes, count, positive
+from trainer.tracking.inputs import inherit_inputs
 
 
 def add_confirm(commands: Commands) -> None:
     """``sweep confirm``."""
-    confirm = add_named(commands, "confirm", "finalists on fresh seeds and the sealed test")
-    add_machine(confirm)
-    confirm.add_argument(
-        "--finalists", type=count, default=FINALISTS, help="besides the baseline (default: %(default)s)"
-    )
-    confirm.add_argument(
-        "--seeds", type=count, default=FRESH_SEEDS, help="fresh seeds of each (default: %(default)s)"
-    )
-    confirm.add_argument("--test", help="file of the sealed problems (default: the split `test`)")
-    confirm.add_argument(
-        "--full", action="store_true", help="with full weights instead of adapters, by the space's section `full`"
-    )
-    confirm.set_defaults(command=_confirm)
+    confirm = add_named(commands, "confirm", "run finalists on fresh seeds and the sealed test set")
+    confirm.add_argument("--rounds", action="store_true", help="run rounds of fresh seeds until one is decided")
+    _add_confirmation(confirm)
 
 
 def add_decide(commands: Commands) -> None:
     """``sweep decide``."""
-    decide = add_named(commands, "decide", "finalists in rounds of fresh seeds until it is known")
-    add_machine(decide)
-    decide.add_argument("--gpu-hours", type=positive, help="what all rounds may cost (default: the space's)")
-    decide.add_argument("--cpu-hours", type=positive, help="the same for trials without GPUs")
-    decide.add_argument("--finalists", type=count, help="besides the baseline (default: the space's, or 2)")
-    decide.set_defaults(command=_decide)
+    decide = add_named(commands, "decide", "confirm --rounds: run fresh seeds until one is decided")
+    decide.set_defaults(rounds=True)
+    _add_confirmation(decide)
+
+
+def _add_confirmation(confirm: argparse.ArgumentParser) -> None:
+    add_machine(confirm)
+    add_accept_changes(confirm)
+    confirm.add_argument(
+        "--finalists",
+        type=count,
+        help=f"finalists besides the baseline (default: the space's `decide`, every arm, or {FINALISTS})",
+    )
+    confirm.add_argument(
+        "--seeds",
+        type=count,
+        help=f"fresh seeds per configuration (default: {FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most 30)",
+    )
+    confirm.add_argument(
+        "--test", help="file with the sealed test problems (default: the split `test`; none in rounds)"
+    )
+    confirm.add_argument(
+        "--full",
+        action="store_true",
+        help="train full weights instead of adapters, as the space's section `full` says",
+    )
+    confirm.add_argument("--gpu-hours", type=positive, help="budget of all rounds (default: the space's)")
+    confirm.add_argument("--cpu-hours", type=positive, help="budget of all rounds, for trials without GPUs")
+    confirm.set_defaults(command=_confirm)
 
 
 def add_export(commands: Commands) -> None:
     """``sweep export``."""
-    export = add_named(commands, "export", "the winner as a file for `trainer run`")
+    export = add_named(commands, "export", "write the winner as a file for `trainer run`")
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
+    export.add_argument("--configuration", type=int, help="its number (default: the best of `sweep status`)")
     export.set_defaults(command=_export)
 
 
 def _confirm(arguments: argparse.Namespace) -> int:
-    from sweep.winner.confirm import confirmation_space
+    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    if arguments.rounds:
+        return _run_rounds(sweep, _rounds_settings(sweep, arguments), arguments)
+    if arguments.gpu_hours or arguments.cpu_hours:
+        raise ConfigError("a budget is counted over rounds", "command line", "add --rounds")
+    spec, chosen = finalists_of(sweep, arguments.finalists or _finalists(sweep.spec), arguments.full)
+    seeds = ARM_SEEDS if sweep.spec.search.tune_within else FRESH_SEEDS
+    space = fresh_space(sweep, spec, chosen, arguments.seeds or seeds, arguments.test)
+    prepare(space, arguments)
+    from sweep.driver.run import start_sweep
 
-    folder = existing_sweep(arguments.runs_dir, arguments.name)
-    spec = read_spec(folder)
-    wanted = (arguments.finalists, arguments.seeds, arguments.test, arguments.full)
-    confirming = confirmation_space(spec, folder, *wanted)
-    prepare(confirming, arguments)
-    from sweep.runner import start_sweep
-
-    options = replace(run_options(arguments), report=False)
-    code = start_sweep(confirming, sweep_folder(arguments.runs_dir, confirming.name), options)
-    if code in (0, 1) and not spec.base.tracking.offline:
-        from dashboards.pictures.verdict import confirmed
-        from dashboards.queries import read_sweep
-        from sweep.record.report import report_of
-
-        sweep = read_sweep(folder.name, recorded_uri(spec, folder))
-        for line in confirmed(sweep, full=arguments.full):
-            print(line)
-        print(f"report: {report_of(sweep, folder, spec)}")
+    fresh = SweepRecord(space, confirmation_folder(sweep, arguments.full))
+    inherit_inputs(fresh.folder.root, sweep.folder.root)
+    code = start_sweep(fresh, replace(run_options(arguments), report=False))
+    if code in (0, 1):
+        _report_on(sweep, arguments.full)
     return code
 
 
-def _decide(arguments: argparse.Namespace) -> int:
-    folder = existing_sweep(arguments.runs_dir, arguments.name)
-    spec = read_spec(folder)
-    given = {key: getattr(arguments, key) for key in ("gpu_hours", "cpu_hours", "finalists")}
-    settings = (spec.decide or DecideSpec()).model_copy(update={k: v for k, v in given.items() if v is not None})
-    has, lacks = ("gpu", "cpu") if spec.resources.gpus_per_trial else ("cpu", "gpu")
+def _finalists(spec: SweepSpec) -> int:
+    """How many run besides the baseline where nothing says so."""
+    return FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
+
+
+def _rounds_settings(sweep: SweepRecord, arguments: argparse.Namespace) -> DecideSpec:
+    given = {
+        "finalists": arguments.finalists,
+        "max_seeds": arguments.seeds,
+        "gpu_hours": arguments.gpu_hours,
+        "cpu_hours": arguments.cpu_hours,
+    }
+    settings = DecideSpec.model_validate(
+        {
+            **(sweep.spec.decide or DecideSpec(finalists=_finalists(sweep.spec))).model_dump(),
+            **{key: value for key, value in given.items() if value is not None},
+        }
+    )
+    has, lacks = ("gpu", "cpu") if sweep.spec.resources.gpus_per_trial else ("cpu", "gpu")
     if getattr(settings, f"{lacks}_hours") is not None:
         raise ConfigError(
             f"a budget in {lacks.upper()} hours, and the trials are counted in {has.upper()} hours",
-            f"{folder.space}, key resources.gpus_per_trial",
+            f"{sweep.folder.space}, key resources.gpus_per_trial",
             f"write --{has}-hours N",
         )
-    prepare(spec, arguments)
-    return _run_decision(spec, folder, settings, arguments)
+    return settings
 
 
-def then_decide(code: int, spec: SweepSpec, folder: SweepFolder, arguments: argparse.Namespace) -> int:
-    """What follows a search that is done, where the space asks for it."""
-    from sweep.record.summary import planned_trials, trial_rows
-
-    ended = sum(row.ended for row in trial_rows(spec, folder))
-    if spec.decide is None or code not in (0, 1) or ended < planned_trials(spec):
+def then_decide(code: int, sweep: SweepRecord, arguments: argparse.Namespace) -> int:
+    """Run the rounds that follow a finished search, where the space asks for them."""
+    sweep = sweep.read_again()
+    ended = sum(row.ended for row in sweep.rows())
+    if sweep.spec.decide is None or code not in (0, 1) or ended < sweep.planned:
         return code
-    return max(code, _run_decision(spec, folder, spec.decide, arguments))
+    return max(code, _run_rounds(sweep, sweep.spec.decide, arguments))
 
 
-def _run_decision(
-    spec: SweepSpec, folder: SweepFolder, settings: DecideSpec, arguments: argparse.Namespace
-) -> int:
-    from sweep.runner import resume_sweep
-    from sweep.winner.decide import decide, log_decision
+def _run_rounds(sweep: SweepRecord, settings: DecideSpec, arguments: argparse.Namespace) -> int:
+    prepare(sweep.spec, arguments)
+    from sweep.driver.run import resume_sweep
+    from sweep.winner.rounds import Asked, decide, log_decision
 
     options = replace(run_options(arguments), report=False)
-    code, decision = decide(
-        spec,
-        folder,
-        settings,
-        lambda space, deciding: resume_sweep(space, deciding, options),
-        lambda line: print(line, flush=True),
-    )
-    if not spec.base.tracking.offline and decision.looks:
-        from sweep.record.report import report
-
-        uri = recorded_uri(spec, folder)
-        log_decision(folder, decision, uri)
-        print(f"report: {report(folder, spec, uri)}")
+    full = getattr(arguments, "full", False)
+    inherit_inputs(confirmation_folder(sweep, full).root, sweep.folder.root)
+    words = [*options.machine, *(["--full"] if full else [])]
+    asked = Asked(settings, full, getattr(arguments, "test", None), sweep.command("decide", *words))
+    code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
+    if decision.looks:
+        log_decision(sweep, decision, full)
+        _report_on(sweep)
     return code
 
 
-def _export(arguments: argparse.Namespace) -> int:
-    from sweep.record.summary import best_configuration
-    from sweep.space.points import trial_config
-    from sweep.winner.accelerate_file import write_accelerate_config
-    from trainer.config.schema import save_config
+def _report_on(sweep: SweepRecord, confirmed_full: bool | None = None) -> None:
+    """Write the sweep's report; before it print the finding of a confirmation where there is a new one."""
+    if sweep.spec.base.tracking.offline:
+        return
+    from dashboards.pictures.verdict import confirmed
+    from dashboards.queries import read_sweep
+    from sweep.tracking.report import write_report
 
-    folder = existing_sweep(arguments.runs_dir, arguments.name)
-    spec = read_spec(folder)
-    best = best_configuration(spec, folder)
+    uri = recorded_uri(sweep)
+    recorded = read_sweep(sweep.folder.name, uri)
+    for line in [] if confirmed_full is None else confirmed(recorded, full=confirmed_full):
+        print(line)
+    print(f"report: {write_report(sweep, uri, recorded=recorded)}")
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    spec, folder, best, number = sweep.spec, sweep.folder, sweep.best(), arguments.configuration
+    if number is not None:
+        best = sweep.described(next((one for one in sweep.configurations if one.number == number), None))
     if best is None:
-        raise MissingError(
-            f"no configuration of {folder.name} is complete yet", str(folder.root), command("status", folder)
-        )
+        which = "no configuration is complete yet" if number is None else f"configuration {number} is not complete"
+        raise MissingError(f"{folder.name}: {which}", str(folder.root), sweep.command("status"))
     output: Path = arguments.output or Path(f"{folder.name}-best.yaml")
     if output.exists():
         raise ConfigError(f"{output} exists", str(output), "choose another file with --output")
     config, workers = trial_config(spec.base, best.parameters, spec.seeds[0]), spec.resources.workers_per_trial
     try:
         save_config(config, output)
-        accelerate = write_accelerate_config(config, workers, output)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}", str(output), "choose --output") from None
     print(best.text(spec.objective))
-    if workers > 1:
-        print(f"accelerate launch --config_file {accelerate} -m trainer run {output}")
-    else:
-        print(f"trainer run {output}")
+    for line in sweep.caveats():
+        print(f"       {line}")
+    launch = f"torchrun --nproc-per-node {workers} -m " if workers > 1 else ""
+    print(f"{launch}trainer run {output}")
     return 0

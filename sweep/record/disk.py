@@ -1,18 +1,17 @@
-"""The checkpoints of trials: what is kept of those that have ended, and room for those of another."""
+"""Checkpoints on disk: trials that have ended are thinned, and a new trial needs room for its own."""
 
 import json
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
-from sweep.record.folder import SweepFolder
-from sweep.search.history import Configuration, TrialKey
-from sweep.space.spec import SweepSpec
-from trainer.checkpoint import STATE_FILE, keep_weights, steps_on_disk
+from sweep.record.sweep_record import SweepRecord
+from sweep.search.history import TrialKey
+from trainer.checkpoint.files import STATE_FILE, keep_weights, steps_on_disk
 from trainer.errors import StorageError
 from trainer.evaluation.history import best_evaluation
 from trainer.files import free_bytes
-from trainer.policy.memory import planned_checkpoint_bytes, size_text
+from trainer.planning.memory import planned_checkpoint_bytes, size_text
 
 logger = logging.getLogger(__name__)
 
@@ -24,19 +23,19 @@ class EndedTrials:
     failed may be tried again and keeps everything.
     """
 
-    def __init__(self, spec: SweepSpec, folder: SweepFolder) -> None:
-        self._keeps_all = spec.storage.ended_trials == "all"
-        self._folder = folder
+    def __init__(self, sweep: SweepRecord) -> None:
+        self._sweep = sweep
         self._done: set[str] = set()
 
-    def thin(self, configurations: Iterable[Configuration]) -> None:
+    def thin(self) -> None:
         """Keep the weights of the last and the best checkpoint of each trial that ended since the last call."""
-        for configuration in () if self._keeps_all else configurations:
+        keeps_all = self._sweep.spec.storage.ended_trials == "all"
+        for configuration in () if keeps_all else self._sweep.configurations:
             for seed, result in configuration.results.items():
                 trial = TrialKey(configuration.number, seed).name
                 if trial not in self._done and result.state in ("COMPLETE", "PRUNED"):
                     self._done.add(trial)
-                    _keep_last_and_best(self._folder.trial(trial) / "checkpoints")
+                    _keep_last_and_best(self._sweep.folder.trial(trial) / "checkpoints")
 
 
 def _keep_last_and_best(root: Path) -> None:
@@ -57,8 +56,8 @@ class CheckpointRoom:
     holds those it keeps, and for a moment one more: a new one is whole before the oldest is removed.
     """
 
-    def __init__(self, spec: SweepSpec, folder: SweepFolder) -> None:
-        kept = spec.base.checkpoint
+    def __init__(self, sweep: SweepRecord) -> None:
+        spec, folder, kept = sweep.spec, sweep.folder, sweep.spec.base.checkpoint
         self._folder = folder
         self._at_a_time = kept.keep_last + kept.keep_best + 1
         trials = folder.root / "trials"
@@ -66,7 +65,7 @@ class CheckpointRoom:
         self._largest = max([*found, planned_checkpoint_bytes(spec.base, spec.resources.gpus_per_trial > 0) or 0])
 
     def lack(self, trial: str, running: Collection[str]) -> StorageError | None:
-        """What is wrong with starting a trial beside those that run; None where there is room."""
+        """The lack of space for a trial beside those that run; None where there is room."""
         held = {name: checkpoint_sizes(self._folder.trial(name)) for name in (trial, *running)}
         self._largest = max([self._largest, *(size for sizes in held.values() for size in sizes)])
         whole = self._largest * self._at_a_time

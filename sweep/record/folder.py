@@ -4,23 +4,19 @@ import contextlib
 import re
 import shlex
 import sys
-import time
 import zlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from sweep.record.guard import marked
 from sweep.space.file import dump_space, load_space
 from sweep.space.spec import SweepSpec
-from trainer.commands import run_folder
 from trainer.errors import MissingError, StorageError
 from trainer.files import write_atomically
+from trainer.shell import run_folder
+from trainer.tracking.inputs import INPUTS_FILE
 
 _HEADING = re.compile(r"# crc32 of the lines below: ([0-9a-f]{8})")
-LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver end within seconds, those on a cluster within 6 to 10
 
 
 @dataclass(frozen=True)
@@ -64,6 +60,11 @@ class SweepFolder:
     def log(self) -> Path:
         """The log of Ray and the driver."""
         return self.root / "driver.log"
+
+    @property
+    def credentials(self) -> Path:
+        """The credentials for the ranks of a cluster, while a driver is at work."""
+        return self.root / "credentials.json"
 
     @property
     def report(self) -> Path:
@@ -158,22 +159,13 @@ def hold(folder: SweepFolder) -> AbstractContextManager[None]:
 
 
 def raise_held(folder: SweepFolder) -> None:
-    """Raise if another process holds the sweep.
-
-    Raises:
-        NameHeldError: names the process.
-    """
+    """Raise a NameHeldError if another process holds the sweep."""
     run_folder.raise_held(folder.root, "sweep", _held_hint(folder))
 
 
 def free_name(folder: SweepFolder, new_runs_dir: bool) -> None:
-    """Undo a start that has failed before any trial was issued.
-
-    Args:
-        folder: of the sweep; it stays if there is more in it than a start writes.
-        new_runs_dir: whether the start has made the folder around it, too.
-    """
-    files = [file.name for file in (folder.space, folder.lock, folder.log, folder.stop)]
+    """Undo a start that failed before any trial was issued, with the runs folder it made; more than that stays."""
+    files = [INPUTS_FILE, *(file.name for file in (folder.space, folder.lock, folder.log, folder.stop))]
     run_folder.remove_start(folder.root, files, folder.runs_dir if new_runs_dir else None)
 
 
@@ -183,32 +175,12 @@ def request_stop(folder: SweepFolder) -> None:
         folder.stop.touch()
 
 
-def leftovers(folder: SweepFolder) -> list[psutil.Process]:
-    """Processes on this machine that belong to the sweep, this one excepted."""
-    return marked(folder.root)
-
-
-def end_leftovers(folder: SweepFolder, wait_s: float = LEFTOVER_WAIT_S) -> int:
-    """Wait for what a dead driver left behind, then kill what is still there; returns how many were killed.
-
-    Call it while holding the sweep: then no live driver's processes can be meant.
-    """
-    deadline = time.monotonic() + wait_s
-    while (remaining := leftovers(folder)) and time.monotonic() < deadline:
-        time.sleep(0.3)
-    for process in remaining:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(remaining, timeout=5)
-    return len(remaining)
-
-
-def command(verb: str, folder: SweepFolder) -> str:
+def command(verb: str, folder: SweepFolder, *options: str) -> str:
     """A command line about this sweep, ready to be typed in the current folder."""
     default = folder.runs_dir == Path("runs").resolve()
     place = [] if default else ["--runs-dir", _shortest(folder.runs_dir)]
     program = ["sweep"] if Path(sys.argv[0]).name == "sweep" else ["python", "-m", "sweep"]
-    return shlex.join([*program, verb, folder.name, *place])
+    return shlex.join([*program, verb, folder.name, *options, *place])
 
 
 def _shortest(path: Path) -> str:

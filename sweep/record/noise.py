@@ -1,28 +1,57 @@
-"""The noise between seeds that a sweep has shown."""
+"""The noise between seeds: how large a sweep has shown it to be, and which gains a plan can find despite it."""
 
+import contextlib
+import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
+from scipy import stats
+
+from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise, seed_noise
+from dashboards.statistics.sequential import make_design
+from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration
-from sweep.space.spec import SweepSpec
+from sweep.space.spec import DecideSpec, SweepSpec
+from trainer.errors import UserError
+
+_MAX_NAMED = 3  # sweeps
 
 
-def sweep_noise(spec: SweepSpec, proposed: Sequence[Configuration]) -> Noise:
-    """The noise between seeds of the configurations of a sweep that are complete on all of them."""
+@dataclass(frozen=True)
+class NoiseForecast:
+    """The differences that the seeds of a plan can tell from noise."""
+
+    deviation: float  # of one score between seeds
+    freedom: int  # degrees of freedom of that
+    source: str
+    detectable: float | None  # gain found 8 times in 10; None with one seed
+    wanted: dict[str, tuple[float, int | None, int]]  # what -> gain, seeds of every configuration, seeds to decide
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The 80 % interval of the deviation."""
+        low, high = (self.freedom / stats.chi2.isf(tail, self.freedom) for tail in (0.1, 0.9))
+        return self.deviation * math.sqrt(low), self.deviation * math.sqrt(high)
+
+
+def sweep_noise(sweep: SweepRecord) -> Noise:
+    """The noise between seeds, from the configurations that are complete on all of them."""
+    seeds = sweep.spec.seeds
     whole = [
         one
-        for one in proposed
-        if all(seed in one.results and one.results[seed].state == "COMPLETE" for seed in spec.seeds)
+        for one in sweep.configurations
+        if all(seed in one.results and one.results[seed].state == "COMPLETE" for seed in seeds)
     ]
-    return seed_noise({str(one.number): {seed: score(one, seed) for seed in spec.seeds} for one in whole})
+    return seed_noise({str(one.number): {seed: score(one, seed) for seed in seeds} for one in whole})
 
 
-def unpaired_noise(proposed: Sequence[Configuration]) -> Noise:
-    """The same of configurations one by one: what seeds do to all of them alike is still in it."""
+def unpaired_noise(sweep: SweepRecord) -> Noise:
+    """The noise between the seeds of each configuration; effects of a seed on all configurations stay in it."""
     squares, freedom = 0.0, 0
-    for one in proposed:
+    for one in sweep.configurations:
         values = [value for seed in one.results if not math.isnan(value := score(one, seed))]
         if len(values) > 1:
             squares += (len(values) - 1) * statistics.variance(values)
@@ -31,6 +60,90 @@ def unpaired_noise(proposed: Sequence[Configuration]) -> Noise:
 
 
 def score(configuration: Configuration, seed: int) -> float:
-    """Of one trial; NaN where it failed."""
+    """The score of one trial; NaN where it failed."""
     result = configuration.results[seed]
     return result.score if result.state == "COMPLETE" and result.score is not None else math.nan
+
+
+def forecast_noise(spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int) -> NoiseForecast | None:
+    """The forecast for a plan of so many configurations; None where no earlier sweep measured the noise."""
+    found = _measured(spec, earlier)
+    if found is None:
+        return None
+    noise, source = found
+    detectable = None
+    if len(spec.seeds) > 1 and planned > 1:
+        detectable = minimum_detectable_effect(noise.deviation, len(spec.seeds), planned)
+    wanted = {"worthwhile": spec.objective.worthwhile}
+    if spec.objective.published is not None:
+        wanted["published"] = spec.objective.published
+    most = (spec.decide or DecideSpec()).max_seeds
+    return NoiseForecast(
+        deviation=noise.deviation,
+        freedom=noise.freedom,
+        source=source,
+        detectable=detectable,
+        wanted={
+            name: (
+                gain,
+                seeds_for(gain, noise.deviation, max(2, planned)),
+                make_design(noise, gain, 1, most).looks[-1],
+            )
+            for name, gain in wanted.items()
+        },
+    )
+
+
+def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -> list[str]:
+    """The forecast in words."""
+    if forecast is None:
+        return [
+            "unknown between seeds, and so is what this plan can find; two seeds of the baselines measure it: "
+            f"sweep run SPACE search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
+        ]
+    low, high = forecast.range
+    lines = [
+        f"{forecast.deviation:.2g} between seeds ({forecast.source}), {low:.2g} to {high:.2g} at 80 % with "
+        f"{forecast.freedom} degree{'s' * (forecast.freedom != 1)} of freedom"
+    ]
+    seeds = f"{len(spec.seeds)} seed{'s' * (len(spec.seeds) > 1)} of {planned} configurations"
+    if forecast.detectable is None:
+        lines.append(f"{seeds} find nothing: with one seed no difference can be told from chance")
+    else:
+        lines.append(f"{seeds} find, 8 times in 10, a gain of {forecast.detectable:.2g}")
+    for name, (gain, everywhere, alone) in forecast.wanted.items():
+        all_ = f"{everywhere} seeds of every configuration" if everywhere else "more than 100 seeds of each"
+        lines.append(f"the {name} gain of {gain:.2g} takes {all_}; `sweep decide` at most {alone} of each")
+    return lines
+
+
+def _measured(spec: SweepSpec, earlier: Iterable[SweepRecord]) -> tuple[Noise, str] | None:
+    """The noise of all earlier sweeps that train and score alike; searched parameters may differ."""
+    paired: dict[str, Noise] = {}
+    unpaired: dict[str, Noise] = {}
+    for other in earlier:
+        if _alike(other.spec, spec):
+            with contextlib.suppress(UserError):  # a damaged ledger
+                paired[other.folder.name] = sweep_noise(other)
+                unpaired[other.folder.name] = unpaired_noise(other)
+    for found, note in ((paired, ""), (unpaired, ", not paired")):
+        told = {name: noise for name, noise in found.items() if noise.freedom and noise.deviation > 0}
+        if told:
+            return functools.reduce(Noise.pooled, told.values()), f"measured in {_named(list(told))}{note}"
+    return None
+
+
+def _named(sweeps: list[str]) -> str:
+    more = f" and {len(sweeps) - _MAX_NAMED} more" if len(sweeps) > _MAX_NAMED else ""
+    return ", ".join(sweeps[:_MAX_NAMED]) + more
+
+
+def _alike(before: SweepSpec, spec: SweepSpec) -> bool:
+    def scored(one: SweepSpec) -> tuple[object, ...]:
+        base, objective = one.base, one.objective
+        return (
+            *(base.model, base.data, base.rollout, base.optim, base.evaluation, base.max_steps, base.epochs),
+            *(objective.metric, objective.window),
+        )
+
+    return scored(before) == scored(spec)

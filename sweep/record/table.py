@@ -3,21 +3,21 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainer.commands.table import number, print_table
+from trainer.shell.table import number, print_table
 
 _COLORS = {"RUNNING": "cyan", "COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "WAITING": "dim"}
 
 
 @dataclass
 class TrialRow:
-    """What is known of one trial."""
+    """One trial in the table."""
 
     trial: str
     configuration: int
@@ -74,11 +74,6 @@ def print_trials(rows: Sequence[TrialRow]) -> None:
 def print_json(value: Any) -> None:
     """Print a value as JSON; a number that is not finite becomes null."""
     print(json.dumps(_finite(value), indent=2, default=str))
-
-
-def rows_as_json(rows: Iterable[TrialRow]) -> list[dict[str, Any]]:
-    """The trials as JSON values."""
-    return [asdict(row) for row in rows]
 
 
 def parameter_text(parameters: Mapping[str, Any]) -> str:

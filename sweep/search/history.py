@@ -1,4 +1,4 @@
-"""What a sweep has proposed and learned, replayed from the records of its ledger."""
+"""Configurations and results of a sweep, replayed from the records of its ledger."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from trainer.files import Record
 
 Origin = Literal["baseline", "search"]
 TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
-ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
+_ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 
 # Values of a record's "event".
 PROPOSED = "configuration"
 STARTED = "trial"
 ENDED = "result"
 RETRIED = "retry"  # takes the result of a trial back
-PLAN = "plan"  # of a decision in rounds, see sweep/winner/decide.py
+PLAN = "plan"  # of a decision in rounds, see sweep/winner/rounds.py
 LOOK = "look"  # where the finalists of a decision stand
 
 
@@ -62,9 +62,9 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a configuration is worth, all of its seeds together."""
+    """State and score of a configuration, all of its seeds together."""
 
-    state: ConfigurationState
+    state: _ConfigurationState
     score: float | None = None
     step: int | None = None
     time: float | None = None  # seconds since the epoch
@@ -90,15 +90,8 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
 
 def configuration_of(record: Mapping[str, Any]) -> Configuration:
     """The configuration that a record proposes."""
-    return Configuration(
-        number=record["configuration"],
-        origin=record["origin"],
-        parameters=record["parameters"],
-        resolved=record["resolved"],
-        fingerprint=record["fingerprint"],
-        attributes=record["attributes"],
-        time=record["time"],
-    )
+    fields = ("origin", "parameters", "resolved", "fingerprint", "attributes", "time")
+    return Configuration(record["configuration"], **{name: record[name] for name in fields})
 
 
 def add_result(configurations: list[Configuration], record: Mapping[str, Any]) -> None:
@@ -106,13 +99,7 @@ def add_result(configurations: list[Configuration], record: Mapping[str, Any]) -
     configuration = configurations[record["configuration"]]
     if record["seed"] in configuration.results:
         return
-    result = Result(
-        state=record["state"],
-        score=record["score"],
-        step=record["step"],
-        reason=record["reason"],
-        time=record["time"],
-    )
+    result = Result(**{name: record[name] for name in ("state", "score", "step", "reason", "time")})
     results = {**configuration.results, record["seed"]: result}
     configurations[configuration.number] = replace(configuration, results=results)
 
@@ -134,11 +121,11 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
         return Outcome("RUNNING")
     results = [configuration.results[seed] for seed in seeds]
     time = max(result.time for result in results)
-    scores = [result.score for result in results if result.score is not None]
-    if any(result.state == "FAIL" for result in results) or len(scores) < len(results):
+    if any(result.state == "FAIL" for result in results):
         return Outcome("FAIL", time=time)
+    scores = [result.score for result in results if result.score is not None]  # all of them, see the ledger
     steps = [result.step for result in results if result.step is not None]
-    state: ConfigurationState = "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
+    state: _ConfigurationState = "PRUNED" if any(r.state == "PRUNED" for r in results) else "COMPLETE"
     return Outcome(state, math.fsum(scores) / len(scores), min(steps, default=None), time)
 
 
@@ -152,7 +139,7 @@ def seed_effects(configurations: Iterable[Configuration], seeds: Sequence[int]) 
 
 
 def so_far(configuration: Configuration, effects: Mapping[int, float]) -> Outcome:
-    """What is known of a configuration before all its seeds have ended.
+    """The outcome of a configuration so far, before all its seeds have ended.
 
     The mean of those that trained whole, each without the seed's own effect: the first seed may be a good one
     for every configuration.

@@ -1,7 +1,6 @@
 """``events.jsonl``: every trial issued and every result, the truth from which a sweep is resumed.
 
-Every line ends in a checksum of the rest, for a flipped bit may be another number and valid JSON. Lines without
-one, as earlier versions wrote them, are read too.
+Every line ends in a checksum of the rest, for a flipped bit may be another number and valid JSON.
 """
 
 import json
@@ -49,24 +48,13 @@ _FIELDS: dict[str, dict[str, Any]] = {
 
 
 class Ledger:
-    """The one writer of a ledger.
-
-    Args:
-        path: the file; its folder exists.
-
-    Raises:
-        StorageError: the file cannot be read or written.
-    """
+    """The one writer of a ledger, in a folder that exists; StorageError where it cannot be read or written."""
 
     def __init__(self, path: Path) -> None:
         self._lines = JsonLines(path)
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Write records, all of them or none.
-
-        Raises:
-            StorageError: as of ``JsonLines.append``.
-        """
+        """Write records, all of them or none; raises StorageError as ``JsonLines.append``."""
         self._lines.append(*({**record, CHECKSUM: _checksum(record)} for record in records))
 
 
@@ -74,12 +62,12 @@ def read_ledger(path: Path) -> Iterator[Record]:
     """The records of a ledger without their checksums, also while its driver writes it.
 
     Raises:
-        StorageError: a line is damaged, or speaks of what is not there; says which, and what helps.
+        StorageError: a line is damaged, or names a configuration that was never proposed; says which line.
     """
     proposed = 0
     for number, (record, _) in enumerate(read_json_lines(path, advice=_ADVICE), 1):
         checksum = record.pop(CHECKSUM, None)
-        if checksum is not None and checksum != _checksum(record):
+        if checksum != _checksum(record):
             raise StorageError(f"{path} is damaged: a checksum differs", f"{path}:{number}", _ADVICE)
         event = record.get("event")
         wrong = _wrong_field(record)
@@ -94,11 +82,6 @@ def read_ledger(path: Path) -> Iterator[Record]:
             )
         proposed += event == PROPOSED
         yield record
-
-
-def lines_without_checksum(path: Path) -> int:
-    """How many lines an earlier version wrote, damage in which may go unnoticed."""
-    return sum(CHECKSUM not in record for record, _ in read_json_lines(path))
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

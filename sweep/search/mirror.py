@@ -23,7 +23,7 @@ from trainer.errors import first_line
 
 logger = logging.getLogger(__name__)
 
-LOCK_TIMEOUT_S = 1.0  # the driver waits no longer for a reader that holds the file
+_LOCK_TIMEOUT_S = 1.0  # the driver waits no longer for a reader that holds the file
 
 
 class StudyMirror:
@@ -137,7 +137,7 @@ class StudyMirror:
 
 
 def _open(path: Path) -> RDBStorage:
-    return RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": LOCK_TIMEOUT_S}})
+    return RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": _LOCK_TIMEOUT_S}})
 
 
 def _unlink_with_journal(path: Path, *, keep_file: bool = False) -> None:

@@ -19,6 +19,7 @@ from sweep.search.history import (
     ENDED,
     PROPOSED,
     STARTED,
+    Configuration,
     TrialKey,
     TrialState,
     add_result,
@@ -27,7 +28,7 @@ from sweep.search.history import (
 )
 from sweep.search.ledger import Ledger, read_ledger
 from sweep.search.mirror import StudyMirror
-from sweep.search.proposals import propose
+from sweep.search.proposals import propose_next
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
 from trainer.errors import StorageError
@@ -51,6 +52,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         ledger_path: ``events.jsonl``; made if it does not exist, its folder exists.
         study_path: the copy for optuna-dashboard; none if null.
         before_trial: called with the name of the next trial and of those that run; may ``halt``.
+        configurations: as replayed from the ledger, and kept up to date; read from it if None.
 
     Raises:
         StorageError: the ledger cannot be read.
@@ -62,12 +64,13 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         ledger_path: Path,
         study_path: Path | None = None,
         before_trial: Callable[[str, Sequence[str]], None] = lambda trial, running: None,
+        configurations: list[Configuration] | None = None,
     ) -> None:
         super().__init__(metric=SCORE, mode=spec.objective.mode)
         self.spec = spec
         self.space = Space(spec.parameters)
         self.ledger = Ledger(ledger_path)
-        self.configurations = replay(read_ledger(ledger_path))
+        self.configurations = replay(read_ledger(ledger_path)) if configurations is None else configurations
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
         self.halted = False
         self._study_path = study_path
@@ -77,11 +80,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self._mirror_changes()
 
     def suggest(self, trial_id: str) -> Any:
-        """The next trial, or ``Searcher.FINISHED``.
-
-        Raises:
-            StorageError: the ledger cannot be written.
-        """
+        """The next trial, or ``Searcher.FINISHED``; raises StorageError where the ledger cannot be written."""
         self._raise_failure()
         key = None if self.halted else self._next_pair()
         if key is not None:
@@ -131,7 +130,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self._mirror_changes()
 
     def halt(self) -> None:
-        """Propose nothing more; what is stopped from now on keeps its place for ``sweep resume``."""
+        """Propose nothing more; trials that are stopped from now on keep their place for ``sweep resume``."""
         self.halted = True
 
     def close(self) -> None:
@@ -166,16 +165,12 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     def _propose(self) -> bool:
         """Write the next configuration into the ledger; whether there is one."""
         number, baselines = len(self.configurations), self.spec.baselines
-        limit = self.spec.search.configurations
         noted: dict[str, int] = {}
         if number < len(baselines):
             point: Parameters | None = self.space.complete(baselines[number], self.spec.base)
-        elif limit is not None and number - len(baselines) >= limit:
-            return False
         else:
-            point, noted = propose(self.spec, self.space, self.configurations)
+            point, noted = propose_next(self.spec, self.configurations)
         if point is None:
-            logger.info("every configuration of the space has been tried")
             return False
         resolved = self.space.resolve(point, self.spec.base)
         record = self._append(

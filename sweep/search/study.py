@@ -18,7 +18,7 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space
 from sweep.space.spec import SearchSpec, SweepSpec
 
-EI_CANDIDATES = 24  # Optuna's default
+_EI_CANDIDATES = 24  # Optuna's default
 
 # Optuna announces every study and trial on the console, where the sweep has a table of its own.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -26,7 +26,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 def distribution(parameter: ParameterSpec) -> BaseDistribution | None:
     """Optuna's form of a range; None for a fixed value, which a sampler need not know."""
-    if parameter.kind == "value":
+    if parameter.kind in ("value", "by"):
         return None
     if parameter.kind == "choice":
         return CategoricalDistribution([_label(option) for option in parameter.choice or []])
@@ -73,18 +73,14 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
             # one that was best before: on a grid the sampler repeats itself otherwise.
             return optuna.samplers.TPESampler(
                 n_startup_trials=startup or 10,
-                n_ei_candidates=max(1, EI_CANDIDATES >> attempt),
-                multivariate=True,
+                n_ei_candidates=max(1, _EI_CANDIDATES >> attempt),
                 group=True,
-                constant_liar=True,
                 seed=seed,
             )
         if search.sampler == "gp":
             return optuna.samplers.GPSampler(
                 n_startup_trials=startup or 10, seed=seed, warn_independent_sampling=False
             )
-        if search.sampler == "nsga2":
-            return optuna.samplers.NSGAIISampler(population_size=max(2, startup or 50), seed=seed)
         return optuna.samplers.RandomSampler(seed=seed)
 
 
@@ -145,7 +141,7 @@ def _in_optuna(value: Any, range_: BaseDistribution) -> Any:
 
 
 def notes(configuration: Configuration) -> Mapping[str, Any]:
-    """What a person looking at a trial of the study wants to know besides its parameters."""
+    """User attributes of a trial for people: origin, whole configuration, scores and failures by seed."""
     scores = {str(seed): result.score for seed, result in sorted(configuration.results.items())}
     reasons = {str(seed): r.reason for seed, r in sorted(configuration.results.items()) if r.reason}
     notes = {"origin": configuration.origin, "configuration": configuration.resolved, "scores": scores}

@@ -1,14 +1,14 @@
-"""What in a search space is allowed and seldom meant: said before it starts, never refused."""
+"""Advice on choices in a search space that are allowed and seldom meant: printed, never refused."""
 
 from collections.abc import Iterator
 
 from sweep.space.points import is_switch
 from sweep.space.spec import SweepSpec
-from trainer.config.advice import Advice, advise
+from trainer.planning.advice import Advice, advise
 
 
 def advise_space(spec: SweepSpec) -> Iterator[Advice]:
-    """What can be said from the search space alone."""
+    """Advice from the search space alone."""
     window, evaluations = spec.objective.window, spec.evaluations
     if evaluations is not None and window > evaluations:
         yield Advice(

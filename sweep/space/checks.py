@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from sweep.space.arms import arms
 from sweep.space.full import ADAPTER, full_space, trains_adapters
 from sweep.space.parameters import ParameterSpec, same_value
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint, is_section, is_switch
@@ -15,7 +16,7 @@ from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
 
-MAX_CORNERS = 512
+_MAX_CORNERS = 512
 MAX_GRID = 10_000
 
 
@@ -32,6 +33,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     _check_baselines(spec, space, document)
     _check_combinations(spec.base, space, document)
     _check_search(spec, space, document)
+    _check_arms(spec, document)
     _check_scheduler(spec, document)
     _check_workers(spec, document)
     _check_servers(spec, document)
@@ -215,11 +217,11 @@ def _complete_baseline(
 
 def _check_combinations(base: TrainConfig, space: Space, document: YamlDocument) -> None:
     """Try the corners of the space: fields may refuse each other although each value is fine."""
-    corners = list(itertools.islice(space.grid(lambda parameter: parameter.extremes), MAX_CORNERS + 1))
-    if len(corners) > MAX_CORNERS:
+    corners = list(itertools.islice(space.grid(lambda parameter: parameter.extremes), _MAX_CORNERS + 1))
+    if len(corners) > _MAX_CORNERS:
         # The first ones would all share the first parameters' first values.
         chance = random.Random(0)
-        corners = [space.walk(lambda _, parameter: chance.choice(parameter.extremes)) for _ in range(MAX_CORNERS)]
+        corners = [space.walk(lambda _, parameter: chance.choice(parameter.extremes)) for _ in range(_MAX_CORNERS)]
     for point in corners:
         _try_point(base, space, point, f"the combination {_show(point)}", document.where(("parameters",)))
 
@@ -252,6 +254,22 @@ def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None
                 )
         if space.grid_size(MAX_GRID + 1) > MAX_GRID:
             raise ConfigError(f"the grid has more than {MAX_GRID} points", where, "use sampler: random")
+
+
+def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
+    key, where = spec.search.tune_within, document.where(("search", "tune_within"))
+    if key is None:
+        return
+    choices = [name for name, one in spec.parameters.items() if one.kind == "choice" and not one.when]
+    if key not in choices:
+        found = "is no parameter" if key not in spec.parameters else "is no unconditional choice"
+        hint = nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
+        raise ConfigError(f"tune_within names {key}, which {found}", where, hint)
+    counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
+    if spec.search.configurations != 0 and len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        hint = f"list as many baselines for every value of {key}, or none"
+        raise ConfigError(f"budgets differ: baselines add to them ({told})", document.where(("baselines",)), hint)
 
 
 def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:

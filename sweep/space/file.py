@@ -15,23 +15,8 @@ import yaml
 
 from sweep.space.checks import check_space
 from sweep.space.spec import SweepSpec
-from trainer.config.foreign import refuse_foreign
-from trainer.config.schema import (
-    TrainConfig,
-    apply_overrides,
-    check_key,
-    dotted_keys,
-    load_config,
-    parse_override,
-)
-from trainer.config.yaml_document import (
-    KeyPath,
-    YamlDocument,
-    leaf_keys,
-    nearest,
-    read_yaml,
-    validate,
-)
+from trainer.config.schema import TrainConfig, apply_overrides, check_key, dotted_keys, load_config, parse_override
+from trainer.config.yaml_document import KeyPath, YamlDocument, leaf_keys, nearest, read_yaml, validate
 from trainer.errors import ConfigError, MissingError
 
 
@@ -58,21 +43,17 @@ def find_space(name: str) -> Path:
 def load_space(path: Path, overrides: Sequence[str] = ()) -> SweepSpec:
     """Read a search space, apply the overrides and check all of it against the trainer.
 
-    Args:
-        path: YAML file.
-        overrides: ``key=value`` with keys of the search space (``search.configurations=4``), or
-            ``trainer.KEY=value`` for a key of the trainer (``trainer.optim.lr=1e-4``).
+    An override is ``key=value`` with keys of the space, or ``trainer.KEY=value`` (``trainer.optim.lr=1e-4``).
 
     Raises:
-        ConfigError: what is wrong, with file, line, key and the nearest valid key.
+        ConfigError: names file, line, key and the nearest valid key.
         MissingError: a named file does not exist.
     """
     return resolve_space(read_yaml(path), path.parent, overrides)
 
 
 def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str] = ()) -> SweepSpec:
-    """As ``load_space``, for a document whose trainer file is named relative to ``folder``."""
-    refuse_foreign(document, "space")
+    """Check a document as ``load_space`` does; its trainer file is named relative to ``folder``."""
     document = _apply_space_overrides(document, overrides)
     spec = validate(SweepSpec, document)
     base = _resolve_trainer(spec, folder, document)

@@ -9,10 +9,10 @@ from trainer.config.schema import apply_overrides
 
 ADAPTER = "model.lora."
 RANK = f"{ADAPTER}r"
-QUANTIZATION = "model.quantization"
 # What `sweep confirm` runs where nothing else is asked for.
 FINALISTS = 2  # besides the baseline
 FRESH_SEEDS = 3
+ARM_SEEDS = 8  # of the best of every arm: few seeds tell nothing of many arms
 
 
 def trains_adapters(spec: SweepSpec) -> bool:
@@ -21,13 +21,13 @@ def trains_adapters(spec: SweepSpec) -> bool:
 
 
 def full_space(spec: SweepSpec) -> SweepSpec:
-    """The same space with full weights, as its section ``full`` says; what that fixes is not searched any more.
+    """The space with full weights, as its section ``full`` says; keys that it fixes are no longer searched.
 
     Raises:
         ConfigError: the trainer refuses the overrides.
     """
     assert spec.full is not None, "asked for only where the space has the section"
-    base = apply_overrides(spec.base, {RANK: 0, QUANTIZATION: "none", **spec.full.overrides})
+    base = apply_overrides(spec.base, {RANK: 0, **spec.full.overrides})
     return spec.model_copy(
         update={
             "trainer": TrainerSpec(config=base),
@@ -40,7 +40,7 @@ def full_space(spec: SweepSpec) -> SweepSpec:
 
 
 def full_point(spec: SweepSpec, point: Mapping[str, Any]) -> Parameters:
-    """What is left of a point of the space in `full_space`."""
+    """The part of a point that is still searched in `full_space`."""
     return {key: value for key, value in point.items() if not _fixed(spec, key)}
 
 

@@ -1,7 +1,7 @@
 """The searched parameters of a search space: what values one may take and when it is active."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -17,11 +17,12 @@ def same_value(left: Any, right: Any) -> bool:
 
 Scalars = Annotated[Any, BeforeValidator(read_scalars)]
 ValueMapping = Annotated[dict[str, Any], BeforeValidator(read_scalars)]
-FloatRange = tuple[float, float]
-SteppedRange = tuple[float, float, Annotated[float, Field(gt=0)]]
-IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
+_FloatRange = tuple[float, float]
+_SteppedRange = tuple[float, float, Annotated[float, Field(gt=0)]]
+_IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
 
-KINDS = ("choice", "uniform", "loguniform", "quniform", "int", "logint", "value")
+KINDS = ("choice", "uniform", "loguniform", "quniform", "int", "logint", "value", "by")
+_LISTED = ("choice", "value", "by")  # any values, one by one
 
 
 class ParameterSpec(Section):
@@ -30,12 +31,15 @@ class ParameterSpec(Section):
     choice: Annotated[list[Any], BeforeValidator(read_scalars)] | None = Field(
         None, description="one of these values", min_length=1
     )
-    uniform: FloatRange | None = Field(None, description="[low, high]")
-    loguniform: FloatRange | None = Field(None, description="[low, high], uniform in the logarithm")
-    quniform: SteppedRange | None = Field(None, description="[low, high, step]")
-    integer: IntegerRange | None = Field(None, alias="int", description="[low, high] or [low, high, step]")
+    uniform: _FloatRange | None = Field(None, description="[low, high]")
+    loguniform: _FloatRange | None = Field(None, description="[low, high], uniform in the logarithm")
+    quniform: _SteppedRange | None = Field(None, description="[low, high, step]")
+    integer: _IntegerRange | None = Field(None, alias="int", description="[low, high] or [low, high, step]")
     logint: tuple[int, int] | None = Field(None, description="[low, high], uniform in the logarithm")
     value: Scalars = Field(None, description="always this value")
+    by: dict[str, ValueMapping] | None = Field(
+        None, description="{other: {its value: value}}: a constant for each value of another parameter"
+    )
     when: ValueMapping = Field(
         default_factory=dict, description="active only where these parameters have these values (or one of a list)"
     )
@@ -70,6 +74,8 @@ class ParameterSpec(Section):
             return list(self.choice or [])
         if self.kind == "value":
             return [self.value]
+        if self.kind == "by":
+            return [value for values in (self.by or {}).values() for value in values.values()]
         if self.kind == "int":
             low, high, step = self.bounds
             return list(range(int(low), int(high) + 1, int(step or 1)))
@@ -83,7 +89,7 @@ class ParameterSpec(Section):
     @property
     def extremes(self) -> list[Any]:
         """The values to try against the configuration: every choice, or both ends."""
-        if self.kind in ("choice", "value"):
+        if self.kind in _LISTED:
             return self.options or []
         low, high, _ = self.bounds
         return [int(low), int(high)] if self.kind in ("int", "logint") else [low, high]
@@ -91,7 +97,7 @@ class ParameterSpec(Section):
     def contains(self, value: Any) -> bool:
         """Whether a value lies in the range."""
         options = self.options
-        if options is not None and self.kind in ("choice", "value"):
+        if options is not None and self.kind in _LISTED:
             return any(same_value(value, option) for option in options)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
@@ -99,6 +105,23 @@ class ParameterSpec(Section):
             return any(math.isclose(value, option, rel_tol=1e-9, abs_tol=1e-12) for option in options)
         low, high, _ = self.bounds
         return low <= value <= high and (self.kind != "logint" or float(value).is_integer())
+
+    def given(self, point: Mapping[str, Any]) -> "ParameterSpec":
+        """The parameter where others are decided: with `by`, the constant for them."""
+        if self.by is None:
+            return self
+        parent, values = next(iter(self.by.items()))
+        return ParameterSpec(value=values[point[parent]])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_by(cls, data: Any) -> Any:
+        """With `by`, the parameter is active where the other has one of the listed values."""
+        by = data.get("by") if isinstance(data, dict) else None
+        if not isinstance(by, dict):
+            return data
+        listed = {parent: list(values) for parent, values in by.items() if isinstance(values, dict)}
+        return {**data, "when": {**(data.get("when") or {}), **listed}}
 
     @model_validator(mode="after")
     def _check(self) -> "ParameterSpec":
@@ -108,9 +131,11 @@ class ParameterSpec(Section):
             raise ValueError(f"write exactly one of {', '.join(KINDS)}; {found}")
         if self.has_otherwise and not self.when:
             raise ValueError("`else` needs a `when`")
+        if self.by is not None and (len(self.by) != 1 or not all(self.by.values())):
+            raise ValueError("`by` names one other parameter and values of it: {other: {its value: value}}")
         if self.kind == "choice":
             _check_choice(self.choice or [])
-        elif self.kind != "value":
+        elif self.kind not in _LISTED:
             _check_bounds(self.kind, *self.bounds)
         return self
 

@@ -4,6 +4,7 @@ A point is a mapping of the active parameters, switches included, to their value
 where all of its ``when`` conditions hold; one whose condition names an inactive parameter is inactive too.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sweep.space.parameters import ParameterSpec, same_value
+from sweep.space.spec import SweepSpec
 from trainer.config.schema import TrainConfig, apply_overrides, dotted_keys
+from trainer.errors import ConfigError
 
 Parameters = dict[str, Any]
 _ABSENT = object()
@@ -64,7 +67,7 @@ class Space:
         point: Parameters = {}
         for key, parameter in self.parameters.items():
             if self.is_active(key, point):
-                point[key] = choose(key, parameter)
+                point[key] = choose(key, parameter.given(point))
         return point
 
     def contains(self, point: Mapping[str, Any]) -> bool:
@@ -84,7 +87,7 @@ class Space:
                 resolved[key] = point[key]
             elif parameter.has_otherwise:
                 resolved[key] = parameter.otherwise
-            elif (value := lookup(below, key)) is not _ABSENT:
+            elif (value := _lookup(below, key)) is not _ABSENT:
                 resolved[key] = value
         return resolved
 
@@ -97,7 +100,7 @@ class Space:
         below = base.model_dump(mode="json")
 
         def choose(key: str, parameter: ParameterSpec) -> Any:
-            value = baseline.get(key, parameter.value if parameter.kind == "value" else lookup(below, key))
+            value = baseline.get(key, parameter.value if parameter.kind == "value" else _lookup(below, key))
             if value is _ABSENT:
                 raise KeyError(key)
             return value
@@ -113,22 +116,28 @@ class Space:
             elif not self.is_active(rest[0], point):
                 yield from extend(point, rest[1:])
             else:
-                for value in values(self.parameters[rest[0]]):
+                for value in values(self.parameters[rest[0]].given(point)):
                     yield from extend({**point, rest[0]: value}, rest[1:])
 
         return extend({}, list(self.parameters))
 
     @property
     def is_finite(self) -> bool:
-        """Whether every parameter has a list of values."""
-        return all(parameter.options is not None for parameter in self.parameters.values())
+        """Whether every parameter that may be active has a list of values."""
+        return all(one.options is not None or not self._may_hold(one.when) for one in self.parameters.values())
+
+    def _may_hold(self, conditions: Mapping[str, Any]) -> bool:
+        return all(
+            any(self.parameters[parent].contains(value) for value in allowed_values(values))
+            for parent, values in conditions.items()
+        )
 
     def grid_size(self, limit: int) -> int:
         """The number of points of a finite space, counted no further than ``limit``."""
         return sum(1 for _ in itertools.islice(self.grid(lambda parameter: parameter.options or []), limit))
 
 
-def lookup(data: Mapping[str, Any], key: str) -> Any:
+def _lookup(data: Mapping[str, Any], key: str) -> Any:
     """The value behind a dotted key of a dumped configuration, or a marker for none."""
     place: Any = data
     for part in key.split("."):
@@ -139,7 +148,7 @@ def lookup(data: Mapping[str, Any], key: str) -> Any:
 
 
 def fingerprint(resolved: Mapping[str, Any]) -> str:
-    """A hash of what a configuration trains with; 1 and 1.0 are the same."""
+    """A hash of the searched values of a configuration; 1 and 1.0 are the same."""
     text = json.dumps({key: _plain(value) for key, value in resolved.items()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -147,6 +156,15 @@ def fingerprint(resolved: Mapping[str, Any]) -> str:
 def trial_config(base: TrainConfig, overrides: Mapping[str, Any], seed: int) -> TrainConfig:
     """The configuration that one trial trains with."""
     return apply_overrides(base, {**overrides, "seed": seed}, source="trial")
+
+
+def input_configs(spec: SweepSpec) -> Iterator[TrainConfig]:
+    """The base configuration, and one for each data set and reward that is searched."""
+    yield spec.base
+    for key, parameter in spec.parameters.items():
+        for value in parameter.extremes if key.startswith(("data.", "reward.", "evaluation.")) else ():
+            with contextlib.suppress(ConfigError):  # possible only beside other values
+                yield apply_overrides(spec.base, {key: value})
 
 
 def is_section(key: str) -> bool:

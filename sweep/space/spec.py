@@ -1,4 +1,4 @@
-"""The search space: what a sweep searches, how it scores, schedules and limits its trials.
+"""The search space: the searched parameters, and how trials are scored, scheduled and limited.
 
 The YAML file is the one of ``search_spaces/``; `sweep.space.file` reads and `sweep.space.checks` checks it.
 """
@@ -7,12 +7,11 @@ import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from sweep.space.parameters import ParameterSpec, ValueMapping
-from trainer.commands.run_folder import NAME_RULE, is_name
-from trainer.config.schema import TrainConfig, current_key
+from trainer.config.schema import TrainConfig
 from trainer.config.section import Count, NonNegative, Positive, Section
+from trainer.shell.run_folder import NAME_RULE, is_name
 
 # Keys of the results a trial reports to Tune after every evaluation.
 SCORE = "score"  # objective: mean of the last `window` evaluations
@@ -25,7 +24,7 @@ REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only rep
 
 
 class TrainerSpec(Section):
-    """What every trial starts from."""
+    """The configuration that every trial starts from."""
 
     preset: str | None = Field(None, description="preset[:variant] or YAML file (relative to the search space)")
     overrides: ValueMapping = Field(default_factory=dict, description="dotted trainer keys -> values")
@@ -53,28 +52,17 @@ class ObjectiveSpec(Section):
 class SearchSpec(Section):
     """Which configurations are tried."""
 
-    sampler: Literal["tpe", "random", "grid", "gp", "nsga2"] = Field(
-        "tpe", description="how configurations are proposed"
-    )
+    sampler: Literal["tpe", "random", "grid", "gp"] = Field("tpe", description="how configurations are proposed")
     configurations: Annotated[int, Field(ge=0)] | None = Field(
         None, description="configurations to propose besides the baselines; the whole grid if null"
     )
+    tune_within: str | None = Field(
+        None, description="parameter each of whose values is tuned alone, by so many configurations"
+    )
     seed: int = Field(0, description="seed of the sampler", ge=0)
     startup: Count | None = Field(
-        None,
-        description="random configurations before the sampler learns (baselines count); nsga2: population size",
+        None, description="random configurations before the sampler learns (baselines count)"
     )
-
-    @field_validator("sampler", mode="before")
-    @classmethod
-    def _refuse_cmaes(cls, sampler: Any) -> Any:
-        if sampler == "cmaes":
-            raise PydanticCustomError(
-                "literal_error",
-                "CMA-ES needs hundreds of configurations before it learns; choose another sampler",
-                {"expected": "tpe, gp or nsga2"},
-            )
-        return sampler
 
     @model_validator(mode="after")
     def _check(self) -> "SearchSpec":
@@ -122,7 +110,7 @@ def _read_scheduler(value: Any) -> Any:
 
 
 class ResourcesSpec(Section):
-    """What one trial occupies; its own process, which waits for the ranks, is not counted."""
+    """Resources of one trial; its own process, which waits for the ranks, is not counted."""
 
     gpus_per_trial: NonNegative = Field(0, description="GPUs; one worker drives one; below 1 is a share")
     workers_per_trial: Count = Field(1, description="rank processes")
@@ -152,7 +140,7 @@ class ResourcesSpec(Section):
 
 
 class LimitsSpec(Section):
-    """What a sweep may spend."""
+    """Limits on time, devices and retries."""
 
     max_concurrent: Count | None = Field(None, description="trials at a time; what fits if null")
     max_failures: Annotated[int, Field(ge=0)] = Field(2, description="retries of a trial that dies")
@@ -164,19 +152,12 @@ class LimitsSpec(Section):
 
 
 class StorageSpec(Section):
-    """What a sweep leaves on disk."""
+    """Files that a sweep leaves on disk."""
 
     ended_trials: Literal["weights", "all"] = Field(
         "weights",
         description="checkpoints of a trial that has ended: weights of the last and the best, or all as they were",
     )
-
-
-def _with_current_keys(mapping: Any) -> Any:
-    """The mapping with renamed trainer keys under their names of today, those in ``when:`` included."""
-    if not isinstance(mapping, dict):
-        return mapping
-    return {current_key(key): _with_current_keys(value) for key, value in mapping.items()}
 
 
 class DecideSpec(Section):
@@ -194,10 +175,18 @@ class DecideSpec(Section):
 
 
 class FullSpec(Section):
-    """What `sweep confirm --full` changes besides training full weights in place of an adapter."""
+    """Changes of `sweep confirm --full` besides training full weights in place of an adapter."""
 
     overrides: ValueMapping = Field(default_factory=dict, description="dotted trainer keys -> values")
     resources: ResourcesSpec | None = Field(None, description="what one trial occupies; as in the search if null")
+
+
+class ConfirmsSpec(Section):
+    """The origin of finalists, in the space that `sweep confirm` writes."""
+
+    sweep: str = Field(description="name of the sweep that chose them")
+    configurations: list[int] = Field(description="its numbers of the configurations under `baselines`")
+    full: bool = Field(False, description="full weights in place of the adapters of that sweep")
 
 
 class SweepSpec(Section):
@@ -224,6 +213,7 @@ class SweepSpec(Section):
     storage: StorageSpec = Field(StorageSpec(), description="what the sweep leaves on disk")
     decide: DecideSpec | None = Field(None, description="decide in rounds of fresh seeds once the search is done")
     full: FullSpec | None = Field(None, description="how finalists found with adapters are trained in full")
+    confirms: ConfirmsSpec | None = Field(None, description="the sweep whose finalists run; written by `confirm`")
 
     @property
     def base(self) -> TrainConfig:
@@ -232,10 +222,20 @@ class SweepSpec(Section):
         return self.trainer.config
 
     @property
+    def experiment(self) -> str:
+        """The MLflow experiment of the sweep and its trials."""
+        return self.base.tracking.experiment or self.name
+
+    def reported(self, configuration: int) -> int:
+        """The number under which MLflow has a configuration: a finalist's is that of the sweep that chose it."""
+        return configuration if self.confirms is None else self.confirms.configurations[configuration]
+
+    @property
     def adaptive(self) -> bool:
-        """Whether scores decide what is tried, or how long: seeds that steer a search are no evidence."""
-        proposes = self.search.sampler not in ("random", "grid") and self.search.configurations != 0
-        return proposes or self.scheduler != SchedulerSpec()
+        """Whether scores decide what is tried, how long, or compared; scores on such seeds are not evidence."""
+        search = self.search
+        follows = search.sampler not in ("random", "grid") or search.tune_within is not None
+        return (follows and search.configurations != 0) or self.scheduler != SchedulerSpec()
 
     @property
     def evaluations(self) -> int | None:
@@ -244,16 +244,6 @@ class SweepSpec(Section):
         if steps is None or {"max_steps", "evaluation.every_steps"} & set(self.parameters):
             return None
         return math.ceil(steps / every)
-
-    @field_validator("parameters", mode="before")
-    @classmethod
-    def _rename_keys(cls, parameters: Any) -> Any:
-        return _with_current_keys(parameters)
-
-    @field_validator("baselines", mode="before")
-    @classmethod
-    def _rename_baselines(cls, baselines: Any) -> Any:
-        return [_with_current_keys(point) for point in baselines] if isinstance(baselines, list) else baselines
 
     @field_validator("name")
     @classmethod

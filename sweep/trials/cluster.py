@@ -1,4 +1,4 @@
-"""Starting Ray for a sweep: what the machine or cluster has, and whether a trial fits."""
+"""Starting Ray for a sweep: the resources of machine or cluster, and whether a trial fits."""
 
 import contextlib
 import functools
@@ -13,12 +13,13 @@ from pathlib import Path
 import psutil
 
 from sweep.space.spec import ResourcesSpec
-from sweep.trials.address import check_cluster
+from sweep.trials.address import check_cluster, warn_if_open
+from sweep.trials.credentials import plain_environment
 from trainer.errors import MissingError
 from trainer.parallel.gpus import visible_gpus
 from trainer.scratch import scratch_folder
 
-OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
+_OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
 
 _ENVIRONMENT = {
     "AIR_VERBOSITY": "0",
@@ -49,11 +50,7 @@ class Node:
 
 
 def local_node(cpus: int | None = None) -> Node:
-    """The machine this runs on, without asking Ray (which takes seconds to import).
-
-    Args:
-        cpus: the number to use instead of the one found.
-    """
+    """The machine this runs on, without asking Ray (which takes seconds to import)."""
     return Node(cpus or _usable_cpus(), visible_gpus(), psutil.virtual_memory().total)
 
 
@@ -69,7 +66,7 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     """Refuse a trial that could never start.
 
     Raises:
-        MissingError: what one trial needs against what is present.
+        MissingError: names the needs of a trial and the resources present.
     """
     if slots(resources, nodes) > 0:
         return
@@ -77,9 +74,9 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     total = Node(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
     spread = resources.model_copy(update={"placement": "PACK"})
     largest = max(nodes, key=lambda node: (node.gpus, node.cpus))
-    single = "" if len(nodes) == 1 else f" on {len(nodes)} nodes, at most {_size(largest)} on one"
+    single = "" if len(nodes) == 1 else f" on {len(nodes)} nodes, at most {node_text(largest)} on one"
     raise MissingError(
-        f"a trial needs {resources.gpus_per_trial:g} GPUs and {cpus} CPUs; present: {_size(total)}{single}",
+        f"a trial needs {resources.gpus_per_trial:g} GPUs and {cpus} CPUs; present: {node_text(total)}{single}",
         "resources.gpus_per_trial" if resources.gpus_per_trial > total.gpus else "resources.workers_per_trial",
         "let a trial's workers spread over nodes: resources.placement=PACK"
         if slots(spread, nodes)
@@ -90,8 +87,7 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
 def prepare_environment(address: str | None) -> None:
     """Set the variables that Ray reads, some of them already while it is imported: call it before that.
 
-    Args:
-        address: of a cluster, which has its own token; None for a Ray of this process.
+    A cluster, at an address, has its own token; None starts a Ray of this process.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -131,19 +127,20 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
                 include_dashboard=False,
                 log_to_driver=False,
                 configure_logging=False,
-                object_store_memory=OBJECT_STORE_BYTES,
+                object_store_memory=_OBJECT_STORE_BYTES,
             )
         return [node]
     try:
         host, _, port = str(services.canonicalize_bootstrap_address(address)).rpartition(":")
         if port.isdecimal():
             check_cluster(host, int(port))  # the cluster that `auto` means may be gone
+            warn_if_open(host, int(port))
         with _stderr_to(log):
             ray.init(
                 address=address,
                 log_to_driver=False,
                 configure_logging=False,
-                runtime_env={"env_vars": _forwarded_environment(), "py_modules": _packages()},
+                runtime_env={"env_vars": plain_environment(), "py_modules": _packages()},
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise MissingError(
@@ -206,7 +203,8 @@ def _workers_on(resources: ResourcesSpec, node: Node) -> int:
     return int(min(by_cpu, node.gpus // resources.gpus_per_worker if resources.gpus_per_worker else by_cpu))
 
 
-def _size(node: Node) -> str:
+def node_text(node: Node) -> str:
+    """GPUs and CPUs of a machine in words."""
     return f"{node.gpus:g} GPUs and {node.cpus:g} CPUs"
 
 
@@ -219,11 +217,6 @@ def _usable_cpus() -> int:
     except (OSError, ValueError):
         pass
     return cpus
-
-
-def _forwarded_environment() -> dict[str, str]:
-    prefixes = ("MLFLOW_", "LOPTUNE_", "HF_HOME", "HF_HUB_OFFLINE")
-    return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
 
 
 def _packages() -> list[str]:

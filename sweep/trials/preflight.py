@@ -1,14 +1,15 @@
-"""What a sweep needs besides CPUs and GPUs, checked once before Ray starts."""
+"""Checks of model, data, reward and memory, made once before Ray starts."""
 
 from collections.abc import Iterator
 
 import psutil
 
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import ModelConfig
+from trainer.config.model import ModelConfig
 from trainer.parallel.gpus import gpu_bytes
+from trainer.planning.memory import GPU_BYTES, Device, Footprint, check_fits, footprint
 from trainer.policy.architectures import TINY
-from trainer.policy.memory import GPU_BYTES, Device, Footprint, check_fits, footprint
+from trainer.shell.preflight import check_early
 
 
 def trial_memory(spec: SweepSpec) -> Footprint | None:
@@ -28,8 +29,9 @@ def check_training(spec: SweepSpec) -> None:
     The memory of a trial with GPUs is simulated. The embedded policy is warm-started where it is used.
 
     Raises:
-        MissingError, ConfigError, RewardError: what a trial would stumble over.
+        MissingError, ConfigError, RewardError: a trial could not run.
     """
+    check_early(spec.base)
     # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
     from trainer.policy.load import check_weights, load_tokenizer
     from trainer.problems.load import load_problems
@@ -42,11 +44,13 @@ def check_training(spec: SweepSpec) -> None:
         check_weights(model)
     tokenizer = load_tokenizer(spec.base.model)
     problems = load_problems(spec.base.data.train, spec.base.data, tokenizer)
+    sets = {
+        name: load_problems(dataset, spec.base.data, tokenizer)
+        for name, dataset in spec.base.evaluation.sets.items()
+    }
     if not any(key.startswith(("reward", "data")) for key in spec.parameters):  # then each trial finds out
         with build_rewards(spec.base.reward) as rewards:
-            check_reward(rewards, problems[0], spec.base.reward)
-    for dataset in spec.base.evaluation.sets.values():
-        load_problems(dataset, spec.base.data, tokenizer)
+            check_reward(rewards, spec.base, problems, sets)
 
 
 def _on_gpus(spec: SweepSpec) -> bool:

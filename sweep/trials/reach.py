@@ -1,4 +1,4 @@
-"""What the nodes of a cluster must be able to reach before a trial can run on them."""
+"""The reach check: whether every node of a cluster sees the folder, the model and the data of a sweep."""
 
 import socket
 import time
@@ -9,23 +9,24 @@ from pathlib import Path
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sweep.record.folder import SweepFolder
+from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import DatasetConfig
+from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 
-ANSWER_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 60.0
 VISIBLE_WITHIN_S = 5.0  # a new file on a network file system
 
 
-def check_reach(spec: SweepSpec, folder: SweepFolder) -> None:
+def check_reach(sweep: SweepRecord) -> None:
     """Have every node look for the sweep's folder, the model and the data.
 
     Raises:
         ConfigError: nodes on other machines cannot write into an MLflow store that is a file here.
         MissingError: a node does not see a path; names both.
     """
+    spec, folder = sweep.spec, sweep.folder
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     distant = [
         node["NodeManagerHostname"] for node in nodes if node["NodeManagerHostname"] != socket.gethostname()
@@ -72,7 +73,7 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
     }
     for answer, node in answers.items():
         try:
-            missing = ray.get(answer, timeout=ANSWER_TIMEOUT_S)
+            missing = ray.get(answer, timeout=_ANSWER_TIMEOUT_S)
         except ray.exceptions.RayError as error:
             raise MissingError(
                 f"node {node} cannot run loptune: {' '.join(str(error).split())[:300]}",

@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 from ray import tune
 from ray.util import get_current_placement_group
 
-from sweep.record.summary import FAILURE_FILE, trial_name, trial_tags
+from sweep.record.folder import SweepFolder
+from sweep.record.sweep_record import FAILURE_FILE
+from sweep.search.history import TrialKey
 from sweep.space.spec import (
     EVALUATION,
     FINISHED_KEY,
@@ -25,9 +27,9 @@ from sweep.space.spec import (
     SCORE,
     STEP,
     STORAGE_KEY,
-    ObjectiveSpec,
-    ResourcesSpec,
+    SweepSpec,
 )
+from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.worker import (
     START_TIMEOUT_S,
     Assignment,
@@ -42,10 +44,12 @@ from trainer.config.schema import TrainConfig, apply_overrides, save_config, val
 from trainer.config.variants import variant_of
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
 from trainer.files import storage_fault
+from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
+from trainer.tracking.inputs import check_inputs
 
 logger = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 20.0
+_CLOSE_TIMEOUT_S = 20.0
 _OF_THE_ENGINE = (
     "model",
     "data.max_prompt_tokens",
@@ -56,29 +60,18 @@ _OF_THE_ENGINE = (
     "rollout.group_size",
     "evaluation.max_new_tokens",
 )
-FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
+_FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What all trials of a sweep have in common."""
+    """The common part of all trials of a sweep."""
 
-    sweep: str
-    experiment: str  # in MLflow
-    sweep_dir: Path
-    runs_dir: Path
-    base: TrainConfig
-    objective: ObjectiveSpec
-    resources: ResourcesSpec
-    stop_file: Path
+    spec: SweepSpec
+    folder: SweepFolder
     working_dir: Path = Path()  # where the sweep was started
-    parent_run: str | None = None
-    stall_timeout_s: float = 1800.0  # without a training step a rank counts as hung
+    parent_run: str | None = None  # in MLflow
     factory: TrainerFactory = build_trainer
-
-    def run_dir(self, trial: str) -> Path:
-        """The folder of one trial."""
-        return self.sweep_dir / "trials" / trial
 
     def placement(self) -> tune.PlacementGroupFactory:
         """The resources of one trial, reserved together.
@@ -86,7 +79,7 @@ class TrialPlan:
         The trial's own process only waits for its ranks, so its bundle is empty: a share of a core for it
         would leave a core of a small machine without a trial.
         """
-        resources = self.resources
+        resources = self.spec.resources
         bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
         if resources.gpus_per_worker:
             bundle["GPU"] = resources.gpus_per_worker
@@ -109,6 +102,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def setup(self, config: dict[str, Any]) -> None:
         """Take note of the trial; its ranks start with the first step."""
         self._group: WorkerGroup | None = None
+        self._is_warm = False  # whether its ranks have run another trial
         self._assign(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -116,8 +110,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._close("KILLED")  # the scheduler stopped the trial before; one that finished is closed already
         before = self._assignment.config
         self._assign(new_config)
-        if self.plan.resources.gpus_per_worker and not _shares_engine(before, self._assignment.config):
+        if self.plan.spec.resources.gpus_per_worker and not _shares_engine(before, self._assignment.config):
             self._end_group()
+        self._is_warm = self._group is not None
         return True
 
     def step(self) -> dict[str, Any]:
@@ -128,6 +123,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             last step, with ``interrupted`` when the sweep is to stop (with ``storage``: because of a full disk or
             the like, met by this trial), with ``reason`` when the trial failed in a way that a retry would repeat
             (divergence, bad configuration).
+
+        Raises:
+            Exception: any other failure, which counts towards ``limits.max_failures``. In ranks that ran another
+                trial, failing to start and missing memory do not: the trial is tried again in new ones.
         """
         if self._assignment.stop_file.exists():
             return self._interrupted(self._last_step)
@@ -136,10 +135,16 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
         except Exception as error:
+            inherited = self._is_warm and (not self._built or "memory" in str(error))
             self._note_failure(error)
-            self._close("KILLED", FAILED_CLOSE_TIMEOUT_S)
+            self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
             self._end_group()
             fault = _storage_fault(error)
+            if fault is None and inherited:
+                logger.warning(
+                    "%s failed in ranks that ran another trial: tried in new ones", self._assignment.trial
+                )
+                return self.step()
             if fault is None:
                 raise
             return {**self._interrupted(self._last_step), STORAGE_KEY: [fault.what, fault.where, fault.hint]}
@@ -165,7 +170,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._close("KILLED")
         self._end_group()
 
-    def _close(self, status: str, timeout: float = CLOSE_TIMEOUT_S) -> None:
+    def _close(self, status: str, timeout: float = _CLOSE_TIMEOUT_S) -> None:
         """End the run of the trial on all ranks; ranks that cannot answer any more are ended instead."""
         if self._group is None or not self._built:
             return
@@ -177,28 +182,28 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._end_group()
 
     def _end_group(self) -> None:
-        group, self._group = self._group, None
+        group, self._group, self._is_warm = self._group, None, False
         if group is not None:
             group.kill()
 
     def _assign(self, config: dict[str, Any]) -> None:
-        plan, trial = self.plan, str(config["trial"])
-        run_dir = plan.run_dir(trial)
-        tags = trial_tags(plan.sweep, int(config["configuration"]), int(config["seed"]))
-        if plan.parent_run:
-            tags["mlflow.parentRunId"] = plan.parent_run
-        trial_config = apply_overrides(plan.base, config["overrides"], f"trial {trial}")
-        tags["loptune.variant"] = variant_of(partial(value_of, trial_config))
+        spec, folder = self.plan.spec, self.plan.folder
+        key = TrialKey(int(config["configuration"]), int(config["seed"]))
+        trial_config = apply_overrides(spec.base, config["overrides"], f"trial {key.name}")
+        tags = {**trial_tags(spec, key), VARIANT_TAG: variant_of(partial(value_of, trial_config))}
+        if self.plan.parent_run:
+            tags[PARENT_TAG] = self.plan.parent_run
         self._assignment = Assignment(
-            trial=trial,
+            trial=key.name,
             config=trial_config,
-            run_dir=run_dir,
-            runs_dir=plan.runs_dir,
-            experiment=plan.experiment,
-            working_dir=plan.working_dir,
-            stop_file=plan.stop_file,
+            run_dir=folder.trial(key.name),
+            runs_dir=folder.runs_dir,
+            experiment=spec.experiment,
+            working_dir=self.plan.working_dir,
+            stop_file=folder.stop,
+            credentials=folder.credentials,
             tags=tags,
-            run_name=trial_name(partial(value_of, trial_config), config["overrides"], int(config["seed"])),
+            run_name=trial_name(partial(value_of, trial_config), config["overrides"], key.seed),
         )
         self._built = False
         self._last_step = 0
@@ -208,7 +213,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         metrics_file = self._assignment.run_dir / "metrics.jsonl"
         periods: list[Period] = group.call(
             "run_period",
-            timeout=self.plan.stall_timeout_s,
+            timeout=self.plan.spec.limits.stall_timeout_s,
             progress=lambda: metrics_file.stat().st_size if metrics_file.exists() else 0,
         )
         steps = {period.step for period in periods}
@@ -217,31 +222,35 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         return periods[0]
 
     def _ready_group(self) -> WorkerGroup:
-        resources = self.plan.resources
+        resources = self.plan.spec.resources
         if self._group is None:
             placement = get_current_placement_group()
             assert placement is not None, "a trial runs inside its placement group"
             self._group = WorkerGroup(
-                placement,
-                resources.workers_per_trial,
-                resources.cpus_per_worker,
-                resources.gpus_per_worker,
+                placement, resources.workers_per_trial, resources.cpus_per_worker, resources.gpus_per_worker
             )
         if not self._built:
-            if not self.plan.sweep_dir.exists():
-                raise StorageError("the sweep's folder has disappeared", str(self.plan.sweep_dir), "put it back")
+            if not self.plan.folder.root.exists():
+                raise StorageError("the sweep's folder has disappeared", str(self.plan.folder.root), "put it back")
+            try:
+                check_inputs(self.plan.folder.root, "sweep", False, self.plan.working_dir)
+            except ConfigError as error:  # of the sweep, not of this trial: all others would train on it too
+                again = self.plan.folder.name
+                raise StorageError(
+                    error.what, error.where, f"sweep resume {again}, or with --accept-changes"
+                ) from None
             self._assignment.run_dir.mkdir(parents=True, exist_ok=True)
             (self._assignment.run_dir / FAILURE_FILE).unlink(missing_ok=True)
             save_config(self._assignment.config, self._assignment.run_dir / "config.yaml")
             # Loading takes its time, on a busy machine more; the limit of a stall is one of training steps.
-            timeout = max(START_TIMEOUT_S, self.plan.stall_timeout_s)
+            timeout = max(START_TIMEOUT_S, self.plan.spec.limits.stall_timeout_s)
             built = self._group.call("build", self.plan.factory, self._assignment, timeout=timeout)
             self._last_step = built[0]
             self._built = True
         return self._group
 
     def _report(self, period: Period) -> dict[str, Any]:
-        objective = self.plan.objective
+        objective = self.plan.spec.objective
         history = evaluation_history(self._assignment.run_dir / "metrics.jsonl", objective.metric)
         if objective.metric in period.metrics:
             history[period.step] = float(period.metrics[objective.metric])
@@ -252,7 +261,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         if period.done:
             self._close("FINISHED")
         return {
-            **_evaluation(period.metrics),
+            **{name: float(value) for name, value in period.metrics.items() if name.startswith("eval/")},
             STEP: period.step,
             SCORE: windowed(history, objective.window),
             EVALUATION: sum(1 for step in history if step > 0),
@@ -266,7 +275,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
         self._close(
-            "FAILED", FAILED_CLOSE_TIMEOUT_S if self.plan.resources.workers_per_trial > 1 else CLOSE_TIMEOUT_S
+            "FAILED",
+            _FAILED_CLOSE_TIMEOUT_S if self.plan.spec.resources.workers_per_trial > 1 else _CLOSE_TIMEOUT_S,
         )
         return {
             STEP: step,
@@ -308,7 +318,3 @@ def windowed(history: Mapping[int, float], window: int) -> float:
 def bind(plan: TrialPlan) -> type[SweepTrial]:
     """The class Tune registers for one sweep: ``SweepTrial`` with its plan."""
     return type("SweepTrial", (SweepTrial,), {"plan": plan, "__module__": __name__})
-
-
-def _evaluation(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items() if name.startswith("eval/")}

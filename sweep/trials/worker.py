@@ -19,19 +19,21 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from sweep.trials.credentials import take_credentials
 from trainer.config.schema import TrainConfig
 from trainer.files import read_json_lines
+from trainer.policy.cache import cache_folder
 from trainer.progress import ProgressReport
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 300.0
 POLL_S = 2.0
-DEATH_NOTICE_S = 3.0  # until Ray reports a death that another rank has noticed; well below a second when idle
+_DEATH_NOTICE_S = 3.0  # until Ray reports a death that another rank has noticed; well below a second when idle
 
 
 class TrainerLike(Protocol):
-    """What a rank needs of a trainer; ``trainer.loop.Trainer`` is the real one."""
+    """The interface of a trainer to its rank; ``trainer.loop.Trainer`` implements it."""
 
     step: int
     stopping: bool  # whether a stop was requested, and all ranks know it
@@ -73,6 +75,7 @@ class Assignment:
     runs_dir: Path
     experiment: str
     stop_file: Path  # its existence asks every rank to stop at the next training step
+    credentials: Path = Path()  # a file of credentials, where the sweep runs on a cluster
     working_dir: Path = Path()  # relative paths and reward modules of the configuration are looked up here
     tags: Mapping[str, str] = field(default_factory=dict)
     run_name: str = ""  # in MLflow
@@ -80,7 +83,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Period:
-    """What a rank reports after one evaluation period; no metrics where the period trained nothing."""
+    """Report of a rank after one evaluation period; no metrics where the period trained nothing."""
 
     step: int
     total_steps: int
@@ -112,6 +115,7 @@ class WorkerLostError(RuntimeError):
 def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
     """The trainer of ``trainer run``, for one trial."""
     from trainer.loop import Trainer
+    from trainer.parallel.device import free_memory
     from trainer.parallel.start import make_parallel
     from trainer.tracking.tracker import NullTracker, Tracker
     from trainer.types import RunContext
@@ -124,6 +128,7 @@ def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
         tags=assignment.tags,
         is_one_of_many=True,
     )
+    free_memory()  # of the trial before in this process
     parallel = make_parallel(assignment.config)
     # MLflow may be away: the record is on disk, and is sent once it answers.
     tracker = Tracker(assignment.config, context, must_connect=False) if parallel.is_main else NullTracker()
@@ -163,6 +168,7 @@ class RankWorker:
         self.close("KILLED")
         if assignment.working_dir.is_dir():  # a node of a cluster may lack it
             os.chdir(assignment.working_dir)
+        take_credentials(assignment.credentials)
         started = time.monotonic()
         progress = StopWatcher(assignment.stop_file)
         self._trainer = progress.trainer = factory(assignment, progress)
@@ -232,13 +238,9 @@ class WorkerGroup:
         timeout: float = START_TIMEOUT_S,
         progress: Callable[[], object] = lambda: None,
     ) -> list[Any]:
-        """Call a method on every rank and return the answers in rank order.
+        """Call a method of ``RankWorker`` on every rank and return the answers in rank order.
 
-        Args:
-            method: name of a method of ``RankWorker``.
-            arguments: passed to every rank.
-            timeout: seconds without an answer and without progress after which the group counts as hung.
-            progress: gives a value that changes whenever the trial moves.
+        After ``timeout`` seconds without an answer and without a change of ``progress`` the group counts as hung.
 
         Raises:
             WorkerLostError: a rank died or hung; the other ranks may still be waiting for it.
@@ -270,7 +272,7 @@ class WorkerGroup:
             idle = time.monotonic() - moved
             if not ready and idle > timeout:
                 hung = [futures.index(future) for future in pending]
-                raise WorkerLostError(f"rank {_join(hung)} did not answer for {idle:.0f} s")
+                raise WorkerLostError(f"rank {', '.join(map(str, hung))} did not answer for {idle:.0f} s")
         return [_result(future, rank) for rank, future in enumerate(futures)]
 
     def _blame_a_dead_rank(self, futures: Sequence[ray.ObjectRef], pending: Sequence[ray.ObjectRef]) -> None:
@@ -279,7 +281,7 @@ class WorkerGroup:
         When a rank dies in a collective, the others often notice first, as a closed connection; theirs is not
         the failure to report.
         """
-        deadline = time.monotonic() + DEATH_NOTICE_S
+        deadline = time.monotonic() + _DEATH_NOTICE_S
         waiting = list(pending)
         while waiting and (left := deadline - time.monotonic()) > 0:
             ready, waiting = ray.wait(waiting, num_returns=1, timeout=left)
@@ -321,6 +323,9 @@ def rank_environments(places: Sequence[Mapping[str, Any]], threads: int) -> list
         }
         gpus = [str(gpu) for other in neighbours for gpu in places[other]["gpus"]]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: a trial without GPUs uses nobody else's
+        if gpus:  # no two trials compile into one folder at a time, and the next on these GPUs finds it
+            caches = Path(os.environ.get("VLLM_CACHE_ROOT") or cache_folder() / "vllm")
+            environment["VLLM_CACHE_ROOT"] = str(caches / f"gpu-{'-'.join(gpus)}")
         environments.append(environment)
     return environments
 
@@ -361,10 +366,6 @@ def reserve_port() -> socket.socket:
 
 def _first_lines(error: Exception, limit: int = 300) -> str:
     return " ".join(str(error).split())[:limit]
-
-
-def _join(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
 
 
 def _send_stderr_to(path: Path) -> None:

@@ -1,30 +1,40 @@
-"""What a sweep would do, before anything starts."""
+"""The plan of a sweep: size, price and shortages, worked out before anything starts."""
 
 import itertools
 import math
 import statistics
 import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sweep.record.folder import SweepFolder, all_sweeps, read_spec
-from sweep.record.summary import planned_trials, step_seconds
+from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
+from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.table import duration, parameter_text
-from sweep.space.full import FINALISTS, FRESH_SEEDS, full_space
+from sweep.space.arms import arms
+from sweep.space.full import ARM_SEEDS, FINALISTS, FRESH_SEEDS, full_space
 from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SchedulerSpec, SearchSpec, SweepSpec
-from sweep.trials.cluster import Node, slots
+from sweep.trials.cluster import Node, check_fit, node_text, slots
 from sweep.trials.preflight import trial_memory
-from sweep.views.noise import NoiseForecast, forecast_noise, noise_lines
-from sweep.views.shortage import Shortage, machine_texts, planned_disk, short_disk, short_machines, short_memory
-from trainer.commands.table import PLAIN_WIDTH, print_table
 from trainer.config.schema import value_of
-from trainer.errors import UserError
+from trainer.errors import MissingError
 from trainer.files import free_bytes
-from trainer.policy.memory import Footprint, size_text
-from trainer.problems.epochs import training_steps
+from trainer.planning.advice import held_out
+from trainer.planning.memory import Footprint, planned_checkpoint_bytes, size_text
+from trainer.problems.sampler import training_steps
+from trainer.shell.table import PLAIN_WIDTH, print_table
 
-DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
+_DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes of checkpoints."""
+
+    one_checkpoint: int  # of a trial that runs
+    ended_trial: int  # all that one leaves
+    at_most: int  # at one time, of the whole sweep
 
 
 @dataclass(frozen=True)
@@ -41,11 +51,9 @@ class Plan:
     waiting: int  # trials that wait for the first to end
     steps: int | None  # training steps of a trial; of the longest where the sweep searches them
     evaluations: int | None  # of a trial; of the longest where the sweep searches that
-    one_checkpoint_bytes: int | None  # of a trial that runs
-    ended_trial_bytes: int | None  # what one leaves
-    checkpoint_bytes: int | None  # of the whole sweep at most
+    disk: Disk | None  # None for a model of unknown size
     free_bytes: int
-    short: list[Shortage]
+    short: list[str]  # shortages
     memory: Footprint | None  # of each rank of a trial; not of the embedded policy
     step_seconds: float | None
     step_source: str
@@ -55,19 +63,16 @@ class Plan:
     full: "Plan | None"  # of `sweep confirm --full`, where the space has the section
 
 
-def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_step_seconds: float | None) -> Plan:
+def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None) -> Plan:
     """Work out a plan; starts nothing and imports no Ray, and torch only to simulate memory.
 
-    Args:
-        spec: the search space.
-        folder: where the sweep would live.
-        nodes: machines to run on.
-        given_step_seconds: seconds of a training step; measured from earlier sweeps if None.
+    Seconds of a training step are measured from earlier sweeps where none are given.
     """
-    resources, trials = spec.resources, planned_trials(spec)
+    spec, folder, trials = sweep.spec, sweep.folder, sweep.planned
+    resources, earlier = spec.resources, list(readable_sweeps(folder.runs_dir))
     fitting = slots(resources, nodes)
     parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
-    seconds_per_step, source = _step_seconds(spec, folder, given_step_seconds)
+    seconds_per_step, source = _step_seconds(spec, earlier, given_step_seconds)
     steps = _steps(spec)
     seconds = gpu_hours = None
     if seconds_per_step is not None and steps is not None and parallel:
@@ -75,10 +80,7 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         seconds = math.ceil(trials / parallel) * trial_seconds
         gpu_hours = trials * trial_seconds * resources.gpus_per_trial / 3600
     at_a_time = max(1, parallel)
-    disk, memory, free = planned_disk(spec, trials, at_a_time), trial_memory(spec), free_bytes(folder.runs_dir)
-    short = [*short_machines(resources, nodes), *short_disk(disk, free)]
-    if memory is not None:
-        short += short_memory(memory, nodes, at_a_time)
+    disk, memory, free = _planned_disk(spec, trials, at_a_time), trial_memory(spec), free_bytes(folder.runs_dir)
     return Plan(
         name=spec.name,
         configurations=trials // len(spec.seeds),
@@ -90,23 +92,63 @@ def make_plan(spec: SweepSpec, folder: SweepFolder, nodes: list[Node], given_ste
         waiting=trials - parallel,
         steps=steps,
         evaluations=_evaluations(spec, steps),
-        one_checkpoint_bytes=disk.one_checkpoint if disk else None,
-        ended_trial_bytes=disk.ended_trial if disk else None,
-        checkpoint_bytes=disk.at_most if disk else None,
+        disk=disk,
         free_bytes=free,
-        short=short,
+        short=[*_short_machines(spec, nodes), *_short_disk(disk, free), *short_memory(memory, nodes, at_a_time)],
         memory=memory,
         step_seconds=seconds_per_step,
         step_source=source,
         seconds=seconds,
         gpu_hours=gpu_hours,
-        noise=forecast_noise(spec, folder, trials // len(spec.seeds)),
-        full=None if spec.full is None else make_plan(_second_stage(spec), folder, nodes, None),
+        noise=forecast_noise(spec, earlier, trials // len(spec.seeds)),
+        full=None if spec.full is None else make_plan(SweepRecord(_second_stage(spec), folder), nodes, None),
     )
 
 
+def _planned_disk(spec: SweepSpec, trials: int, at_a_time: int) -> Disk | None:
+    on_gpu, checkpoint = spec.resources.gpus_per_trial > 0, spec.base.checkpoint
+    whole = planned_checkpoint_bytes(spec.base, on_gpu)
+    weights = planned_checkpoint_bytes(spec.base, on_gpu, weights_only=True)
+    if whole is None or weights is None:
+        return None
+    kept = checkpoint.keep_last + checkpoint.keep_best
+    ended = whole * kept if spec.storage.ended_trials == "all" else weights * (1 + checkpoint.keep_best)
+    # A new checkpoint is whole before the oldest is removed.
+    return Disk(whole, ended, whole * (kept + 1) * at_a_time + ended * (trials - at_a_time))
+
+
+def _short_machines(spec: SweepSpec, nodes: list[Node]) -> Iterator[str]:
+    try:
+        check_fit(spec.resources, nodes)
+    except MissingError as error:
+        yield error.what
+
+
+def _short_disk(disk: Disk | None, free: int) -> Iterator[str]:
+    if disk is not None and disk.at_most > free:
+        yield f"disk: {size_text(disk.at_most)} needed, {size_text(free)} there"
+
+
+def short_memory(memory: Footprint | None, nodes: list[Node], at_a_time: int) -> Iterator[str]:
+    """Shortages of memory, of a GPU and of the machines, for the trials that run at one time."""
+    if memory is None:
+        return
+    if memory.device.on_gpu and memory.margin < 0:
+        needed = max(memory.training, memory.sampling)
+        yield f"GPU memory: {size_text(needed)} needed, {size_text(memory.device.total_bytes)} there"
+    there = [node.memory for node in nodes if node.memory is not None]
+    if len(there) == len(nodes) and memory.host * at_a_time > sum(there):
+        of = "one trial" if at_a_time == 1 else f"{at_a_time} trials at a time"
+        yield f"host memory of {of}: {size_text(memory.host * at_a_time)} needed, {size_text(sum(there))} there"
+
+
+def _machines(nodes: list[Node]) -> str:
+    counts = {node: nodes.count(node) for node in nodes}
+    return ", ".join(f"{f'{count} x ' if count > 1 else ''}{node_text(node)}" for node, count in counts.items())
+
+
 def _second_stage(spec: SweepSpec) -> SweepSpec:
-    """What `sweep confirm --full` would run, as large as it is without further options."""
+    """The space that `sweep confirm --full` would run without further options."""
     return full_space(spec).model_copy(
         update={
             "baselines": [],
@@ -134,7 +176,7 @@ def print_space(spec: SweepSpec) -> None:
 
 
 def print_plan(plan: Plan, spec: SweepSpec) -> None:
-    """Print what the sweep would do and take."""
+    """Print the plan."""
     noise = [("noise", text) for text in noise_lines(plan.noise, spec, plan.configurations)]
     for heading, text in [*noise[:1], *(("", text) for _, text in noise[1:]), *_lines(plan, spec)]:
         _print_wrapped(heading, text)
@@ -156,14 +198,18 @@ def _print_wrapped(heading: str, text: str) -> None:
 
 def _range(parameter: ParameterSpec) -> str:
     kind = parameter.kind
+    if parameter.by is not None:
+        return f"by {next(iter(parameter.by))}: {', '.join(map(str, parameter.options or []))}"
     return f"{kind} {getattr(parameter, 'integer' if kind == 'int' else kind)}"
 
 
 def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     lines = [
         ("trials", f"{plan.trials}: {plan.configurations} configurations x {len(spec.seeds)} seeds"),
+        *_arms_lines(plan, spec),
         ("each", f"{plan.gpus_per_trial:g} GPUs, {plan.cpus_per_trial} CPUs; {_steps_text(plan, spec)}"),
-        ("machines", ", ".join(machine_texts(plan.nodes))),
+        *(("held out", text) for text in held_out(spec.base)),
+        ("machines", _machines(plan.nodes)),
     ]
     if plan.slots:
         idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
@@ -173,12 +219,11 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
         lines.append(
             ("at a time", "none: a trial needs more than this machine has; see --address, --nodes and --gpus")
         )
-    if plan.checkpoint_bytes is None:
+    if plan.disk is None:
         lines.append(("disk", "unknown size of the model; give a folder instead of a hub name"))
     else:
-        assert plan.one_checkpoint_bytes is not None and plan.ended_trial_bytes is not None
-        of_all = f"at most {size_text(plan.checkpoint_bytes)} of {size_text(plan.free_bytes)} free"
-        one, ended = size_text(plan.one_checkpoint_bytes), size_text(plan.ended_trial_bytes)
+        of_all = f"at most {size_text(plan.disk.at_most)} of {size_text(plan.free_bytes)} free"
+        one, ended = size_text(plan.disk.one_checkpoint), size_text(plan.disk.ended_trial)
         lines.append(("disk", f"{of_all}; checkpoints of {one}, and {ended} of a trial that has ended"))
     if plan.memory is not None:
         lines += [("" if index else "memory", line) for index, line in enumerate(plan.memory.lines())]
@@ -198,7 +243,23 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
         )
     else:
         lines.append(("forecast", "unknown; say how long a training step takes with --step-seconds"))
-    return lines + [("TOO LITTLE", str(shortage)) for shortage in plan.short]
+    return lines + [("TOO LITTLE", shortage) for shortage in plan.short]
+
+
+def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
+    """The budget of every arm, and the price of its best on fresh seeds."""
+    if spec.search.tune_within is None:
+        return []
+    budgets = [planned_trials(arm) for arm in arms(spec).values()]
+    each = f"{min(budgets)}" if len(set(budgets)) == 1 else f"{min(budgets)} to {max(budgets)}"
+    fresh = len(budgets) * ARM_SEEDS
+    price = ""
+    if plan.step_seconds is not None and plan.steps is not None and plan.slots:
+        price = f", {duration(math.ceil(fresh / plan.slots) * plan.steps * plan.step_seconds)} more"
+    told = f"{each} trials to tune each of {len(budgets)} values of {spec.search.tune_within}"
+    return [
+        ("", f"{told}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}")
+    ]
 
 
 def _steps(spec: SweepSpec) -> int | None:
@@ -208,7 +269,7 @@ def _steps(spec: SweepSpec) -> int | None:
     if len(train) == 1 and train[0].source == "generated":
         problems = min(train[0].size, train[0].limit or train[0].size)
     longest = 0
-    for max_steps, epochs, prompts in itertools.product(*(_possible(spec, key) for key in DECIDE_STEPS)):
+    for max_steps, epochs, prompts in itertools.product(*(_possible(spec, key) for key in _DECIDE_STEPS)):
         if max_steps is not None:
             longest = max(longest, max_steps)
         elif problems is not None:
@@ -237,7 +298,7 @@ def _evaluations(spec: SweepSpec, steps: int | None) -> int | None:
 
 
 def _searches_steps(spec: SweepSpec) -> bool:
-    return any(len(_possible(spec, key)) > 1 for key in DECIDE_STEPS)
+    return any(len(_possible(spec, key)) > 1 for key in _DECIDE_STEPS)
 
 
 def _steps_text(plan: Plan, spec: SweepSpec) -> str:
@@ -247,16 +308,13 @@ def _steps_text(plan: Plan, spec: SweepSpec) -> str:
     return f"{most}{plan.steps} steps" + (f", {plan.evaluations} evaluations" if plan.evaluations else "")
 
 
-def _step_seconds(spec: SweepSpec, folder: SweepFolder, given: float | None) -> tuple[float | None, str]:
+def _step_seconds(spec: SweepSpec, earlier: list[SweepRecord], given: float | None) -> tuple[float | None, str]:
     if given is not None:
         return given, "given"
-    for other in sorted(all_sweeps(folder.runs_dir), key=lambda sweep: sweep.space.stat().st_mtime, reverse=True):
-        try:
-            before = read_spec(other).base
-        except UserError:
-            continue
+    for other in sorted(earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True):
+        before = other.spec.base
         if (before.model, before.rollout, before.optim) == (spec.base.model, spec.base.rollout, spec.base.optim):
-            measured = step_seconds(other)
+            measured = other.step_seconds()
             if measured:
-                return statistics.median(measured), f"measured in {other.name}"
+                return statistics.median(measured), f"measured in {other.folder.name}"
     return None, ""

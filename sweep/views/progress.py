@@ -1,4 +1,4 @@
-"""Following a sweep while it runs: what Tune reports becomes lines or a live table."""
+"""Following a sweep while it runs: Tune's events become lines or a live table."""
 
 import functools
 import logging
@@ -16,17 +16,17 @@ from rich.live import Live
 from rich.text import Text
 
 from sweep.record.folder import SweepFolder
-from sweep.record.summary import failure_note, last_step
+from sweep.record.sweep_record import failure_note, last_step
 from sweep.record.table import TrialRow, duration, parameter_text, trial_table
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
-from trainer.commands.table import number
 from trainer.errors import printable
+from trainer.shell.table import number
 
 logger = logging.getLogger(__name__)
 
-REFRESH_S = 0.5
-WAITING_S = 15.0  # a trial that has its resources starts within seconds
-HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
+_REFRESH_S = 0.5
+_WAITING_S = 15.0  # a trial that has its resources starts within seconds
+_HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
 
 
 class Reporter:
@@ -64,7 +64,7 @@ class Reporter:
     def refresh(self) -> None:
         """Bring the live table up to date."""
         now = time.monotonic()
-        if self._live is None or now - self._refreshed < REFRESH_S:
+        if self._live is None or now - self._refreshed < _REFRESH_S:
             return
         self._refreshed = now
         for row in self.rows.values():
@@ -121,7 +121,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         row.total_steps = result.get("total_steps", row.total_steps)
         if SCORE in result:
             row.score = result[SCORE]
-            shown = " ".join(f"{name} {number(result[name])}" for name in HEADLINES if name in result)
+            shown = " ".join(f"{name} {number(result[name])}" for name in _HEADLINES if name in result)
             self._event(row, f"step {row.step}/{row.total_steps}  score {number(row.score)}  {shown}")
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -169,7 +169,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         now = time.monotonic()
         since = {name: self._waiting_since.get(name, now) for name in pending}
         for name, trial in pending.items():
-            if now - since[name] > WAITING_S:
+            if now - since[name] > _WAITING_S:
                 since[name] = math.inf
                 self._event(self._row(trial), f"waits for {_free(self._resources)}", lasting=True)
         self._waiting_since = since
@@ -182,7 +182,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         return self._reporter.rows.setdefault(fresh.trial, fresh)
 
     def _reason(self, trial: Trial) -> str:
-        """What the trial wrote down; nothing where its own process died, and then what Ray says."""
+        """The failure note of a trial, or Ray's error where its own process died before it wrote one."""
         assert self._reporter is not None
         noted = failure_note(self._reporter.folder.trial(trial.config["trial"]))
         error = trial.get_pickled_error()

@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.verdict_errors import AFTER, BEFORE, coarse, named, noisy_baseline, normal, one_noisier
+from benchmarks.verdict_errors import AFTER, coarse, named, noisy_baseline, normal, one_noisier, own_test
+from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.verdict import verdict
 
 
@@ -34,8 +35,19 @@ def test_no_effect_gives_evidence_in_no_more_than_one_sweep_of_twenty(kind, conf
     assert AFTER(scores)[0].mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
 
 
-def test_one_side_finds_more_than_two():
-    scores = normal(np.random.default_rng(12), (4000, 10, 3))
-    scores[:, 1] += 2
-    now, before = (rule(scores)[0].mean() for rule in (AFTER, BEFORE))
-    assert now > before + 0.04
+def test_a_finalist_is_decided_like_in_its_verdict():
+    scores = normal(np.random.default_rng(4), (60, 2, 7))
+    scores[::2, 1] += 1.5
+    differences = scores[:, 1] - scores[:, 0]
+    claims = own_test(differences[:, :4], differences[:, 4:])
+    own = [{"c1": Noise(float(row.std(ddof=1)), 2)} for row in differences[:, 4:]]
+    alone = [verdict(named(one[:, :4]), "c0", own=noise) for one, noise in zip(scores, own, strict=True)]
+    assert claims.tolist() == [one.evidence for one in alone]
+    assert 5 < claims.sum() < 35
+
+
+def test_a_noisier_finalist_is_claimed_falsely_no_more_than_once_in_twenty():
+    scores = one_noisier(np.random.default_rng(5), (4000, 2, 6))
+    differences = scores[:, 1] - scores[:, 0]
+    for claims in (own_test(differences[:, :3]), own_test(differences[:, :3], differences[:, 3:])):
+        assert claims.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sweep.record.parent_run import TrialOutcome, open_parent_run
+from sweep.tracking.outcomes import TrialOutcome
+from sweep.tracking.parent_run import open_parent_run
 from tests.trainer.tracking.store import sqlite_store
 
 CONFIGURATIONS: list[tuple[str, float, float]] = [
@@ -36,7 +37,7 @@ def write_sweep(
     from mlflow.entities import Metric
 
     uri = sqlite_store(folder)
-    objective = {"objective.metric": "eval/accuracy", "objective.mode": "max", "objective.window": 3}
+    objective = {"objective": "max eval/accuracy", "objective.window": 3}
     parent = open_parent_run(uri, name, name, {}, objective)
     generator = random.Random(0)
     outcomes, metrics = [], {}

@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from dashboards.queries import Objective, Sweep
+from dashboards.sweep import Objective, Sweep
 from trainer.config.variants import variant_name
 
 SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
@@ -23,30 +23,19 @@ def sweep_of(mode: str = "max") -> Sweep:
         for seed, score in enumerate(scores):
             trial = f"{configuration}-s{seed}"
             failed = math.isnan(score)
+            ends = 0.1 if failed else score
+            start, variant = pd.Timestamp(len(rows), unit="s", tz="UTC"), variant_name(algorithm, alpha, eta)
+            searched = {"algorithm.advantage": algorithm, "algorithm.ar_alpha": alpha, "algorithm.lopti_eta": eta}
             rows.append(
                 {
-                    "trial": trial,
-                    "configuration": configuration,
-                    "seed": str(seed),
-                    "test": math.nan,
+                    **{"trial": trial, "configuration": configuration, "seed": str(seed), "test": math.nan},
                     "state": "FAIL" if failed else "COMPLETE",
                     "reason": "diverged <b>" if failed else "",
-                    "score": score,
-                    "best": 0.1 if failed else score,
-                    "step": 20,
-                    "start": pd.Timestamp(len(rows), unit="s", tz="UTC"),
-                    "duration_s": 90.0,
-                    "algorithm": algorithm,
-                    "alpha": alpha,
-                    "eta": eta,
-                    "variant": variant_name(algorithm, alpha, eta),
-                    "run_id": trial,
-                    "algorithm.advantage": algorithm,
-                    "algorithm.ar_alpha": alpha,
-                    "algorithm.lopti_eta": eta,
+                    **{"score": score, "best": ends, "step": 20, "start": start, "duration_s": 90.0},
+                    **{"algorithm": algorithm, "alpha": alpha, "eta": eta, "variant": variant},
+                    **{"run_id": trial, **searched},
                 }
             )
-            ends = 0.1 if failed else score
             histories += [(trial, "eval/accuracy", 0, 0.3), (trial, "eval/accuracy", 20, ends)]
             histories += [(trial, "policy/kl", 10, 0.02), (trial, "policy/kl", 20, 0.04)]
     return Sweep(

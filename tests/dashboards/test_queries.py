@@ -4,14 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.queries import Objective, read_sweep, unit_of
+from dashboards.queries import read_sweep
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, Standing
-from sweep.record.parent_run import TrialOutcome, open_parent_run
-from sweep.winner.decide import Decision as WinnerDecision
-from sweep.winner.decide import decision_as_json
+from dashboards.sweep import Objective, unit_of
+from sweep.space.file import find_space, load_space
+from sweep.space.spec import ConfirmsSpec
+from sweep.tracking.outcomes import TrialOutcome
+from sweep.tracking.parent_run import open_parent_run
+from sweep.winner.rounds import Decision, decision_as_json
 from tests.trainer.tracking.store import config_for, context_for, sqlite_store
-from trainer.config.variants import variant_name
 from trainer.errors import MissingError
 from trainer.tracking.tracker import Tracker
 
@@ -52,7 +54,7 @@ def test_configurations_average_their_seeds(demo_uri: str) -> None:
 def test_a_trial_without_recorded_score_gets_the_mean_of_its_window(tmp_path: Path) -> None:
     """A running sweep: one trial by a real tracker, its state known from the run's status alone."""
     uri = sqlite_store(tmp_path)
-    objective = {"objective.metric": "eval/accuracy", "objective.mode": "max", "objective.window": 2}
+    objective = {"objective": "max eval/accuracy", "objective.window": 2}
     parent = open_parent_run(uri, "exp", "live", {}, objective)
     tags = {"mlflow.parentRunId": parent.run_id, "loptune.trial": "t", "loptune.sweep": "live"}
     tracker = Tracker(config_for(uri), context_for(tmp_path, **tags))
@@ -88,14 +90,7 @@ def test_the_objective_has_its_own_name_on_the_sealed_problems() -> None:
     assert Objective("eval/accuracy/hard").sealed == "eval/accuracy/test"
 
 
-def test_names_and_units() -> None:
-    assert variant_name("grpo", 0.0, 0.0) == "grpo"
-    assert variant_name("grpo", 0.3, 0.0) == "grpo + AR"
-    assert variant_name("grpo", math.nan, 0.5) == "grpo + Lopti"
-    assert variant_name("grpo", 0.3, 0.5, "drop_low") == "grpo + AR + drop low"
-    assert variant_name("grpo", 0, 0.5, lopti_split="random") == "grpo + random split"
-    assert variant_name("grpo", 0, 0.5, lopti_order="high_first") == "grpo + Lopti high first"
-    assert variant_name("grpo", 0, 0, "drop_low", "random", "high_first") == "grpo"
+def test_units_are_those_declared() -> None:
     assert unit_of("policy/kl") == "nats" and unit_of("optim/grad_norm") == "" and unit_of("unknown") == ""
 
 
@@ -103,16 +98,19 @@ def test_a_decision_is_read_under_the_numbers_of_its_sweep(tmp_path: Path) -> No
     uri = sqlite_store(tmp_path)
     objective = {"objective": "max eval/accuracy", "objective.worthwhile": "0.02"}
     open_parent_run(uri, "exp", "live", {}, objective).finish("FINISHED")
-    assert read_sweep("live", uri).decision is None
+    assert read_sweep("live", uri).confirmation is None
     looks = ((Standing("1", 3, 0.05, None, None, "open"),), (Standing("1", 6, 0.04, 0.01, 0.07, "better"),))
-    design = Design((3, 6), 1, 4, 0.02, (3.0, 2.0), (2.0, 1.5))
-    record = decision_as_json(WinnerDecision(design, Noise(0.01, 4), looks), 1.5)
-    tags = {"loptune.decides": "live", "loptune.finalists": "2,7", "loptune.decision": json.dumps(record)}
-    open_parent_run(uri, "exp", "live-decide", tags, objective).finish("FINISHED")
+    design = Design((3, 6), 1, 0.02, (3.0, 2.0), (2.0, 1.5))
+    confirms = ConfirmsSpec(sweep="live", configurations=[2, 7])
+    space = load_space(find_space("quickstart")).model_copy(update={"confirms": confirms})
+    record = decision_as_json(Decision(design, Noise(0.01, 4), looks), space, 1.5)
+    tags = {"loptune.confirms": "live", "loptune.rounds": json.dumps(record)}
+    open_parent_run(uri, "exp", "live-confirm", tags, objective).finish("FINISHED")
     sweep = read_sweep("live", uri)
-    found = sweep.decision
-    assert found is not None and sweep.objective.worthwhile == 0.02
-    assert (found.looks, found.better, found.futile) == ((3, 6), (3.0, 2.0), (2.0, 1.5))
+    assert sweep.confirmation is not None and sweep.confirmation.rounds is not None
+    found = sweep.confirmation.rounds
+    assert sweep.objective.worthwhile == 0.02
+    assert found.looks == (3, 6)
     assert (found.worthwhile, found.outcome, found.device_hours) == (0.02, "better", 1.5)
     assert list(found.standings.configuration) == ["7", "7"]
     assert math.isnan(found.standings.low[0]) and found.standings.high[1] == 0.07
@@ -121,10 +119,10 @@ def test_a_decision_is_read_under_the_numbers_of_its_sweep(tmp_path: Path) -> No
 def test_finalists_with_full_weights_are_kept_apart(tmp_path: Path) -> None:
     uri = sqlite_store(tmp_path)
     open_parent_run(uri, "exp", "live", {"loptune.two_stages": "true"}, {}).finish("FINISHED")
-    tags = {"loptune.confirms": "live", "loptune.finalists": "2,7"}
+    tags = {"loptune.confirms": "live"}
     for suffix, weights in (("confirm", {}), ("full", {"loptune.weights": "full"})):
         parent = open_parent_run(uri, "exp", f"live-{suffix}", {**tags, **weights}, {"seeds": "1"})
-        outcome = TrialOutcome(f"{suffix}/1", suffix, "COMPLETE", score=1.0, tags={"loptune.configuration": "1"})
+        outcome = TrialOutcome(f"{suffix}/1", suffix, "COMPLETE", score=1.0, tags={"loptune.configuration": "7"})
         parent.reconcile([outcome])
     sweep = read_sweep("live", uri)
     assert sweep.two_stages and sweep.confirmation is not None and sweep.full is not None

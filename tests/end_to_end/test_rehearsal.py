@@ -10,12 +10,27 @@ from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 
 
-def configurations() -> dict[str, TrainConfig]:
-    """Those that bring a new way to share a model, a new loss, estimator, reference or sampling, each once.
+def brings(config: TrainConfig) -> set[tuple[object, ...]]:
+    """What a rehearsal of this configuration tries."""
+    algorithm, parallel = config.algorithm, config.parallel
+    shared = (parallel.strategy, parallel.zero_stage if parallel.strategy == "deepspeed" else 0)
+    return {
+        ("shared", shared, parallel.offload, config.model.dtype, config.model.gradient_checkpointing),
+        ("loss", algorithm.loss),
+        ("advantage", algorithm.advantage),
+        ("reference", algorithm.kl_coef > 0),
+        ("dynamic sampling", config.rollout.dynamic_sampling),
+        ("adapter", config.model.lora.r > 0),
+    }
 
-    `trainer rehearse --all` goes through all presets and variants.
+
+def configurations() -> dict[str, TrainConfig]:
+    """The fewest presets and published baselines that bring everything which any of them brings, chosen greedily.
+
+    `trainer rehearse --all` goes through all presets and variants. `papers` is left out here: its rules differ in
+    what a rank computes by itself.
     """
-    every = {name: load_config(name) for name in preset_specs()}
+    every = {name: load_config(name) for name in preset_specs() if not name.startswith("papers")}
     for path in sorted(SEARCH_SPACES.glob("*.yaml")):
         spec = load_space(path)
         if not spec.resources.gpus_per_trial:
@@ -24,20 +39,12 @@ def configurations() -> dict[str, TrainConfig]:
         for number, baseline in enumerate(spec.baselines):
             resolved = space.resolve(space.complete(baseline, spec.base), spec.base)
             every[f"{path.stem} {number}"] = apply_overrides(spec.base, resolved)
-    chosen, seen = {}, set()
-    for name, config in every.items():
-        algorithm, rollout = config.algorithm, config.rollout
-        news = {
-            ("shared", str(config.parallel), config.model.dtype, config.model.gradient_checkpointing),
-            ("loss", algorithm.loss),
-            ("advantage", algorithm.advantage),
-            ("reference", algorithm.kl_coef > 0),
-            ("dynamic sampling", rollout.dynamic_sampling),
-            ("adapter", config.model.lora.r > 0),
-        }
-        if not news <= seen:
-            chosen[name] = config
-            seen |= news
+    missing = set().union(*map(brings, every.values()))
+    chosen = {}
+    while missing:
+        name = max(every, key=lambda name: len(brings(every[name]) & missing))
+        chosen[name] = every[name]
+        missing -= brings(every[name])
     return chosen
 
 
@@ -63,7 +70,10 @@ def test_every_way_to_share_a_model_and_every_rule_is_among_them() -> None:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_rehearsal_finds_nothing(found: dict[str, Rehearsal], name: str) -> None:
     one = found[name]
-    print(one.row())
+    print(
+        one.row(),
+        [[rank[key] for key in ("held_bytes", "step_bytes", "resumed_step_bytes")] for rank in one.ranks],
+    )
     assert one.checks() == dict.fromkeys(("reference", "engine", "ratio", "memory", "resume"), True)
     assert len(one.ranks) == (1 if one.config.parallel.strategy == "none" else 2)
     assert all(len(rank["accuracy"]) == 3 for rank in one.ranks)
@@ -79,7 +89,8 @@ def test_what_a_rehearsal_would_find() -> None:
         "engine_long": 0.04,
         "ratio": 0.0,
         "held_bytes": [0, 1 << 22, 1 << 22],
-        "step_bytes": [1 << 23, 1 << 22, 1 << 22],
+        "step_bytes": 1 << 22,
+        "resumed_step_bytes": 1 << 22,
         "accuracy": [0.0] * 3,
         "resumed_at": 2,
         "resumed": [0.5, 3.0],
@@ -91,10 +102,11 @@ def test_what_a_rehearsal_would_find() -> None:
         "engine": {"engine_long": 0.051},
         "ratio": {"ratio": 1e-7},
         "memory": {"held_bytes": [0, 1 << 22, 1 << 23]},
+        "memory of a step": {"step_bytes": 3 << 21},
         "resume": {"resumed": [0.5, 3.0000001]},
     }
     assert all(Rehearsal("kk_3b", config, [good, good]).checks().values())
     for check, changes in bad.items():
         one = Rehearsal("kk_3b", config, [good, {**good, **changes}])
-        assert [name for name, right in one.checks().items() if not right] == [check]
+        assert [name for name, right in one.checks().items() if not right] == check.split()[:1]
         assert "FAILED" in " ".join(one.row().values()) or check == "resume"

@@ -9,7 +9,7 @@ import yaml
 
 from tests.run_cli import run_cli
 from tests.sweep.harness import metrics, results
-from trainer.checkpoint import intact_checkpoints
+from trainer.checkpoint.files import intact_checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -25,7 +25,8 @@ from typing import Any
 
 import psutil
 
-from sweep.record.folder import leftovers, sweep_folder
+from sweep.driver.guard import marked
+from sweep.record.folder import sweep_folder
 from tests.run_cli import start_cli
 from tests.sweep.harness import results, write_space
 from tests.trainer.tracking.store import Server, history, runs_of
@@ -101,7 +102,7 @@ class Chaos:
         return strike[kind]()
 
     def _rank(self) -> list[psutil.Process]:
-        found = leftovers(sweep_folder(self.runs, NAME))
+        found = marked(sweep_folder(self.runs, NAME).root)
         ranks = [process for process in found if "RankWorker.run_period" in _command(process)]
         return self.random.sample(ranks, min(1, len(ranks)))
 
@@ -153,7 +154,7 @@ def space_of(folder: Path, uri: str, fake: bool) -> Path:
 @contextmanager
 def process(fake: bool, arguments: list[object], runs: Path) -> Iterator["subprocess.Popen[str]"]:
     """``sweep ARGUMENTS``, which does not outlive the block."""
-    module = "tests.sweep.driver" if fake else "sweep"
+    module = "tests.sweep.fake_driver" if fake else "sweep"
     environment = {"LOPTUNE_FAKE_STEP_S": "0.2", "LOPTUNE_NO_REPORT": "1"}  # read where trials are simulated
     with start_cli(module, *arguments, "--runs-dir", runs, "--cpus", 2, environment=environment) as driver:
         try:

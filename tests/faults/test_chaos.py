@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_a_sweep_under_faults_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    kinds = ["rank", "MLflow", "raylet"]
+    kinds = ["rank", "MLflow"]  # killed daemons: test_daemons.py
     happened, state = compare(tmp_path, 0, fake=True, kinds=kinds)
     assert happened == kinds
     assert {trial: found["result"][0] for trial, found in state.items()} == {

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sweep.record.folder import leftovers, sweep_folder
+from sweep.driver.guard import marked
+from sweep.record.folder import sweep_folder
 from tests.sweep.harness import SEVERAL_RANKS, history, metrics, results, sweep, write_space
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 FAULTS = {"c000-s0": {"kill_at": 3, "rank": 1}, "c000-s2": {"hang_at": 3, "rank": 1}}
 
@@ -67,4 +68,4 @@ def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished: tuple[Pat
 
 def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
     folder, *_ = finished
-    assert leftovers(sweep_folder(folder.parent, "fake")) == []
+    assert marked(sweep_folder(folder.parent, "fake").root) == []

@@ -12,7 +12,7 @@ from tests.paths import ROOT
 from tests.sockets import listening, open_to_others
 from tests.sweep.harness import SEVERAL_RANKS, history, running, wait_until, write_space
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 STRANGER = """
 import sys

@@ -13,7 +13,7 @@ import pytest
 from tests.sweep.harness import finish, history, ledger, metrics, results, running, sweep, wait_until, write_space
 from tests.trainer.tracking.store import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_full_disk_stops_the_sweep_and_costs_no_trial(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_full_disk_stops_the_sweep_and_costs_no_trial(tmp_path: Path) -> None:
     code, out, err = sweep("run", space, *here, "--offline", "--cpus", 2)
     assert code == 4, err
     assert "error: cannot write: No space left on device" in out
-    assert out.splitlines()[-1] == f"python -m sweep resume fake --runs-dir {tmp_path}"
+    assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
     assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "COMPLETE"}
     assert "0 failed" in out
 
@@ -83,7 +83,7 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(
     assert code == 4, err
     assert "No space left on device" in out
     assert "Traceback" not in out + err
-    assert out.splitlines()[-1] == f"python -m sweep resume fake --runs-dir {small_disk}"
+    assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {small_disk}"
     assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "COMPLETE"}
 
     ballast.unlink()

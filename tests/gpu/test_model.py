@@ -11,10 +11,10 @@ import torch
 from torch.profiler import profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.trainer.policy.test_simulation import SIZES, really_computed
+from tests.trainer.planning.test_simulation import SIZES, really_computed
+from trainer.planning.simulation import Microbatch, microbatch_bytes
 from trainer.policy.architectures import KNOWN
 from trainer.policy.logprobs import LogprobModel, tokens_per_chunk
-from trainer.policy.simulation import Microbatch, microbatch_bytes
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.transformers import TransformersEngine
 

@@ -18,7 +18,7 @@ import torch
 
 from tests.paths import ROOT
 from tests.trainer.rollouts.vllm.models import STOP, prompts, random_qwen, saved_config
-from trainer.config.schema import VllmConfig
+from trainer.config.rollout import VllmConfig
 from trainer.parallel.ranks import free_port
 from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.engine import SamplingParams
@@ -26,10 +26,7 @@ from trainer.rollouts.vllm.engine import VllmEngine
 from trainer.rollouts.vllm.setup import EngineSetup
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
-pytestmark = [
-    pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed"),
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed"), pytest.mark.timeout(600)]
 SEEDS = [[1, 2, 3, 4], [5, 6, 7, 8]]
 PARAMS = SamplingParams(temperature=0.7, max_new_tokens=32, stop_token_ids=(STOP,))
 BOUND = 0.05  # nats on average, in bfloat16
@@ -99,7 +96,7 @@ def test_an_engine_samples_what_the_policy_is_after_every_update(model, start, e
         assert difference(engine, model) < BOUND
 
 
-@pytest.mark.parametrize(("model", "level"), each(1, 2), indirect=["model"])
+@pytest.mark.parametrize(("model", "level"), each(2), indirect=["model"])
 def test_an_engine_that_has_slept_is_as_before(model, start, level):
     """Level 2 throws weights away, which the next synchronisation brings; buffers it must leave alone."""
     engine = start(model, sleep_level=level)

@@ -47,7 +47,7 @@ def wait_ranks(processes: list[subprocess.Popen], timeout: float) -> list[int | 
     return codes
 
 
-def run_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path, timeout: float = 240) -> list[Any]:
+def run_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path, timeout: float = 500) -> list[Any]:
     """Run the ranks to their end and return what each wrote to ``rank-R.json``."""
     codes = wait_ranks(start_ranks(module, world_size, job, folder), timeout)
     logs = [(folder / f"rank-{rank}.log").read_text()[-4000:] for rank in range(world_size)]

@@ -9,10 +9,23 @@ LOSSES = {name: {"loss": name} for name in get_args(PolicyLossName)}
 RULES: dict[str, dict[str, Any]] = {
     **ADVANTAGES,
     **LOSSES,
+    "clip_cov": {"loss": "clip_cov", "chosen_share": 1.0},  # of fewer, a random one is chosen on each rank
+    "kl_cov": {"loss": "kl_cov", "chosen_share": 0.2},
+    "lp_reg": {"loss": "lp_reg", "chosen_share": 0.5},
+    "rsi": {"token_filter": "rsi", "rsi_low": 0.95, "rsi_high": 1.2},
+    "entropy bonus": {"entropy_coef": 0.1},
+    "luspo": {"loss": "gspo", "loss_aggregation": "seq_mean_token_sum"},
+    "dppo near the old policy": {"loss": "dppo_tv", "log_ratio_coef": 0.1},
+    "rejection": {
+        "importance_sampling_cap": 4.0,
+        "importance_sampling_level": "any_token",
+        "importance_sampling_divergence": "k3",
+        "importance_sampling_rule": "reject",
+    },
     "dr_grpo in full": {"advantage": "dr_grpo", "loss_aggregation": "constant"},
     "high entropy": {"token_filter": "high_entropy"},
     "no truncated": {"mask_truncated": True},
-    "kl unbiased": {"kl_coef": 0.1, "kl_gradient": "unbiased"},
+    "kl": {"kl_coef": 0.1},
     "icepop": {
         "importance_sampling_cap": 2.0,
         "importance_sampling_floor": 0.5,

@@ -7,15 +7,9 @@ import threading
 import pytest
 import torch
 
-from tests.trainer.test_loop import (
-    assert_same_end,
-    build,
-    parameters,
-    resumed_after_two_steps,
-    small_config,
-)
+from tests.trainer.test_loop import assert_same_end, build, parameters, resumed_after_two_steps, small_config
 from trainer import loop
-from trainer.checkpoint import damaged_files
+from trainer.checkpoint.files import damaged_files
 from trainer.errors import EngineError
 from trainer.rollouts.engine import NO_RUN
 from trainer.rollouts.pending import PENDING_FILE

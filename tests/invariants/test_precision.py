@@ -8,7 +8,7 @@ from trainer.policy.tiny_teacher import build_tokenizer
 
 CASES = {
     "ddp": {"parallel.strategy": "ddp"},
-    **{f"zero-{n}": {"parallel.strategy": "deepspeed", "parallel.zero_stage": n} for n in range(4)},
+    **{f"zero-{n}": {"parallel.strategy": "deepspeed", "parallel.zero_stage": n} for n in (1, 3)},
 }
 # Two correct implementations differ by rounding: 2 ** -9 of a logit of this size.
 ENGINE_BOUND = 0.05
@@ -31,7 +31,7 @@ def test_a_long_text_has_the_same_log_probabilities_everywhere(results, name):
     for rank in results:
         measured = rank[name]
         print(name, measured)
-        assert measured["stored"] == ("bfloat16" if name in ("zero-1", "zero-2", "zero-3") else "float32")
+        assert measured["stored"] == ("bfloat16" if name in ("zero-1", "zero-3") else "float32")
         assert measured["buffers"] == ["torch.float32"]
         # The loader gives float32 models RMSNorm layers of its own on a CPU.
         assert measured["transformers"] <= (0.0 if measured["stored"] == "bfloat16" else 0.01)

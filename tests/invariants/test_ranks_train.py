@@ -45,7 +45,7 @@ def together(tiny_policy, tmp_path_factory):
         "killed": {"overrides": ZERO_3, "sabotage": {"1": {"kill_at": 3}}},
     }
     job = {"model": str(tiny_policy), "runs": str(folder / "runs"), "cases": cases}
-    codes = wait_ranks(start_ranks(JOB, 2, job, folder), timeout=200)
+    codes = wait_ranks(start_ranks(JOB, 2, job, folder), timeout=500)
     return folder / "runs", read_results(folder, 2), codes
 
 

@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from tests.conftest import random_model
 from tests.invariants.ranks import run_ranks
-from tests.invariants.update_job import run_case, update_config
+from tests.invariants.update_job import RANKS_TERMS, run_case, update_config
+from tests.rounding import adamw_tolerance, sum_tolerance
 
 pytestmark = pytest.mark.slow
 
@@ -23,27 +24,24 @@ WHITENED = {"algorithm.advantage": "reinforce_plus_plus"}
 BFLOAT16 = {"model.dtype": "bfloat16"}
 LORA = {"model.lora.r": 4}
 ROLLOUT = {"optim.old_logprobs": "rollout"}
+# Every stage with full weights; what changes the update or its precision runs on some of them.
 CASES: dict[str, dict[str, Any]] = {
     "ddp": DDP,
     "zero-0": zero(0),
     "zero-1": zero(1),
-    "zero-2": zero(2),
-    "zero-3": zero(3),
     "zero-2 optimizer offloaded": zero(2, **{"parallel.offload": "optimizer"}),
+    "zero-2 reduced while the backward pass goes on": zero(2, zero={"overlap_comm": True}),
+    "zero-3": zero(3),
+    "zero-3 in sub-groups": zero(3, zero={"sub_group_size": 2000}),
     "zero-3 parameters offloaded, recomputed": zero(
         3, **{"parallel.offload": "parameters", "model.gradient_checkpointing": True}
     ),
-    "whitened ddp": DDP | WHITENED,
     "whitened zero-2": zero(2) | WHITENED,
-    "rollout ddp": DDP | ROLLOUT,
     "rollout zero-3": zero(3) | ROLLOUT,
     "bfloat16 zero-1": zero(1) | BFLOAT16,
     "bfloat16 zero-3": zero(3) | BFLOAT16,
     "lora ddp": DDP | LORA,
-    "lora zero-0": zero(0) | LORA,
-    "lora zero-2": zero(2) | LORA,
     "lora zero-3, recomputed": zero(3, **{"model.gradient_checkpointing": True}) | LORA,
-    "bfloat16 lora ddp": DDP | LORA | BFLOAT16,
     "bfloat16 lora zero-2": zero(2) | LORA | BFLOAT16,
 }
 IN_FLOAT32 = [name for name in CASES if not name.startswith("bfloat16")]
@@ -104,6 +102,11 @@ def test_the_ranks_have_unequal_numbers_of_microbatches(trained):
     assert first["updates"] == 4  # two update batches in each of two passes
 
 
+def test_a_large_state_is_stepped_in_several_sub_groups(trained):
+    _, results = trained
+    assert results["zero-3"][0]["sub_groups"] == 1 < results["zero-3 in sub-groups"][0]["sub_groups"]
+
+
 @pytest.mark.parametrize("name", IN_FLOAT32)
 def test_losses_and_parameters_are_those_of_one_rank(trained, name):
     folder, results = trained
@@ -111,13 +114,19 @@ def test_losses_and_parameters_are_those_of_one_rank(trained, name):
     for result in results[name]:
         for step, expected in zip(result["steps"], alone, strict=True):
             assert step["updates"] == expected["updates"]
-            for key in ("loss", "grad_norm", "advantage_squares"):
-                assert step[key] == pytest.approx(expected[key], rel=1e-5)
+            assert step["loss"] == pytest.approx(
+                expected["loss"], abs=sum_tolerance(RANKS_TERMS)
+            )  # of advantages of about 1
+            for key in ("grad_norm", "advantage_squares"):
+                assert step[key] == pytest.approx(expected[key], rel=sum_tolerance(RANKS_TERMS))
+    config, gradient = update_config(folder / "model", {}), results[baseline(name)][0]["largest_gradient"]
+    bound = adamw_tolerance(
+        RANKS_TERMS, gradient, sum(step["updates"] for step in alone), config.optim.lr, config.optim.eps
+    )
     moved = float(moves(folder, baseline(name)).abs().max())
     largest = largest_difference(folder, name, baseline(name))
-    print(f"\n{name}: {largest:.1e} after moves of {moved:.1e}")
-    assert moved > 5e-3
-    assert largest < 5e-6
+    print(f"\n{name}: {largest:.1e}, bound {bound:.1e}, after moves of {moved:.1e}")
+    assert largest < bound < 0.01 * moved
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("bfloat16")])

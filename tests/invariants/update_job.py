@@ -4,30 +4,34 @@ import json
 import os
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
 
+from tests.conftest import random_model
+from tests.rounding import gradient_terms, largest_gradient
 from tests.trainer.algorithm.batches import make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, plan_update_batches
+from trainer.algorithm.chosen_tokens import choose_tokens
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics
-from trainer.checkpoint import write_checkpoint
+from trainer.checkpoint.files import write_checkpoint
+from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.cpu import onednn
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel, end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy
 from trainer.policy.logprobs import LogprobModel
-from trainer.training_state import load_training_state, save_training_state
 
 # Eight prompts with four completions each; the ranks get microbatches of unequal number.
 SIZES = [
@@ -42,6 +46,8 @@ SIZES = [
 ]
 PROMPTS = [6, 11, 4, 9, 7, 5, 8, 10]
 STEPS = 3
+_LENGTH = max(prompt + max(sizes) for prompt, sizes in zip(PROMPTS, SIZES, strict=True))
+RANKS_TERMS = gradient_terms(random_model().config, _LENGTH, sum(map(sum, SIZES)))  # see tests/rounding.py
 
 
 def update_config(model: Path, overrides: dict[str, Any]) -> TrainConfig:
@@ -49,6 +55,7 @@ def update_config(model: Path, overrides: dict[str, Any]) -> TrainConfig:
         "model.name_or_path": str(model),
         "rollout.temperature": 0.9,
         "optim.lr": 1e-3,
+        "optim.eps": 1e-3,  # bounds what AdamW makes of a rounding: see tests/rounding.py
         "optim.update_batch_size": 16,
         "optim.tokens_per_microbatch": 120,
         "optim.max_grad_norm": 0.5,
@@ -81,12 +88,14 @@ class Updates:
 
         def scored(causal_lm: Any) -> LogprobModel:
             autocast = compute if stored == torch.float32 else torch.float32
-            return LogprobModel(causal_lm, config.rollout.temperature, 16, autocast)
+            return LogprobModel(causal_lm, config.rollout.temperature, 16, autocast, config.algorithm.proxy_min_p)
 
         self.causal_lm = load_policy(config.model, parallel.device, stored)
         reference = load_policy(config.model, parallel.device, stored).requires_grad_(False)
         self.reference = parallel.prepare_frozen(scored(reference))
-        optimizer = torch.optim.AdamW(self.causal_lm.parameters(), lr=config.optim.lr, fused=True)
+        optimizer = torch.optim.AdamW(
+            self.causal_lm.parameters(), lr=config.optim.lr, eps=config.optim.eps, fused=True
+        )
         self.policy, self.optimizer = parallel.prepare(scored(self.causal_lm), optimizer)
 
     def step(self, step: int) -> dict[str, Any]:
@@ -101,12 +110,11 @@ class Updates:
         )
         recomputes = config.optim.old_logprobs == "recompute"
         if not recomputes:
-            # An engine's are close to the policy's. Where ratios are far from 1 gradients nearly vanish, and Adam
-            # makes of a rounding in them a move of weights: 1e-5 for log-probabilities that differ by 2e-7.
             engine = score_batch(self.reference, batch, plan, with_entropy=False).logprobs
             batch = replace(batch, rollout_logprobs=engine)
         batch = attach_logprobs(batch, self.policy if recomputes else None, self.reference, plan)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
+        batch = choose_tokens(batch, config.algorithm, gather=parallel.gather)
         batch = reweight_advantages(batch, config.algorithm)
         statistics = UpdateStatistics.of(batch)
         updater = Updater(self.policy, self.optimizer, config.algorithm, config.optim.max_grad_norm, parallel, 8)
@@ -136,9 +144,7 @@ class Updates:
         write_checkpoint(
             root,
             step,
-            lambda folder: save_training_state(
-                folder, self.causal_lm, NoTokenizer(), self.optimizer, {"step": step}, self.parallel
-            ),
+            stage_training_state(self.causal_lm, NoTokenizer(), self.optimizer, {"step": step}, self.parallel),
             self.parallel,
         )
 
@@ -159,6 +165,7 @@ def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
     updates.save(folder / name, STEPS - 1)
     steps.append(updates.step(STEPS - 1))
     updates.export(folder / f"{name}.safetensors")
+    largest = largest_gradient(updates.optimizer)
     norm = updates.undefined_gradient()
     updates.export(folder / f"{name}-undefined.safetensors")
     parallel.close()
@@ -171,22 +178,33 @@ def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
     parallel.close()
     return {
         "steps": steps,
+        "largest_gradient": largest,
         "resumed": resumed,
         "undefined_norm": norm,
+        "sub_groups": len(getattr(updates.optimizer, "fp16_groups", ())),
         "set_up_s": set_up,
         "s": time.perf_counter() - started,
     }
 
 
+def with_zero(settings: dict[str, Any]) -> AbstractContextManager[Any]:
+    """A context in which DeepSpeed's ``zero_optimization`` has these settings besides its own."""
+    if not settings:
+        return nullcontext()
+    from trainer.parallel import deepspeed
+
+    own = deepspeed.zero_config
+    return patch.object(
+        deepspeed, "zero_config", lambda *run: (made := own(*run))["zero_optimization"].update(settings) or made
+    )
+
+
 def main(folder: Path) -> None:
     job = json.loads((folder / "job.json").read_text())
-    # These layers are small: let them compute as a real model's do.
-    onednn.MIN_WEIGHT = onednn.MIN_PRODUCT = 0
-    onednn.mkl_leaves_avx512_unused = lambda: True
-    results = {
-        name: run_case(update_config(Path(job["model"]), overrides), name, folder)
-        for name, overrides in job["cases"].items()
-    }
+    results = {}
+    for name, overrides in job["cases"].items():
+        with with_zero(overrides.pop("zero", {})):
+            results[name] = run_case(update_config(Path(job["model"]), overrides), name, folder)
     (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
     leave_ranks()
     end_rank(0)

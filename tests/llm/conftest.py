@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from trainer.config.schema import ModelConfig
+from trainer.config.model import ModelConfig
 from trainer.policy.load import load_policy, load_tokenizer, model_source
 
 MODEL = ModelConfig(name_or_path="smollm2-135m")

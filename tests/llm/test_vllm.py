@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainer.rollouts.vllm.models import AGREEMENT, adamw_step, largest_difference
-from trainer.config.schema import VllmConfig
+from trainer.config.rollout import VllmConfig
 from trainer.rollouts.engine import SamplingParams
 
 pytest.importorskip("vllm")

@@ -3,6 +3,7 @@ import time
 import pytest
 
 from rewards import Score, combine, combine_batch, resolve, wants_batches
+from rewards.sandbox import RewardPool
 
 OWN = "tests.rewards.own_rewards"
 
@@ -53,3 +54,56 @@ def test_a_file_that_our_package_hides_is_named(tmp_path, monkeypatch, hidden):
     path.mkdir() if hidden.endswith("/") else path.touch()
     with pytest.raises(ValueError, match=f"has no function exact; {path} is hidden by loptune's own package"):
         resolve("rewards:exact")
+
+
+def by_name(answer, text):
+    return float(text == answer)
+
+
+def by_position(response, solution):
+    return float(response == solution)
+
+
+def of_columns(text, numbers, scale=2, missing=None):
+    return float(text == str(max(numbers))) * scale
+
+
+def batch_of_columns(scale, texts, numbers):
+    return [float(text == str(max(of_row))) * one for text, of_row, one in zip(texts, numbers, scale, strict=True)]
+
+
+async def later(numbers, text):
+    return float(text == str(max(numbers)))
+
+
+# Function -> rewards of the texts 3 and 4, both with answer 3, numbers 1 3 and 4, and scale 10 for the first.
+BOUND = {
+    "by_name": [1.0, 0.0],
+    "by_position": [1.0, 0.0],
+    "of_columns": [10.0, 2.0],
+    "batch_of_columns": [10.0, 1.0],
+    "later": [1.0, 1.0],
+}
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_arguments_are_bound_by_name(name):
+    rows = [{"numbers": [1, 3], "scale": 10, "other": 0}, {"numbers": [4]}]
+    if name == "batch_of_columns":
+        rows[1]["scale"] = 1
+    functions = {f"tests.rewards.test_own:{name}": 1.0}
+    scores = combine_batch(functions)(["3", "4"], ["3", "3"], rows)
+    assert [score.reward for score in scores] == BOUND[name]
+    with RewardPool(functions, timeout_s=5, memory_mb=1024, workers=1, failure_score=None) as pool:
+        assert [one.score.reward for one in pool.score(["3", "4"], ["3", "3"], rows)] == BOUND[name]
+        needed = {"of_columns": ["numbers"], "batch_of_columns": ["scale", "numbers"], "later": ["numbers"]}
+        assert [column for _, column in pool.needed_columns] == needed.get(name, [])
+
+
+def test_a_column_is_missing_where_its_row_lacks_it():
+    scores = combine_batch({"tests.rewards.test_own:against_none": 1.0})(["a"], [None], [{}])
+    assert scores[0].reward == 1.0
+
+
+def against_none(texts, numbers):
+    return [float(one is None) for one in numbers]

@@ -106,12 +106,6 @@ def test_a_bad_completion_costs_only_itself(text, status, message):
     assert again[0].score.reward == 1.0
 
 
-def test_failure_score_replaces_the_minimum():
-    with pool(f"{OWN}:misbehave", failure_score=-0.25) as rewards:
-        (scored,) = rewards.score(["raise"], [None])
-    assert scored.score.reward == -0.25
-
-
 def test_a_slow_completion_does_not_hold_up_the_other_worker():
     took = {}
     for workers in (1, 2):
@@ -208,8 +202,7 @@ def test_the_number_of_processes_stays_and_none_is_left_after_close():
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
-    [(["maths"], "did you mean math"), ([f"{OWN}:nothing"], "has no function nothing")],
+    ("names", "said"), [(["maths"], "did you mean math"), ([f"{OWN}:nothing"], "has no function nothing")]
 )
 def test_unknown_rewards_are_refused_at_the_start(names, said):
     before = workers_alive(recursive=True)
@@ -225,12 +218,6 @@ def test_own_modules_are_found_where_the_user_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pool("my_reward:half") as rewards:
         assert rewards.score(["a"], [None])[0].score.reward == 0.5
-
-
-def test_closing_twice_is_harmless():
-    rewards = pool("format")
-    rewards.close()
-    rewards.close()
 
 
 def test_imports_do_not_count_against_the_memory_limit(tmp_path, monkeypatch):
@@ -265,11 +252,7 @@ rewards.score(["a"], [{str(note)!r}])
 sys.stdin.read()
 """
     parent = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert parent.stdout is not None
     ready, *pids = parent.stdout.readline().split()

@@ -17,11 +17,7 @@ def start(body: str) -> tuple[subprocess.Popen[str], int]:
     theirs, ours = os.pipe()
     code = f"import os, signal, time; from rewards.supervisor import supervise; supervise({theirs})\n{body}"
     process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        pass_fds=[theirs],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
+        [sys.executable, "-c", code], pass_fds=[theirs], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     os.close(theirs)
     return process, ours

@@ -1,11 +1,11 @@
 """Folders of sweeps that have ended, as a driver leaves them."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sweep.record.folder import sweep_folder
+from sweep.search.ledger import Ledger
 from tests.sweep.harness import write_space
 
 SCORES: dict[int, dict[int, float | str]] = {
@@ -24,36 +24,18 @@ def write_sweep(runs: Path, name: str, scores: Mapping[int, Mapping[int, float |
     events: list[dict[str, Any]] = []
     for number, seeds in scores.items():
         resolved = {"algorithm.ar_alpha": number / 10}
-        events.append(
-            {
-                "event": "configuration",
-                "configuration": number,
-                "origin": "baseline",
-                "parameters": resolved,
-                "resolved": resolved,
-                "fingerprint": str(number),
-                "attributes": {},
-                "time": 1.0,
-            }
-        )
+        proposal = {"origin": "baseline", "fingerprint": str(number), "attributes": {}, "time": 1.0}
+        proposal |= {"parameters": resolved, "resolved": resolved}
+        events.append({"event": "configuration", "configuration": number, **proposal})
         for seed, score in seeds.items():
             failed = isinstance(score, str)
-            events.append(
-                {
-                    "event": "result",
-                    "trial_id": f"{number}{seed}",
-                    "configuration": number,
-                    "seed": seed,
-                    "state": "FAIL" if failed else "COMPLETE",
-                    "score": None if failed else score,
-                    "step": 4,
-                    "reason": score if failed else "",
-                    "time": 2.0,
-                }
-            )
+            ending = {"state": "FAIL", "score": None, "reason": score} if failed else {"state": "COMPLETE"}
+            result = {"score": score, "reason": "", "step": 4, "time": 2.0, **ending}
+            trial = {"trial_id": f"{number}{seed}", "configuration": number, "seed": seed}
+            events.append({"event": "result", **trial, **result})
             run_dir = folder.trial(f"c{number:03d}-s{seed}")
             run_dir.mkdir(parents=True)
             (run_dir / "metrics.jsonl").write_text(
                 '{"step": 3, "time": 1.0, "time/step": 2.0}\n{"step": 4, "time": 3'
             )
-    folder.ledger.write_text("".join(json.dumps(event) + "\n" for event in events))
+    Ledger(folder.ledger).append(*events)

@@ -57,9 +57,9 @@ class FakeRank(FakeTrainer):
         torch.distributed.all_reduce(total)
         return float(total)
 
-    def _record(self, event: str) -> None:
+    def _record(self, event: str, **more: str) -> None:
         self.log = self.run_dir / ("fake.jsonl" if self.rank == 0 else f"fake-{self.rank}.jsonl")
-        super()._record(event)
+        super()._record(event, **more)
 
     def place(self) -> dict[str, str]:
         return {"node": ray.get_runtime_context().get_node_id(), "port": os.environ["MASTER_PORT"]}

@@ -23,7 +23,7 @@ from typing import Any
 from sweep.trials.worker import Assignment, StopWatcher
 from trainer.errors import DivergedError
 from trainer.files import JsonLines
-from trainer.tracking.records import lines_after, metrics_record
+from trainer.tracking.shipping import lines_after, metrics_record
 
 
 class FakeTrainer:
@@ -42,7 +42,7 @@ class FakeTrainer:
         self.step_s = self.faults.get("step_s", float(os.environ.get("LOPTUNE_FAKE_STEP_S", "0.1")))
         self.full = assignment.runs_dir / "full"
         self.tracker = open_tracker(assignment)
-        self._record("build")
+        self._record("build", password=os.environ.get("MLFLOW_TRACKING_PASSWORD", "")[-3:])
 
     @property
     def done(self) -> bool:
@@ -111,8 +111,8 @@ class FakeTrainer:
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _record(self, event: str) -> None:
-        line = {"event": event, "step": self.step, "pid": os.getpid(), "time": time.time(), **self.place()}
+    def _record(self, event: str, **more: str) -> None:
+        line = {"event": event, "step": self.step, "pid": os.getpid(), "time": time.time(), **self.place(), **more}
         with self.log.open("a") as out:
             out.write(json.dumps(line) + "\n")
 

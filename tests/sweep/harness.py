@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from sweep.record.folder import SweepFolder, leftovers
+from sweep.driver.guard import marked
+from sweep.record.folder import SweepFolder
 from tests.run_cli import start_cli
 
 SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
@@ -47,22 +48,22 @@ def running(*arguments: object, step_s: float = 0.1) -> Iterator[subprocess.Pope
 
 def start(*arguments: object, step_s: float = 0.1) -> subprocess.Popen[str]:
     """Start ``sweep ARGUMENTS`` with fake trials."""
-    return start_cli("tests.sweep.driver", *arguments, environment={"LOPTUNE_FAKE_STEP_S": str(step_s)})
+    return start_cli("tests.sweep.fake_driver", *arguments, environment={"LOPTUNE_FAKE_STEP_S": str(step_s)})
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 200) -> tuple[int, str, str]:
+def finish(process: subprocess.Popen[str], timeout: float = 500) -> tuple[int, str, str]:
     """Wait for a sweep; returns exit code, output and error output."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
 
 
-def sweep(*arguments: object, step_s: float = 0.1, timeout: float = 200) -> tuple[int, str, str]:
+def sweep(*arguments: object, step_s: float = 0.1, timeout: float = 500) -> tuple[int, str, str]:
     """Run ``sweep ARGUMENTS`` with fake trials to its end."""
     with running(*arguments, step_s=step_s) as process:
         return finish(process, timeout)
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 120, what: str = "") -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 300, what: str = "") -> None:
     """Wait for a condition.
 
     Raises:
@@ -75,19 +76,19 @@ def wait_until(condition: Callable[[], bool], timeout: float = 120, what: str = 
         time.sleep(0.05)
 
 
-def wait_until_gone(folder: SweepFolder, within: float = 20) -> None:
+def wait_until_gone(folder: SweepFolder, within: float = 60) -> None:
     """Wait until no process of a sweep is left.
 
     Raises:
         TimeoutError: some are still there.
     """
-    wait_until(lambda: not leftovers(folder), within, "the sweep's processes to end")
+    wait_until(lambda: not marked(folder.root), within, "the sweep's processes to end")
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     """SIGKILL the driver alone."""
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=10)
+    process.wait(timeout=60)
     for pipe in (process.stdout, process.stderr):
         if pipe:
             pipe.close()

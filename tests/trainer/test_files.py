@@ -77,14 +77,6 @@ def test_torn_last_line_is_cut_and_whole_lines_kept(tmp_path: Path, caplog: pyte
     assert steps_in(path) == [1, 2, 4]
 
 
-def test_whole_file_is_not_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "metrics.jsonl"
-    write_steps(path, 1, 2)
-    before = path.read_bytes()
-    JsonLines(path)
-    assert path.read_bytes() == before and not caplog.text
-
-
 @pytest.mark.parametrize("room", [5, 100])
 def test_a_full_disk_leaves_no_part_of_the_records(
     room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

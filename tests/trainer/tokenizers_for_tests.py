@@ -1,7 +1,9 @@
 """Byte-level tokenizers made on the spot: with or without BOS token, with or without chat template."""
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
+
+from trainer.policy.random_model import byte_level
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}</{{ message['role'] }}>"
@@ -16,12 +18,7 @@ NO_SYSTEM_TEMPLATE = (
 
 def byte_tokenizer(chat_template: str | None = None, bos: bool = False) -> PreTrainedTokenizerFast:
     """One token per byte, ``<s>`` and ``</s>`` besides."""
-    vocabulary = {"<s>": 0, "</s>": 1}
-    for letter in sorted(pre_tokenizers.ByteLevel.alphabet()):
-        vocabulary[letter] = len(vocabulary)
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = byte_level()
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     return PreTrainedTokenizerFast(

@@ -19,13 +19,8 @@ SumOverRanks = Callable[[Tensor], Tensor]
 AdvantageEstimator = Callable[[TrainBatch, AlgorithmConfig, SumOverRanks], Tensor]
 
 
-def group_means(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of each completion's group, and how many completions the group has: [B] float64 each.
-
-    Args:
-        rewards: [B].
-        group_ids: [B], completions with one id share a prompt.
-    """
+def _group_means(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of each completion's group, and how many completions the group has: [B] float64 each."""
     _, group = group_ids.unique(return_inverse=True)
     sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64, device=rewards.device)
     sizes = sums.index_add(0, group, torch.ones_like(rewards, dtype=torch.float64))
@@ -33,16 +28,16 @@ def group_means(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
     return (sums / sizes)[group], sizes[group]
 
 
-def centred(rewards: Tensor, group_ids: Tensor) -> Tensor:
+def _centred(rewards: Tensor, group_ids: Tensor) -> Tensor:
     """``r - mean of group``, [B] float64; exactly 0 in a group of equal rewards, r in a group of one."""
-    means, sizes = group_means(rewards, group_ids)
+    means, sizes = _group_means(rewards, group_ids)
     return torch.where(sizes > 1, rewards.double() - means, rewards.double())
 
 
-def group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:
+def _group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:
     """Unbiased standard deviation of each completion's group, [B] float64; 1 in a group of one."""
-    means, sizes = group_means(rewards, group_ids)
-    squares, _ = group_means((rewards.double() - means).square(), group_ids)
+    means, sizes = _group_means(rewards, group_ids)
+    squares, _ = _group_means((rewards.double() - means).square(), group_ids)
     return torch.where(sizes > 1, (squares * sizes / (sizes - 1).clamp(min=1)).sqrt(), torch.ones_like(means))
 
 
@@ -52,16 +47,12 @@ def grpo_advantages(rewards: Tensor, group_ids: Tensor, completion_mask: Tensor)
     ``(r - mean of group) / (std of group + 1e-6)`` with the unbiased standard deviation, the same at every token
     of a completion. As verl and the published code of arXiv:2505.12929; TRL adds 1e-4.
     """
-    advantages = centred(rewards, group_ids) / (group_std(rewards, group_ids) + 1e-6)
+    advantages = _centred(rewards, group_ids) / (_group_std(rewards, group_ids) + 1e-6)
     return _per_token(advantages, completion_mask)
 
 
 def token_rewards(
-    rewards: Tensor,
-    completion_mask: Tensor,
-    old_logprobs: Tensor,
-    ref_logprobs: Tensor | None,
-    kl_coef: float,
+    rewards: Tensor, completion_mask: Tensor, old_logprobs: Tensor, ref_logprobs: Tensor | None, kl_coef: float
 ) -> Tensor:
     """The KL penalty at every token and the reward at the last one, [B, T].
 
@@ -70,11 +61,9 @@ def token_rewards(
     """
     per_token = torch.zeros_like(completion_mask)
     if ref_logprobs is not None and kl_coef > 0:
-        per_token = -kl_coef * (old_logprobs - ref_logprobs) * completion_mask
-    lengths = completion_mask.sum(dim=1).long()
-    rows = lengths.nonzero().squeeze(1)
-    per_token[rows, lengths[rows] - 1] += rewards[rows]
-    return per_token
+        per_token = -kl_coef * (old_logprobs - ref_logprobs)
+    is_last = completion_mask.bool() & (completion_mask.cumsum(dim=1) == completion_mask.sum(dim=1, keepdim=True))
+    return per_token + is_last * rewards.to(completion_mask, non_blocking=True)[:, None]
 
 
 def discounted_returns(per_token_rewards: Tensor, completion_mask: Tensor, gamma: float) -> Tensor:
@@ -110,14 +99,14 @@ def _grpo(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRan
 
 def _dr_grpo(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
     """``r - mean of group``: no division by the spread [arXiv:2503.20783, section 3.2]. As verl."""
-    return _per_token(centred(batch.rewards, batch.group_ids), batch.completion_mask)
+    return _per_token(_centred(batch.rewards, batch.group_ids), batch.completion_mask)
 
 
 def _rloo(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
     """``r - mean of the others of the group = G / (G - 1) (r - mean)`` [arXiv:2402.14740, section 2]. As verl."""
-    _, sizes = group_means(batch.rewards, batch.group_ids)
+    _, sizes = _group_means(batch.rewards, batch.group_ids)
     scale = torch.where(sizes > 1, sizes / (sizes - 1).clamp(min=1), 1.0)
-    return _per_token(centred(batch.rewards, batch.group_ids) * scale, batch.completion_mask)
+    return _per_token(_centred(batch.rewards, batch.group_ids) * scale, batch.completion_mask)
 
 
 def _batch_std(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
@@ -125,11 +114,8 @@ def _batch_std(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOv
 
     The unbiased standard deviation is over the rewards of all ranks. As TRL's ``scale_rewards="batch"``.
     """
-    rewards = batch.rewards.double()
-    total, count = sum_over_ranks(torch.stack([rewards.sum(), torch.ones_like(rewards).sum()]))
-    squares = sum_over_ranks((rewards - total / count).square().sum())
-    std = (squares / (count - 1).clamp(min=1)).sqrt()
-    return _per_token(centred(batch.rewards, batch.group_ids) / (std + 1e-4), batch.completion_mask)
+    _, std = _batch_statistics(batch.rewards.double(), sum_over_ranks)
+    return _per_token(_centred(batch.rewards, batch.group_ids) / (std + 1e-4), batch.completion_mask)
 
 
 def _maxrl(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
@@ -144,8 +130,8 @@ def _maxrl(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRa
             "algorithm.advantage",
             "use rewards of at least 0, or algorithm.advantage=grpo",
         )
-    means, sizes = group_means(batch.rewards, batch.group_ids)
-    advantages = torch.where((means > 0) & (sizes > 1), (batch.rewards - means) / means.clamp(min=1e-12), 0.0)
+    means, _ = _group_means(batch.rewards, batch.group_ids)
+    advantages = torch.where(means > 0, (batch.rewards - means) / means.clamp(min=1e-12), 0.0)
     return _per_token(advantages, batch.completion_mask)
 
 
@@ -166,8 +152,33 @@ def _reinforce_plus_plus_baseline(
     """
     mask, rewards = batch.completion_mask, batch.rewards
     if batch.ref_logprobs is not None and not config.kl_in_loss:
-        rewards = rewards - config.kl_coef * ((batch.old_logprobs - batch.ref_logprobs) * mask).sum(dim=1)
-    return whiten(_per_token(centred(rewards, batch.group_ids), mask), mask, sum_over_ranks)
+        penalty = ((batch.old_logprobs - batch.ref_logprobs) * mask).sum(dim=1)
+        rewards = rewards - config.kl_coef * penalty.to(rewards.device)
+    return whiten(_per_token(_centred(rewards, batch.group_ids), mask), mask, sum_over_ranks)
+
+
+def _gdpo(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
+    """Every reward normalised in its group, weighted, added, and normalised again [arXiv:2601.05242].
+
+    ``a = sum_k w_k (r_k - mean of group) / (std of group + 1e-4)``; ``A = (a - mean) / (std + 1e-4)`` over the
+    completions of all ranks, unbiased standard deviations. As the paper and TRL; verl whitens over tokens.
+
+    Raises:
+        RewardError: the rewards have fewer than two parts.
+    """
+    if batch.reward_parts is None or batch.reward_parts.shape[1] < 2:
+        raise RewardError(
+            "gdpo normalises several rewards, and these have no parts",
+            "algorithm.advantage",
+            "name two or more reward.functions, or use algorithm.advantage=grpo",
+        )
+    values, weights = batch.reward_parts.double().unbind(dim=2)
+    added = torch.zeros_like(batch.rewards, dtype=torch.float64)
+    for value, weight in zip(values.unbind(dim=1), weights.unbind(dim=1), strict=True):
+        means, _ = _group_means(value, batch.group_ids)
+        added += weight * (value - means) / (_group_std(value, batch.group_ids) + 1e-4)
+    mean, std = _batch_statistics(added, sum_over_ranks)
+    return _per_token((added - mean) / (std + 1e-4), batch.completion_mask)
 
 
 ADVANTAGE_ESTIMATORS: dict[str, AdvantageEstimator] = {
@@ -176,6 +187,7 @@ ADVANTAGE_ESTIMATORS: dict[str, AdvantageEstimator] = {
     "rloo": _rloo,
     "batch_std": _batch_std,
     "maxrl": _maxrl,
+    "gdpo": _gdpo,
     "reinforce_plus_plus": _reinforce_plus_plus,
     "reinforce_plus_plus_baseline": _reinforce_plus_plus_baseline,
 }
@@ -184,15 +196,16 @@ ADVANTAGE_ESTIMATORS: dict[str, AdvantageEstimator] = {
 def estimate_advantages(
     batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks = lambda tensor: tensor
 ) -> TrainBatch:
-    """The batch with the advantages of the configured estimator.
-
-    Args:
-        batch: completions of this rank; a group's completions are all on one rank.
-        config: names the estimator.
-        sum_over_ranks: adds a tensor over all ranks.
-    """
+    """The batch with the advantages of the configured estimator; a group's completions are all on one rank."""
     return replace(batch, advantages=ADVANTAGE_ESTIMATORS[config.advantage](batch, config, sum_over_ranks))
 
 
+def _batch_statistics(values: Tensor, sum_over_ranks: SumOverRanks) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased standard deviation of values [B] float64 over the completions of all ranks."""
+    total, count = sum_over_ranks(torch.stack([values.sum(), torch.ones_like(values).sum()]))
+    squares = sum_over_ranks((values - total / count).square().sum())
+    return total / count, (squares / (count - 1).clamp(min=1)).sqrt()
+
+
 def _per_token(advantages: Tensor, completion_mask: Tensor) -> Tensor:
-    return advantages.to(completion_mask.dtype)[:, None] * completion_mask
+    return advantages.to(completion_mask, non_blocking=True)[:, None] * completion_mask

@@ -1,25 +1,24 @@
 """The loss of an update batch: how token losses become one number."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
-from trainer.algorithm.kl import kl_loss
+from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
-from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.algorithm import Aggregation, AlgorithmConfig
 from trainer.types import LossOutput
-
-Aggregation = Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "constant"]
 
 
 def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
-    """The whole loss: ``sum(w * token_mask * (l * importance_weight + kl_coef * kl))``.
+    """The whole loss: ``sum(w * token_mask * (l * importance_weight + c (log r)^2 + kl_coef * kl))``.
 
     With the policy loss l of every token, w of `token_weights`, importance weights of
-    `trainer.algorithm.engine_correction`, and the KL term where it is placed in the loss.
+    `trainer.algorithm.engine_correction`, and the KL term where it is placed in the loss. The squared log-ratio
+    with ``c = log_ratio_coef`` keeps the policy near the old one: prime-rl adds it to DPPO; with
+    ``l = -A logprob`` it is verl's DRO. An entropy bonus takes off ``entropy_coef`` times the
+    entropies, weighted by w.
 
     Returns:
         The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``, ``approx_kl``
@@ -35,10 +34,14 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
         )
     if importance is not None:
         losses = losses * importance
+    if config.log_ratio_coef > 0:
+        losses = losses + config.log_ratio_coef * inputs.log_ratio.square()
     loss = (losses * weights * inputs.token_mask).sum()
     if inputs.ref_logprobs is not None and config.kl_coef > 0 and config.kl_in_loss:
-        penalty = kl_loss(inputs.logprobs, inputs.old_logprobs, inputs.ref_logprobs, config)
+        penalty = kl_penalty(inputs.logprobs, inputs.ref_logprobs, config)
         loss = loss + config.kl_coef * (penalty * weights * inputs.token_mask).sum()
+    if inputs.entropies is not None:
+        loss = loss - config.entropy_coef * (inputs.entropies * weights * inputs.token_mask).sum()
     with torch.no_grad():
         log_ratio = inputs.logprobs - inputs.old_logprobs
         clipped_in_pass = clipped * inputs.token_mask

@@ -1,4 +1,4 @@
-"""What a policy loss is computed from, and what it gives."""
+"""Inputs and outputs of a policy loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ MAX_LOG_RATIO = 20.0  # exp() of more overflows in float32 and makes the gradien
 
 
 class UpdateTotals(NamedTuple):
-    """What an update batch holds over all microbatches and ranks: the denominators of its loss.
+    """Size of an update batch over all microbatches and ranks: the denominators of its loss.
 
-    So neither gradient accumulation nor data parallelism changes the loss. They count all completion tokens, also
-    those that a filter or an isolation pass leaves out.
+    So neither gradient accumulation nor data parallelism changes the loss. They count the tokens of
+    `counted_tokens`, also those that a filter or an isolation pass leaves out.
     """
 
     tokens: float
@@ -24,7 +24,7 @@ class UpdateTotals(NamedTuple):
     max_tokens: float = 1.0  # that a completion may have: the constant of Dr. GRPO
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LossInputs:
     """Some rows of an update batch in one pass. Fields [B, T] are aligned with the completion tokens."""
 
@@ -36,10 +36,20 @@ class LossInputs:
     completion_mask: Tensor  # [B, T]
     token_mask: Tensor  # [B, T], 1 at the tokens of the pass
     totals: UpdateTotals
+    chosen: Tensor | None = None  # [B, T] bool, tokens that the loss singles out
+    proxy_logprobs: Tensor | None = None  # [B, T], of Lp-Reg's proxy
+    entropies: Tensor | None = None  # [B, T], with gradient; None where no bonus asks for them
 
     @classmethod
-    def of(cls, rows: TrainBatch, logprobs: Tensor, token_mask: Tensor, totals: UpdateTotals) -> "LossInputs":
-        """Those of some rows [B, T] of a scored batch with advantages."""
+    def of(
+        cls,
+        rows: TrainBatch,
+        logprobs: Tensor,
+        token_mask: Tensor,
+        totals: UpdateTotals,
+        entropies: Tensor | None = None,
+    ) -> "LossInputs":
+        """The inputs of some rows [B, T] of a scored batch with advantages."""
         return cls(
             logprobs=logprobs,
             old_logprobs=rows.old_logprobs,
@@ -49,6 +59,9 @@ class LossInputs:
             completion_mask=rows.completion_mask,
             token_mask=token_mask,
             totals=totals,
+            chosen=rows.chosen,
+            proxy_logprobs=rows.proxy_logprobs,
+            entropies=entropies,
         )
 
     @property

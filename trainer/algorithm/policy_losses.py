@@ -34,9 +34,8 @@ def gspo_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
     log_ratio = ((inputs.logprobs - inputs.old_logprobs) * mask).sum(dim=1, keepdim=True) / tokens
     log_ratio = log_ratio.detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio = (inputs.logprobs - inputs.logprobs.detach() + log_ratio).exp()
-    unclipped = -inputs.advantages * ratio
-    clipped = -inputs.advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    return TokenLosses(torch.maximum(unclipped, clipped), clipped > unclipped, _nowhere(unclipped))
+    losses, clipped = _surrogate(ratio, inputs.advantages, config)
+    return TokenLosses(losses, clipped, _nowhere(losses))
 
 
 def cispo_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
@@ -56,7 +55,8 @@ def dppo_tv_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
 
     ``l = -sg(min(r, 20)) A logprob``, and 0 where the token has moved with the sign of A and
     ``|pi - pi_old| > threshold``. Ratio clipping stops improbable tokens first, at the same ratio but a far
-    smaller change of the policy; this does not. As verl.
+    smaller change of the policy; this does not. As verl. Where the engine's log-probabilities are the old ones r
+    has no bound but the engine correction's, as in prime-rl.
     """
     change = (inputs.logprobs.detach().exp() - inputs.old_logprobs.exp()).abs()
     return _within_divergence(inputs, change, config.dppo_threshold or 0.2)
@@ -87,13 +87,72 @@ def sapo_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
     return TokenLosses(losses, _nowhere(ratio), _nowhere(ratio))
 
 
+def gmpo_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """GMPO [arXiv:2507.20673]: the geometric mean of ratios that are clipped one by one.
+
+    ``c_t = min(log r, high)`` where ``A > 0``, ``max(log r, -low)`` where ``A < 0``; ``s`` is exp of the mean of c
+    over the completion; ``l_t = -A s exp(c_t - sg(c_t))``, whose mean over the completion is ``-A s``. Token form
+    as in `gspo_loss`: the gradient of TRL's and verl's where A is one number, and AR applies token by token.
+    """
+    log_ratio = inputs.log_ratio
+    good = inputs.advantages > 0
+    bounded = torch.where(good, log_ratio.clamp(max=config.clip_high), log_ratio.clamp(min=-config.clip_low))
+    bounded = torch.where(inputs.advantages == 0, 0.0, bounded)
+    mask = inputs.completion_mask
+    mean = (bounded.detach() * mask).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    losses = -inputs.advantages * (mean + bounded - bounded.detach()).exp()
+    return TokenLosses(losses, bounded != log_ratio, _nowhere(losses))
+
+
+def clip_cov_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """Clip-Cov [arXiv:2505.22617]: the clipped surrogate, and 0 at a few tokens of large covariance.
+
+    Without dual clip; `trainer.algorithm.chosen_tokens` says which tokens. As verl.
+    """
+    losses, clipped = _surrogate(inputs.log_ratio.exp(), inputs.advantages, config)
+    held = _chosen(inputs)
+    return TokenLosses(losses * ~held, clipped | held, _nowhere(losses))
+
+
+def kl_cov_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """KL-Cov [arXiv:2505.22617]: ``-A r`` without clip, plus ``coef |log r|`` at large covariances.
+
+    `trainer.algorithm.chosen_tokens` says which tokens. As verl.
+    """
+    losses = -inputs.advantages * inputs.log_ratio.exp()
+    penalty = config.chosen_coef * inputs.log_ratio.abs() * _chosen(inputs)
+    return TokenLosses(losses + penalty, _nowhere(losses), _nowhere(losses))
+
+
+def lp_reg_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
+    """Lp-Reg [arXiv:2510.03222]: bad improbable tokens are pulled to a proxy that has more of them.
+
+    The clipped surrogate; at chosen tokens whose probability is below the proxy's, ``-A r + coef k3`` with
+    ``k3 = e^d - d - 1 <= 10``, ``d = log proxy - logprob``. The proxy is pi_old without the tokens below 0.02 of
+    the most probable one's probability, renormalised. As the authors' code, which chooses in every micro-batch.
+    """
+    losses, clipped = _surrogate(inputs.log_ratio.exp(), inputs.advantages, config)
+    if inputs.chosen is None or inputs.proxy_logprobs is None:
+        return TokenLosses(losses, clipped, _nowhere(losses))
+    pulled = inputs.chosen & (inputs.logprobs.detach() < inputs.proxy_logprobs)
+    distance = torch.where(pulled, inputs.proxy_logprobs, inputs.logprobs.detach()) - inputs.logprobs
+    distance = distance.clamp(max=MAX_LOG_RATIO)
+    penalty = config.chosen_coef * (distance.exp() - distance - 1).clamp(max=10.0)
+    losses = torch.where(pulled, -inputs.advantages * inputs.log_ratio.exp() + penalty, losses)
+    return TokenLosses(losses, clipped & ~pulled, _nowhere(losses))
+
+
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "clipped": clipped_loss,
     "gspo": gspo_loss,
+    "gmpo": gmpo_loss,
     "cispo": cispo_loss,
     "dppo_tv": dppo_tv_loss,
     "dppo_kl": dppo_kl_loss,
     "sapo": sapo_loss,
+    "clip_cov": clip_cov_loss,
+    "kl_cov": kl_cov_loss,
+    "lp_reg": lp_reg_loss,
 }
 
 _RATIO_CAP = 20.0  # of DPPO's weight, as in verl
@@ -101,18 +160,28 @@ _BELOW_1 = 1 - 1e-7  # of probabilities whose complement is divided by
 
 
 def _clipped(ratio: Tensor, advantages: Tensor, config: AlgorithmConfig) -> tuple[Tensor, Tensor, Tensor]:
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    surrogate = torch.maximum(unclipped, clipped)
+    surrogate, held_back = _surrogate(ratio, advantages, config)
     bound = -advantages * config.dual_clip
     losses = torch.where(advantages < 0, torch.minimum(surrogate, bound), surrogate)
-    return losses, clipped > unclipped, (surrogate > bound) & (advantages < 0)
+    return losses, held_back, (surrogate > bound) & (advantages < 0)
+
+
+def _surrogate(ratio: Tensor, advantages: Tensor, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    return torch.maximum(unclipped, clipped), clipped > unclipped
+
+
+def _chosen(inputs: LossInputs) -> Tensor:
+    return _nowhere(inputs.logprobs) if inputs.chosen is None else inputs.chosen
 
 
 def _within_divergence(inputs: LossInputs, divergence: Tensor, threshold: float) -> TokenLosses:
     moved_with_advantage = (inputs.logprobs.detach() - inputs.old_logprobs) * inputs.advantages > 0
     held_back = moved_with_advantage & (divergence > threshold)
-    ratio = inputs.log_ratio.detach().exp().clamp(max=_RATIO_CAP)
+    ratio = inputs.log_ratio.detach().exp()
+    if inputs.rollout_logprobs is not None:
+        ratio = ratio.clamp(max=_RATIO_CAP)
     losses = -ratio * inputs.advantages * inputs.logprobs * ~held_back
     return TokenLosses(losses, held_back, _nowhere(ratio))
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of a rollout batch: those of the policy before its update, and those of the reference."""
+"""Log-probabilities of a rollout batch by the policy before its update and by the reference."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,9 +6,54 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from trainer.algorithm.batching import UpdateBatch, select_rows
+from trainer.algorithm.batching import UpdateBatch, build_batch, lengths_to_mask, plan_update_batches, select_rows
+from trainer.config.schema import TrainConfig
+from trainer.errors import check_finite
+from trainer.parallel.models import Models
+from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import TokenScores
-from trainer.types import TrainBatch
+from trainer.types import RolloutGroup, TrainBatch
+
+
+class Scorer:
+    """Makes the batch of a training step and scores it by the policy and the reference."""
+
+    def __init__(self, config: TrainConfig, models: Models, pad_token_id: int, parallel: Parallel) -> None:
+        self._optim = config.optim
+        self._models = models
+        self._pad_token_id = pad_token_id
+        self._parallel = parallel
+        self._recomputes = config.optim.old_logprobs == "recompute"
+
+    def score(self, groups: Sequence[RolloutGroup]) -> tuple[TrainBatch, list[UpdateBatch]]:
+        """The batch of this rank's groups with log-probabilities, without advantages; and its update batches."""
+        batch = build_batch(groups, self._pad_token_id, self._parallel.device)
+        plan = plan_update_batches(
+            batch,
+            self._optim.update_batch_size // self._parallel.world_size,
+            self._optim.tokens_per_microbatch,
+            self._parallel.gather,
+            self._models.packs_rows,
+        )
+        policy = self._models.policy if self._recomputes else None
+        return attach_logprobs(batch, policy, self._models.reference, plan), plan
+
+
+def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
+    """Compare nothing with numbers that are none: equal rewards would hide them from the loss.
+
+    Raises:
+        DivergedError: a log-probability or an entropy is not finite, on any rank.
+    """
+    scores = {
+        "log-probability": batch.old_logprobs,
+        "reference log-probability": batch.ref_logprobs,
+        "entropy": batch.entropies,
+    }
+    present = {name: values for name, values in scores.items() if values is not None}
+    sums = parallel.sum(torch.stack([values.double().sum() for values in present.values()]))
+    for name, total in zip(present, sums.tolist(), strict=True):
+        check_finite(step, name, total)
 
 
 def attach_logprobs(
@@ -16,8 +61,7 @@ def attach_logprobs(
 ) -> TrainBatch:
     """The batch with old and reference log-probabilities, entropies and gradient norms.
 
-    Where the plan keeps forwards, those of the policy are kept with their graphs. Without a policy the engine's
-    log-probabilities are the old ones, and entropies and gradient norms stay 0.
+    Without a policy the engine's log-probabilities are the old ones, and entropies and gradient norms are None.
     """
     ref_logprobs = (
         score_batch(reference, batch, plan, with_entropy=False).logprobs if reference is not None else None
@@ -25,51 +69,50 @@ def attach_logprobs(
     if policy is None:
         assert batch.rollout_logprobs is not None
         return replace(
-            batch, old_logprobs=batch.rollout_logprobs, rollout_logprobs=None, ref_logprobs=ref_logprobs
+            batch,
+            old_logprobs=batch.rollout_logprobs,
+            rollout_logprobs=None,
+            ref_logprobs=ref_logprobs,
+            entropies=None,
+            gradient_norms=None,
         )
-    scores = score_batch(policy, batch, plan, with_entropy=True, keep=True)
-    assert scores.entropies is not None and scores.gradient_norms is not None
+    scores = score_batch(policy, batch, plan, with_entropy=True)
     return replace(
         batch,
         old_logprobs=scores.logprobs,
         ref_logprobs=ref_logprobs,
         entropies=scores.entropies,
         gradient_norms=scores.gradient_norms,
+        proxy_logprobs=scores.proxy_logprobs,
     )
 
 
 @torch.no_grad()
 def score_batch(
-    model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch], with_entropy: bool, keep: bool = False
+    model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch], with_entropy: bool
 ) -> TokenScores:
     """Log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T].
 
-    Args:
-        model: a `LogprobModel`, possibly wrapped.
-        batch: B rows.
-        plan: update batches that cover them.
-        with_entropy: also give entropies and gradient norms.
-        keep: keep forwards with their graphs in the plan, as far as it has room for them.
+    Entropies and gradient norms are added where they are asked for.
     """
-    logprobs = torch.zeros_like(batch.completion_mask)
-    entropies = torch.zeros_like(batch.completion_mask)
-    gradient_norms = torch.zeros_like(batch.completion_mask)
+    logprobs, entropies, gradient_norms, proxies = (torch.zeros_like(batch.completion_mask) for _ in range(4))
+    has_proxy = False
     for update_batch in plan:
-        for index, rows in enumerate(update_batch.microbatches):
+        for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.stand_in)
-            tokens = part.input_ids.numel()
-            keeps_graph = keep and update_batch.kept.has_room(tokens)
-            with torch.set_grad_enabled(keeps_graph):
-                scores: TokenScores = model(
-                    part.input_ids, part.prompt_lengths, part.completion_mask, with_entropy
-                )
-            if keeps_graph:
-                update_batch.kept.keep(index, scores, tokens)
+            mask = lengths_to_mask(part.completion_lengths)
+            scores: TokenScores = model(part.input_ids, part.prompt_lengths, mask, with_entropy)
             if len(rows) == 0:
                 continue
+            rows = rows.to(batch.input_ids.device, non_blocking=True)
             width = part.completion_mask.shape[1]
-            logprobs[rows, :width] = scores.logprobs.detach()
+            logprobs[rows, :width] = scores.logprobs
             if scores.entropies is not None and scores.gradient_norms is not None:
                 entropies[rows, :width] = scores.entropies
                 gradient_norms[rows, :width] = scores.gradient_norms
-    return TokenScores(logprobs, entropies, gradient_norms) if with_entropy else TokenScores(logprobs, None)
+            if scores.proxy_logprobs is not None:
+                has_proxy = True
+                proxies[rows, :width] = scores.proxy_logprobs
+    if not with_entropy:
+        return TokenScores(logprobs, None)
+    return TokenScores(logprobs, entropies, gradient_norms, proxy_logprobs=proxies if has_proxy else None)

@@ -25,6 +25,7 @@ def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tens
     of all ranks; equal ones are all kept. As TRL.
     """
     mask = batch.completion_mask
+    assert batch.entropies is not None
     own = batch.entropies[mask.bool()].double()
     everywhere = torch.tensor(gather(own.tolist()), dtype=torch.float64)
     if not len(everywhere):
@@ -36,6 +37,18 @@ def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tens
     return (batch.entropies.double() >= threshold).to(mask.dtype) * mask
 
 
+def tokens_by_surprisal(batch: TrainBatch, low: float, high: float) -> Tensor:
+    """1 at completion tokens whose relative surprisal index lies in a range [arXiv:2606.31575], [B, T].
+
+    ``low <= -log pi_old(token) / H <= high`` with the entropy H of the distribution it was drawn from, whose mean
+    surprisal H is. Below are tokens that say nothing new, above those of the tail.
+    """
+    assert batch.entropies is not None
+    surprisal = -batch.old_logprobs
+    kept = (surprisal >= low * batch.entropies) & (surprisal <= high * batch.entropies)
+    return kept.to(batch.completion_mask.dtype) * batch.completion_mask
+
+
 TOKEN_FILTERS: dict[str, TokenFilter] = {
     "none": lambda batch, config, gather: batch.completion_mask,
     "drop_high": lambda batch, config, gather: low_probability_tokens(
@@ -45,26 +58,34 @@ TOKEN_FILTERS: dict[str, TokenFilter] = {
         batch.completion_mask - low_probability_tokens(batch.old_logprobs, batch.completion_mask, config.lopti_eta)
     ),
     "high_entropy": lambda batch, config, gather: high_entropy_tokens(batch, config.entropy_share, gather),
+    "rsi": lambda batch, config, gather: tokens_by_surprisal(batch, config.rsi_low, config.rsi_high),
 }
+
+
+def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
+    """1 at the completion tokens that a mean over tokens is taken over, [B, T].
+
+    With ``mask_truncated`` not those of completions that ran into the token limit, as in TRL, SkyRL and NeMo-RL. A
+    mean over completions counts such a completion with a loss of 0, as in TRL and SkyRL.
+    """
+    if config.mask_truncated:
+        return batch.completion_mask * (1 - batch.truncated.to(batch.completion_mask, non_blocking=True))[:, None]
+    return batch.completion_mask
+
+
+def counted_lengths(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
+    """How many tokens of each completion `counted_tokens` counts, [B] on the host."""
+    return batch.completion_lengths * (1 - batch.truncated) if config.mask_truncated else batch.completion_lengths
 
 
 def select_tokens(batch: TrainBatch, config: AlgorithmConfig, gather: Gather = lambda items: items) -> Tensor:
     """1 at the completion tokens that the step may update, [B, T].
 
-    Policy loss and KL penalty of the others are 0; loss denominators count all completion tokens. Tokens without
-    advantage, as in groups whose completions all score alike, have no gradient but that of a KL penalty in the
-    loss: without one they are left out.
-
-    Args:
-        batch: scored, with advantages.
-        config: names the filter; with ``mask_truncated`` the completions that ran into the token limit are left
-            out, with ``mask_zero_advantages`` tokens without advantage although they have a KL penalty.
-        gather: the items of all ranks.
+    Policy loss and KL penalty of the others are 0; loss denominators count `counted_tokens`. Tokens without
+    advantage, as in groups whose completions all score alike, have no gradient but that of a penalty in the loss:
+    without one they are left out.
     """
-    tokens = TOKEN_FILTERS[config.token_filter](batch, config, gather)
-    if config.mask_truncated:
-        tokens = tokens * (1 - batch.truncated)[:, None]
-    has_penalty = config.kl_coef > 0 and config.kl_in_loss
-    if config.mask_zero_advantages or not has_penalty:
+    tokens = TOKEN_FILTERS[config.token_filter](batch, config, gather) * counted_tokens(batch, config)
+    if not config.has_penalty:
         tokens = tokens * (batch.advantages != 0)
     return tokens

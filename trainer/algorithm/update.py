@@ -1,7 +1,6 @@
 """Optimizer steps over a rollout batch."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.algorithm.asked import asked_tokens, cut_rows, tokens_to_compute
-from trainer.algorithm.batching import UpdateBatch, select_rows
-from trainer.algorithm.first_forwards import FirstForwards
+from trainer.algorithm.batching import UpdateBatch, lengths_to_mask, select_rows
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+from trainer.algorithm.token_filters import counted_lengths
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.config.schema import OptimConfig
-from trainer.errors import DivergedError
+from trainer.config.optim import OptimConfig
+from trainer.errors import check_finite
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import TokenScores
 from trainer.types import TrainBatch
@@ -44,40 +42,26 @@ class UpdateStatistics:
     grad_norm: float = 0.0
     updates: int = 0
     tokens_computed: int = 0  # positions that the passes ran the model on, prompts and padding included
-    tokens_needed: int = 0  # those up to the last updated token of each row, every prompt once
-    first: FirstForwards | None = None  # where no forward was done before the update
     # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
-    tokens: dict[str, Tensor] = field(default_factory=lambda: defaultdict(lambda: torch.zeros(())))
+    tokens: dict[str, Tensor] = field(default_factory=dict)
     ratio_max: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     @classmethod
     def of(cls, batch: TrainBatch) -> "UpdateStatistics":
-        """Those of a batch that has not been updated on."""
-        return cls(
-            torch.zeros_like(batch.completion_mask),
-            torch.zeros_like(batch.completion_mask),
-            first=FirstForwards.of(batch) if batch.rollout_logprobs is None else None,
-        )
+        """Empty statistics for a batch."""
+        zeros = torch.zeros_like(batch.completion_mask)
+        return cls(zeros, zeros.clone(), ratio_max=zeros.new_zeros(()))
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add the sums of one microbatch."""
         for name, value in metrics.items():
             if name != "ratio_max":
-                self.tokens[name] = self.tokens[name].to(value.device) + value.double()
-        self.ratio_max = torch.maximum(self.ratio_max.to(value.device), metrics["ratio_max"])
+                self.tokens[name] = value.double() + self.tokens.get(name, 0.0)
+        self.ratio_max = torch.maximum(self.ratio_max, metrics["ratio_max"])
 
 
 class Updater:
-    """Takes optimizer steps on a policy.
-
-    Args:
-        policy: a `LogprobModel`, possibly wrapped by ``parallel``.
-        optimizer: of its parameters.
-        algorithm: the loss.
-        max_grad_norm: gradients are scaled down to this norm.
-        parallel: the ranks that share an update batch.
-        max_new_tokens: that a completion may have, the constant of Dr. GRPO's aggregation.
-    """
+    """Takes optimizer steps on a policy: a `LogprobModel`, possibly wrapped by ``parallel``."""
 
     def __init__(
         self,
@@ -95,8 +79,12 @@ class Updater:
         self.parallel = parallel
         self.max_new_tokens = max_new_tokens
 
+    def set_entropy_coef(self, coefficient: float) -> None:
+        """Set the weight of the entropy bonus in the following optimizer steps."""
+        self.algorithm = self.algorithm.model_copy(update={"entropy_coef": coefficient})
+
     def set_learning_rate(self, lr: float) -> None:
-        """The learning rate of the following optimizer steps."""
+        """Set the learning rate of the following optimizer steps."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
@@ -113,88 +101,82 @@ class Updater:
         An update batch with no such token on any rank is skipped: without a gradient, Adam's momentum alone
         would move the weights.
 
-        Args:
-            batch: scored, with advantages.
-            token_mask: [B, T], 1 at the tokens of the pass.
-            plan: its update batches.
-            statistics: of the training step; the pass is added to them.
-            step: the training step, for the error.
-
         Raises:
             DivergedError: the loss or the gradient norm is not finite; the weights are those of the step before.
         """
-        for update_batch in plan:
-            rows = update_batch.rows
-            mask = batch.completion_mask[rows]
-            counts = torch.stack([mask.sum(), mask.new_tensor(len(rows)), token_mask[rows].sum()]).double()
-            total_tokens, total_sequences, pass_tokens = self.parallel.sum(counts).tolist()
+        in_pass = token_mask.cpu()  # rows are chosen on the host: no microbatch waits for the device
+        tokens = counted_lengths(batch, self.algorithm)
+        counts = [[tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan]
+        everywhere = self.parallel.sum(torch.tensor(counts, dtype=torch.float64)).tolist()
+        for update_batch, (total_tokens, total_sequences, pass_tokens) in zip(plan, everywhere, strict=True):
             if pass_tokens > 0:
                 totals = UpdateTotals(total_tokens, total_sequences, self.max_new_tokens)
-                loss_sum = self._accumulate_gradients(batch, token_mask, update_batch, totals, statistics)
+                loss_sum = self._accumulate_gradients(batch, in_pass, update_batch, totals, statistics)
                 loss = float(self.parallel.sum(loss_sum))
                 grad_norm = self.parallel.step(self.policy, self.optimizer, self.max_grad_norm)
-                for quantity, number in (("loss", loss), ("gradient norm", grad_norm)):
-                    if not math.isfinite(number):
-                        raise DivergedError(step, quantity, number)
+                check_finite(step, "loss", loss)
+                check_finite(step, "gradient norm", grad_norm)
                 statistics.loss += loss
                 statistics.grad_norm += grad_norm
                 statistics.updates += 1
-            update_batch.kept.discard()
 
     def _accumulate_gradients(
         self,
         batch: TrainBatch,
-        token_mask: Tensor,
+        in_pass: Tensor,
         update_batch: UpdateBatch,
         totals: UpdateTotals,
         statistics: UpdateStatistics,
     ) -> Tensor:
         """Forward and backward pass of every microbatch; the loss of this rank's rows, [] float64.
 
-        Rows without a token of the pass, and what stands behind the last one of a row, are not computed: with
-        causal attention they cannot matter. Beside other rows the same numbers are rounded otherwise, so that
+        Rows without a token of the pass are not computed, and packed rows end with their last one: with causal
+        attention what follows cannot matter. Beside other rows the same numbers are rounded otherwise, so that
         importance ratios of a pass over some of the tokens begin at 1 up to rounding only.
         """
-        loss_sum = torch.zeros((), dtype=torch.float64, device=token_mask.device)
-        asked = asked_tokens(token_mask, batch.completion_mask, self.algorithm)
-        statistics.tokens_needed += tokens_to_compute(batch, asked, update_batch.rows)
+        device = batch.input_ids.device
+        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        asked = asked_tokens(in_pass, lengths_to_mask(batch.completion_lengths), self.algorithm)
         for index, rows in enumerate(update_batch.microbatches):
-            kept = update_batch.kept.take(index)
-            if kept is None:
-                rows = rows[asked[rows].any(dim=1)]
+            rows = rows[asked[rows].any(dim=1)]
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
                 if len(rows) == 0:
                     self._take_part(batch, update_batch.stand_in, statistics)
                     continue
                 part = select_rows(batch, rows)
                 width = part.completion_mask.shape[1]
-                scores = kept or self._score(part, rows, asked[rows, :width], statistics)
+                scores: TokenScores = self.policy(
+                    part.input_ids, part.prompt_lengths, asked[rows, :width], self.algorithm.entropy_coef > 0
+                )
                 statistics.tokens_computed += scores.computed
-                inputs = LossInputs.of(part, scores.logprobs, token_mask[rows, :width], totals)
+                token_mask = in_pass[rows, :width].to(device, non_blocking=True)
+                there = asked[rows, :width].to(device, non_blocking=True).bool()
+                logprobs = torch.where(there, scores.logprobs, part.old_logprobs)
+                inputs = LossInputs.of(part, logprobs, token_mask, totals, scores.entropies)
                 output = update_loss(inputs, self.algorithm)
                 self.parallel.backward(output.loss)
             loss_sum += output.loss.detach()
+            rows = rows.to(device, non_blocking=True)
             statistics.times_updated[rows, :width] += inputs.token_mask
             statistics.times_clipped[rows, :width] += output.clipped
             statistics.add(output.metrics)
         return loss_sum
 
-    def _score(self, part: TrainBatch, rows: Tensor, asked: Tensor, statistics: UpdateStatistics) -> TokenScores:
-        """Log-probabilities with gradient where they are asked for, and the old ones elsewhere, [b, T]."""
-        first = statistics.first
-        is_first = first is not None and first.wants(rows, asked)
-        scores: TokenScores = self.policy(*cut_rows(part, asked), is_first)
-        if first is not None and is_first:
-            first.add(rows, asked, scores, is_unmoved=statistics.updates == 0)
-        behind = asked.shape[1] - scores.logprobs.shape[1]
-        logprobs = torch.nn.functional.pad(scores.logprobs, (0, behind))
-        return scores._replace(logprobs=torch.where(asked.bool(), logprobs, part.old_logprobs))
-
     def _take_part(self, batch: TrainBatch, row: Tensor, statistics: UpdateStatistics) -> None:
         """Forward and backward without a gradient: a rank that has no tokens must not keep the others waiting."""
         stand_in = select_rows(batch, row)
-        first = torch.zeros_like(stand_in.completion_mask)
+        first = torch.zeros(stand_in.completion_mask.shape)
         first[:, 0] = 1
-        scores: TokenScores = self.policy(*cut_rows(stand_in, first))
+        scores: TokenScores = self.policy(stand_in.input_ids, stand_in.prompt_lengths, first)
         statistics.tokens_computed += scores.computed
         self.parallel.backward(scores.logprobs.sum() * 0.0)
+
+
+def asked_tokens(token_mask: Tensor, completion_mask: Tensor, config: AlgorithmConfig) -> Tensor:
+    """1 at the tokens whose log-probabilities the loss of a pass depends on, [B, T].
+
+    The tokens of the pass; where one ratio stands for the completion, all tokens of each completion that has any.
+    """
+    if config.loss in ("gspo", "gmpo"):
+        return completion_mask * token_mask.any(dim=1, keepdim=True)
+    return token_mask

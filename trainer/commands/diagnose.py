@@ -1,319 +1,73 @@
-"""Which tokens move the policy: the experiment of figures 1 to 3 of arXiv:2505.12929 on one rollout batch.
+"""``trainer diagnose``: figures 1-3 of the paper [arXiv:2505.12929] on one rollout batch."""
 
-Copies of the policy are updated on the same batch, on all its tokens and on those of the lowest or highest band of
-probability alone, with Advantage Reweighting and with Lopti, and the batch is scored again by each copy.
-
-The copies step as in the paper, by SGD with learning rate 1e-3, or by the run's AdamW. The latter keeps the step
-sizes that it has learned per parameter in the steps before, but not its momentum, which would move all copies by
-the past alike. A fresh AdamW will not do: its first step has the same length however small the gradient is.
-"""
-
-import copy
-import math
+import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
-
-from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.batching import UpdateBatch
-from trainer.algorithm.isolation import isolation_passes
-from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.scoring import score_batch
-from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
-from trainer.config.algorithm import AlgorithmConfig
-from trainer.config.schema import ParallelConfig, TrainConfig
-from trainer.errors import ConfigError
-from trainer.evaluation.estimators import rank_correlation
-from trainer.loop import Trainer
-from trainer.metrics.bands import BANDS, PUBLISHED_BANDS, RESOLUTION, band_of, published_band_of
-from trainer.metrics.stopwatch import Stopwatch
-from trainer.parallel.models import logprob_model
-from trainer.parallel.ranks import Parallel
-from trainer.policy.logprobs import LogprobModel
-from trainer.progress import ProgressReport
-from trainer.tracking.tracker import NullTracker
-from trainer.types import RunContext, TrainBatch
-
-PUBLISHED_ALPHA, PUBLISHED_ETA = 0.3, 0.5  # of arXiv:2505.12929, where the configuration has AR or Lopti off
-SGD_LR = 1e-3  # of its figure 1
-LOWEST, HIGHEST = "only pi < 0.25", "only pi > 0.75"
-
-Optimizer = Literal["sgd", "adamw"]
+from trainer.commands.found_model import find_model
+from trainer.commands.start import CONFIG_FILE
+from trainer.config.extends import preset_names
+from trainer.config.schema import TrainConfig, apply_overrides, load_config, parse_override
+from trainer.errors import StorageError
+from trainer.paper.diagnose import diagnose
+from trainer.paper.page import summary, write_diagnosis
+from trainer.shell.arguments import add_runs_dir, count
+from trainer.shell.progress import Progress
+from trainer.shell.run_folder import run_path
 
 
-@dataclass(frozen=True)
-class Update:
-    """One kind of update and the log-probabilities after it."""
-
-    name: str
-    logprobs: Tensor  # [N]
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """N completion tokens of one batch, before and after each update."""
-
-    vocabulary: int
-    after_steps: int
-    logprobs: Tensor  # [N], before
-    bands: Tensor  # [N], of `PUBLISHED_BANDS`
-    advantages: Tensor  # [N], before reweighting
-    gradient_norms: Tensor  # [N], of the log-probability by logits / temperature
-    parameter_norms: Tensor  # [N], of the log-probability by all parameters; NaN where it was not measured
-    updates: Sequence[Update]
-    optimizer: Optimizer = "sgd"
-
-    @property
-    def rest(self) -> Tensor:
-        """1 - probability before the update, [N]."""
-        return -torch.expm1(self.logprobs)
-
-    def change(self, update: Update) -> Tensor:
-        """Probability after the update - before, [N], without the rounding of probabilities near 1."""
-        return self.logprobs.exp() * torch.expm1(update.logprobs - self.logprobs)
-
-    def correlation(self) -> float:
-        """Pearson correlation of the gradient norm by the logits with 1 - probability, all tokens."""
-        return _correlation(self.gradient_norms, self.rest)
-
-    def parameter_correlation(self) -> float:
-        """The same for the norm by all parameters, over the measured tokens."""
-        measured = ~self.parameter_norms.isnan()
-        return _correlation(self.parameter_norms[measured], self.rest[measured])
-
-    def parameter_rank_correlation(self) -> float:
-        """The same between ranks (Spearman)."""
-        measured = ~self.parameter_norms.isnan()
-        return rank_correlation(self.parameter_norms[measured], self.rest[measured])
-
-    def bounds(self) -> tuple[float, float]:
-        """Proposition 4.2 for the logits: what the norm by them over ``|w| (1 - probability)`` lies between.
-
-        ``sqrt(N / (N - 1))`` where the N - 1 other tokens of the vocabulary are equally probable, ``sqrt(2)``
-        where one of them has all the rest [arXiv:2505.12929, equation 3; its products over layers are 1 here]. For
-        the activations below, the proposition multiplies them by the layers' smallest and largest singular values.
-        Its lower bound does not hold there: the head has more rows than columns, so that a gradient by the logits
-        may vanish in it, which no singular value of it tells.
-        """
-        return math.sqrt(self.vocabulary / (self.vocabulary - 1)), math.sqrt(2)
-
-    def bound_ratios(self) -> tuple[float, float]:
-        """Smallest and largest norm by the logits over 1 - probability, of tokens where float32 can tell.
-
-        The norms are of the log-probability, so that the weight w of the token in the loss is 1.
-        """
-        telling = self.rest > 1e-4
-        ratios = self.gradient_norms[telling] / self.rest[telling]
-        return (float(ratios.min()), float(ratios.max())) if len(ratios) else (math.nan, math.nan)
-
-    def band_rows(self) -> list[dict[str, Any]]:
-        """One row per update and band, the figures of figures 1 and 3."""
-        return [
-            {"update": update.name, "band": name, **self._row(update, self.bands == index)}
-            for update in self.updates
-            for index, name in enumerate(PUBLISHED_BANDS)
-        ]
-
-    def share_rows(self) -> list[dict[str, Any]]:
-        """One row per update: how many tokens went the way of their advantage."""
-        everything = torch.ones_like(self.bands, dtype=torch.bool)
-        return [{"update": update.name, **self._row(update, everything)} for update in self.updates]
-
-    def _row(self, update: Update, chosen: Tensor) -> dict[str, float]:
-        advantages = self.advantages[chosen]
-        change = self.change(update)[chosen]
-        positive, negative = change[advantages > 0], change[advantages < 0]
-        moved = ((update.logprobs - self.logprobs)[chosen]).abs() > RESOLUTION
-        return {
-            "tokens": int(chosen.sum()),
-            "probability": _mean(self.logprobs[chosen].exp()),
-            "advantage_abs": _mean(advantages.abs()),
-            "gradient_norm": _mean(self.gradient_norms[chosen]),
-            "gradient_share": _share(self.advantages.abs() * self.gradient_norms, chosen),
-            "change_abs": _mean(change.abs()),
-            "change_positive": _mean(positive),
-            "change_negative": _mean(negative),
-            "moved": _mean(moved.float()),
-            "positive_rose": _mean((change[moved & (advantages > 0)] > 0).float()),
-            "negative_fell": _mean((change[moved & (advantages < 0)] < 0).float()),
-        }
+def add_diagnose(parser: argparse.ArgumentParser) -> None:
+    """``trainer diagnose``."""
+    parser.add_argument("spec", help="preset, YAML file, or a run (its newest checkpoint)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.prompts_per_step=32")
+    parser.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
+    parser.add_argument("--after-steps", type=count, default=5, help="steps to train first (default: 5)")
+    parser.add_argument("--sample", type=count, default=200, help="tokens with full gradients (default: 200)")
+    parser.add_argument(
+        "--optimizer",
+        choices=["sgd", "adamw"],
+        default="sgd",
+        help="for the compared updates: sgd with learning rate 1e-3, as in the paper, or the run's (default: sgd)",
+    )
+    add_runs_dir(parser)
+    parser.set_defaults(command=_diagnose)
 
 
-def diagnose(
-    config: TrainConfig,
-    folder: Path,
-    after_steps: int,
-    sample: int,
-    optimizer: Optimizer = "sgd",
-    progress: ProgressReport | None = None,
-) -> Diagnosis:
-    """Train ``after_steps`` steps, collect one batch, and update copies of the policy on it.
-
-    Args:
-        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off; it is one
-            process that trains, whatever ``parallel`` says.
-        folder: of the output; nothing is written here by this function.
-        after_steps: at least 1: AdamW's step sizes come from these.
-        sample: tokens whose gradient by all parameters is taken, equally many from each band of probability.
-        optimizer: of the copies.
-        progress: told of every step, copy and measured token.
+def diagnosed_config(spec: str, overrides: Sequence[str], runs_dir: Path) -> TrainConfig:
+    """The configuration of a preset or file, or of a run, with its newest checkpoint in place of its model.
 
     Raises:
-        ConfigError: no token of the batch has an advantage.
+        ConfigError: neither a preset nor a file nor a run.
+        MissingError: a run without an intact checkpoint.
     """
-    algorithm = config.algorithm
-    plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0, "token_filter": "none"})
-    unasked = config.evaluation.model_copy(update={"sets": {}})
-    recomputing = config.optim.model_copy(update={"old_logprobs": "recompute"})  # gradient norms are asked for
-    alone = {"algorithm": plain, "parallel": ParallelConfig(), "evaluation": unasked, "optim": recomputing}
-    config = config.model_copy(update=alone)
-    context = RunContext(folder, folder.parent, "diagnose", folder.name)
-    trainer = Trainer(config, context, NullTracker(), progress)
+    run = run_path(spec, runs_dir)
+    if spec in preset_names() or not (run / CONFIG_FILE).is_file():
+        return load_config(spec, overrides)
+    newest = find_model(str(run)).name_or_path
+    model = {"model.name_or_path": newest, "model.revision": None, "model.random_weights": False}
+    config = load_config(str(run / CONFIG_FILE))
+    return apply_overrides(config, {**model, **dict(map(parse_override, overrides))}, "command line")
+
+
+def _diagnose(arguments: argparse.Namespace) -> int:
+    config = diagnosed_config(arguments.spec, arguments.overrides, arguments.runs_dir)
     try:
-        for _ in range(after_steps):
-            metrics = trainer.training_step()
-            trainer.progress.step(trainer.step, metrics)
-        trainer.progress.phase("the batch of the diagnosis")
-        groups, _ = trainer.collect_groups(Stopwatch())
-        batch, plan = trainer.score_groups(groups, Stopwatch())
-        batch = estimate_advantages(batch, plain, Parallel().sum)
-        if not batch.advantages.any():
-            raise ConfigError(
-                "no token of the batch has an advantage: within every group all rewards are equal",
-                "rollout",
-                "take more prompts, e.g. rollout.prompts_per_step=64, or harder problems",
-            )
-        place = batch.completion_mask.bool()
-        logprobs = batch.old_logprobs[place]
-        return Diagnosis(
-            vocabulary=trainer.models.causal_lm.get_output_embeddings().weight.shape[0],
-            after_steps=after_steps,
-            logprobs=logprobs.cpu(),
-            bands=published_band_of(logprobs).cpu(),
-            advantages=batch.advantages[place].cpu(),
-            gradient_norms=batch.gradient_norms[place].cpu(),
-            parameter_norms=_parameter_norms(trainer, batch, sample),
-            updates=_updates(trainer, batch, plan, algorithm, optimizer),
-            optimizer=optimizer,
+        arguments.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write there: {error.strerror}", str(arguments.output), "choose another --output"
+        ) from error
+    print(f"{arguments.spec}: {config.model.name_or_path}, {arguments.after_steps} steps first", flush=True)
+    progress = Progress()
+    progress.begin(arguments.after_steps, 0)
+    try:
+        found = diagnose(
+            config, arguments.output, arguments.after_steps, arguments.sample, arguments.optimizer, progress
         )
     finally:
-        trainer.close()
-
-
-def _updates(
-    trainer: Trainer,
-    batch: TrainBatch,
-    plan: Sequence[UpdateBatch],
-    algorithm: AlgorithmConfig,
-    optimizer: Optimizer,
-) -> list[Update]:
-    place = batch.completion_mask.bool()
-    bands = torch.full_like(batch.completion_mask, -1.0)
-    bands[place] = published_band_of(batch.old_logprobs[place]).float()
-    alpha, eta = algorithm.ar_alpha or PUBLISHED_ALPHA, algorithm.lopti_eta or PUBLISHED_ETA
-    plain = trainer.config.algorithm
-    isolated = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": eta, "token_filter": "none"})
-    reweighted = reweight_advantages(batch, plain.model_copy(update={"ar_alpha": alpha}))
-    generator = torch.Generator().manual_seed(trainer.config.seed)
-    first, second = ("low", "high") if isolated.lopti_order == "low_first" else ("high", "low")
-    named = [
-        (["all tokens"], batch, [batch.completion_mask]),
-        ([LOWEST], batch, [(bands == 0).float()]),
-        ([HIGHEST], batch, [(bands == 3).float()]),
-        ([f"AR {alpha:g}"], reweighted, [batch.completion_mask]),
-        (
-            [f"Lopti {eta:g}, {first} pass", f"Lopti {eta:g}, then {second}"],
-            batch,
-            isolation_passes(batch, isolated, generator),
-        ),
-    ]
-    updates = []
-    for names, used, passes in named:
-        trainer.progress.phase(f"updating a copy: {names[-1]}")
-        updates += [
-            Update(name, logprobs[place].cpu())
-            for name, logprobs in zip(names, _after_passes(trainer, used, plan, passes, optimizer), strict=True)
-        ]
-    return updates
-
-
-def _after_passes(
-    trainer: Trainer,
-    batch: TrainBatch,
-    plan: Sequence[UpdateBatch],
-    passes: Sequence[Tensor],
-    optimizer: Optimizer,
-) -> list[Tensor]:
-    """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
-    config = trainer.config
-    policy = _scored(trainer, copy.deepcopy(trainer.models.causal_lm))
-    stepping = (
-        _copied_adamw(trainer, policy) if optimizer == "adamw" else torch.optim.SGD(_trained(policy), SGD_LR)
-    )
-    updater = Updater(
-        policy, stepping, config.algorithm, config.optim.max_grad_norm, Parallel(), config.rollout.max_new_tokens
-    )
-    if optimizer == "adamw":
-        updater.set_learning_rate(learning_rate(config.optim, trainer.step, trainer.total_steps))
-    after = []
-    for token_mask in passes:
-        updater.run_pass(batch, token_mask, plan, UpdateStatistics.of(batch), trainer.step)
-        after.append(score_batch(policy, batch, plan, with_entropy=False).logprobs)
-    return after
-
-
-def _copied_adamw(trainer: Trainer, policy: LogprobModel) -> torch.optim.Optimizer:
-    adamw = torch.optim.AdamW(_trained(policy), lr=trainer.config.optim.lr)
-    adamw.load_state_dict(copy.deepcopy(trainer.models.optimizer.state_dict()))
-    for group in adamw.param_groups:
-        group["betas"] = (0.0, group["betas"][1])
-    return adamw
-
-
-def _trained(policy: LogprobModel) -> list[nn.Parameter]:
-    return [parameter for parameter in policy.parameters() if parameter.requires_grad]
-
-
-def _scored(trainer: Trainer, causal_lm: PreTrainedModel) -> LogprobModel:
-    return logprob_model(causal_lm, trainer.config, trainer.models.stored_dtype)
-
-
-def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor:
-    """Norm of the gradient of single log-probabilities by all parameters, [N]; NaN where not measured."""
-    rows, columns = batch.completion_mask.nonzero(as_tuple=True)
-    bands = band_of(batch.old_logprobs[rows, columns]).cpu()
-    generator = torch.Generator().manual_seed(trainer.config.seed)
-    order = torch.randperm(len(rows), generator=generator)
-    chosen = torch.cat([order[bands[order] == band][: sample // len(BANDS)] for band in range(len(BANDS))])
-    norms = torch.full((len(rows),), math.nan)
-    policy = _scored(trainer, trainer.models.causal_lm)
-    parameters = _trained(policy)
-    trainer.progress.phase("gradients by all parameters", len(chosen), unit="tokens")
-    for index in chosen.tolist():
-        row, column = int(rows[index]), int(columns[index])
-        end = int(batch.prompt_lengths[row]) + column + 1
-        last = torch.zeros_like(batch.completion_mask[row : row + 1, : column + 1])
-        last[0, column] = 1
-        scores = policy(batch.input_ids[row : row + 1, :end], batch.prompt_lengths[row : row + 1], last)
-        gradients = torch.autograd.grad(scores.logprobs.sum(), parameters, allow_unused=True)
-        norms[index] = torch.stack([g.norm() for g in gradients if g is not None]).norm().cpu()
-        trainer.progress.completed(1)
-    return norms
-
-
-def _share(values: Tensor, chosen: Tensor) -> float:
-    total = float(values.sum())
-    return float(values[chosen].sum()) / total if total else math.nan
-
-
-def _mean(values: Tensor) -> float:
-    return float(values.mean()) if len(values) else math.nan
-
-
-def _correlation(first: Tensor, second: Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])
+        progress.close()
+    title = f"Which tokens move {config.model.name_or_path}"
+    page = write_diagnosis(found, title, arguments.output)
+    print("\n".join(summary(found)))
+    print(f"page:        {page}")
+    return 0

@@ -9,26 +9,26 @@ import torch
 from transformers import PreTrainedModel
 
 from rewards.sandbox import RewardPool, ScoredText
-from trainer.config.advice import advise, advise_data
 from trainer.config.schema import TrainConfig
-from trainer.errors import printable
+from trainer.errors import printable, shortened
 from trainer.parallel.device import compute_dtype, local_device
+from trainer.planning.advice import advise, advise_data, advise_overlap, held_out
+from trainer.planning.memory import Device, footprint
 from trainer.policy.architectures import ModelSize
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
-from trainer.policy.memory import Device, footprint
-from trainer.problems.epochs import training_steps
 from trainer.problems.load import encode_prompt, load_problems
+from trainer.problems.sampler import training_steps
 from trainer.rollouts.build import build_rewards
 from trainer.rollouts.collect import derive_seed, sample_completions, sampling_params
 from trainer.rollouts.reward_check import check_reward
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.types import Completion, Problem
 
-SHOWN_TOKENS = 24  # of the prompt
-SHOWN_CHARACTERS = 2000
+_SHOWN_TOKENS = 24  # of the prompt
+_SHOWN_CHARACTERS = 2000
 NEW_TOKENS = 64  # of the completion on a CPU; a completion of full length may take minutes there
-NEW_TOKENS_QUICK = 512  # on a GPU, or of a small model
-SMALL_PARAMETERS = 10**7
+_NEW_TOKENS_QUICK = 512  # on a GPU, or of a small model
+_SMALL_PARAMETERS = 10**7
 
 
 def dry_run(config: TrainConfig) -> None:
@@ -45,20 +45,24 @@ def dry_run(config: TrainConfig) -> None:
     prompt = encode_prompt(tokenizer, problem)
     _print_prompt(problem, prompt, tokenizer)
     with build_rewards(config.reward) as rewards:
-        check_reward(rewards, problem, config.reward)
+        check_reward(rewards, config, problems, sets)
         device = local_device(config.parallel.device)
         model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
         completion = _sample(config, model, tokenizer, problem, prompt)
         _print_completion(config, problem, completion, rewards)
     print(_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()}))
+    for text in held_out(config):
+        print(f"{'held out:':<13}{text}")
     context = getattr(model.config, "max_position_embeddings", None)
-    for advice in [*advise(config), *advise_data(config, len(problems), context)]:
+    of_sets = {name: [one.problem_id for one in of_set] for name, of_set in sets.items()}
+    shared = advise_overlap([one.problem_id for one in problems], of_sets)
+    for advice in [*advise(config), *advise_data(config, len(problems), context), *shared]:
         print(f"\n{advice}")
 
 
 def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> None:
-    pieces = [printable(tokenizer.decode([token])).replace("\n", "\\n") for token in prompt[:SHOWN_TOKENS]]
-    more = f" | ... {len(prompt) - SHOWN_TOKENS} more" if len(prompt) > SHOWN_TOKENS else ""
+    pieces = [printable(tokenizer.decode([token])).replace("\n", "\\n") for token in prompt[:_SHOWN_TOKENS]]
+    more = f" | ... {len(prompt) - _SHOWN_TOKENS} more" if len(prompt) > _SHOWN_TOKENS else ""
     print(f"\nprompt ({len(prompt)} tokens):\n{_indented(problem.prompt + problem.prefill)}")
     print(f"its tokens: {' | '.join(pieces)}{more}", flush=True)
 
@@ -66,8 +70,8 @@ def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> No
 def _sample(
     config: TrainConfig, model: PreTrainedModel, tokenizer: Any, problem: Problem, prompt: Sequence[int]
 ) -> Completion:
-    quick = model.device.type == "cuda" or model.num_parameters() < SMALL_PARAMETERS
-    limit = min(config.rollout.max_new_tokens, NEW_TOKENS_QUICK if quick else NEW_TOKENS)
+    quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
+    limit = min(config.rollout.max_new_tokens, _NEW_TOKENS_QUICK if quick else NEW_TOKENS)
     rollout = config.rollout.model_copy(update={"max_new_tokens": limit})
     engine = TransformersEngine(
         model, pad_token_id=tokenizer.pad_token_id, max_batch_tokens=config.rollout.max_batch_tokens
@@ -79,11 +83,11 @@ def _sample(
 
 def _print_completion(config: TrainConfig, problem: Problem, completion: Completion, rewards: RewardPool) -> None:
     texts = [problem.prefill + completion.text, f"{problem.prefill}{problem.answer}"]
-    sampled, known = rewards.score(texts, [problem.answer] * 2)
+    sampled, known = rewards.score(texts, [problem.answer] * 2, [problem.columns] * 2)
     cut = ", cut there" if completion.finish_reason == "length" else ""
     print(f"\ncompletion ({len(completion.token_ids)} tokens{cut}):\n{_indented(completion.text)}")
     print(f"its reward: {_verdict(sampled)}")
-    print(f"the answer {_short(problem.answer)} alone as completion: {_verdict(known)}")
+    print(f"the answer {_one_line(problem.answer)} alone as completion: {_verdict(known)}")
     print(f"functions:  {', '.join(f'{weight:g} x {name}' for name, weight in config.reward.functions.items())}\n")
 
 
@@ -101,7 +105,7 @@ def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict
     steps = config.max_steps or training_steps(
         config.epochs, problems, rollout.prompts_per_step, config.data.drop_last
     )
-    passes = algorithm.update_epochs * (2 if algorithm.lopti_eta > 0 and algorithm.token_filter == "none" else 1)
+    passes = algorithm.update_epochs * (2 if algorithm.isolates else 1)
     updates = passes * math.ceil(completions / optim.update_batch_size)
     evaluations = math.ceil(steps / config.evaluation.every_steps) + config.evaluation.at_start
     answered = sum(sets.values()) * config.evaluation.completions_per_problem
@@ -131,10 +135,9 @@ def _memory(config: TrainConfig, model: PreTrainedModel) -> Iterator[str]:
 
 
 def _indented(text: str) -> str:
-    shown = printable(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ...")
+    shown = printable(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ...")
     return "\n".join(f"    {line}" for line in shown.split("\n"))
 
 
-def _short(value: object) -> str:
-    text = printable(str(value)).replace("\n", " ")
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def _one_line(value: object) -> str:
+    return shortened(printable(str(value)).replace("\n", " "), 40)

@@ -1,106 +1,104 @@
 """``trainer evaluate``: how good a model is on sets of problems, with intervals."""
 
-import itertools
+import argparse
 import json
 import os
 import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from trainer.checkpoint import damaged_files, intact_checkpoints
+from trainer.commands.found_model import FoundModel, find_model, last_checkpoints
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import YamlDocument, parse_value, validate
-from trainer.errors import ConfigError, MissingError, StorageError
-from trainer.evaluation.evaluate import (
-    EvaluationResult,
-    completion_rows,
-    evaluate,
-    evaluation_metrics,
-    pass_at,
+from trainer.errors import ConfigError
+from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics, pass_at
+from trainer.evaluation.table import (
+    Cell,
+    EvaluationRow,
+    evaluation_rows,
+    print_results_row,
+    print_rows,
+    results_row,
 )
-from trainer.evaluation.results_row import Cell, print_results_row, results_row
-from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
 from trainer.parallel.device import compute_dtype
+from trainer.parallel.start import make_parallel
 from trainer.policy.architectures import TINY
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
+from trainer.problems.load import load_problems
+from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import scoring_error
+from trainer.shell.arguments import add_json, add_runs_dir, count
+from trainer.shell.run_folder import check_name, run_path
+from trainer.tracking.mlflow_store import prepare_store, tracking_uri
+from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import Problem, Rollout, RunContext
 
 EXPERIMENT = "evaluate"
-RESULT_FILE = "evaluation.json"
+_RESULT_FILE = "evaluation.json"
 _SET = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
-_STEP = re.compile(r"step-(\d+)")
 _PER_SET = ("temperature", "completions_per_problem", "pass_at_k")
 
 
-@dataclass(frozen=True)
-class EvaluatedModel:
-    """What is evaluated: a hub name or folder, the run it comes from, and its training step (0 if unknown)."""
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
+    """``trainer evaluate``."""
+    parser.add_argument(
+        "model", help="a run (its newest checkpoint), a checkpoint, a model folder, a hub name, or tiny"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. data.task=math")
+    parser.add_argument("--spec", help="preset or YAML file with evaluation settings (default: the model's run)")
+    parser.add_argument(
+        "--sets",
+        dest="evaluation.sets",
+        nargs="+",
+        metavar="NAME=SOURCE",
+        help="file, hub name, generated, or {source: ...}",
+    )
+    completions = "evaluation.completions_per_problem"
+    parser.add_argument(
+        "-k", "--completions", dest=completions, type=count, metavar="N", help="completions per problem"
+    )
+    parser.add_argument(
+        "--pass-at",
+        dest="evaluation.pass_at_k",
+        type=count,
+        metavar="K",
+        help="k of pass@k (default: all completions)",
+    )
+    parser.add_argument(
+        "--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy"
+    )
+    parser.add_argument(
+        "--last", type=count, metavar="N", help="evaluate the last N checkpoints of a run, and print their mean"
+    )
+    parser.add_argument("--limit", type=count, help="use only the first N problems of every set")
+    add_json(parser)
+    parser.add_argument("--name", help="name of the record (default: the model's name and the time)")
+    add_runs_dir(parser)
+    parser.add_argument(
+        "--offline", dest="tracking.offline", action="store_const", const=True, help="do not contact MLflow"
+    )
+    parser.set_defaults(command=_evaluate)
 
-    name_or_path: str
-    run_config: Path | None
-    step: int
 
-
-def find_model(model: str) -> EvaluatedModel:
-    """The model behind ``tiny``, a hub name, a model folder, a checkpoint, or a run (its newest checkpoint).
-
-    Raises:
-        MissingError: a run without an intact checkpoint.
-        StorageError: a checkpoint whose files are not what was written.
-    """
-    folder = Path(model).expanduser()
-    if (folder / "config.yaml").is_file() and not (folder / "config.json").is_file():
-        newest = next(intact_checkpoints(folder / "checkpoints"), None)
-        if newest is None:
-            raise MissingError(f"run {folder.name} has no intact checkpoint", str(folder), "train it first")
-        folder = newest
-    found = _STEP.fullmatch(folder.name)
-    if found is None or not folder.is_dir():
-        return EvaluatedModel(model, None, 0)
-    damaged = damaged_files(folder)
-    if damaged:
-        raise StorageError(
-            f"the checkpoint is damaged: {', '.join(damaged)}", str(folder), "evaluate another step of the run"
-        )
-    config = folder.parent.parent / "config.yaml"
-    return EvaluatedModel(str(folder), config if config.is_file() else None, int(found[1]))
-
-
-def last_checkpoints(run: str, count: int) -> list[EvaluatedModel]:
-    """The last ``count`` checkpoints of a run, oldest first.
-
-    Raises:
-        MissingError: not a run folder, or one without so many checkpoints one after the other.
-    """
-    folder = Path(run).expanduser()
-    root = folder / "checkpoints"
-    if not (folder / "config.yaml").is_file() or not root.is_dir():
-        raise MissingError("only a run has last checkpoints", run, "give the folder of a run, or leave out --last")
-    config = load_config(str(folder / "config.yaml"))
-    paths = list(itertools.islice(intact_checkpoints(root), count))[::-1]
-    steps = [int(path.name.removeprefix("step-")) for path in paths]
-    gaps = [after - before for before, after in itertools.pairwise(steps)]
-    # The best checkpoint may be kept though those after it are gone.
-    if len(steps) < count or any(gap > config.checkpoint.every_steps for gap in gaps):
-        raise MissingError(
-            f"the last {count} checkpoints are not all there: steps {', '.join(map(str, steps)) or 'none'} are",
-            str(root),
-            f"train with checkpoint.keep_last={count} (and sweep with storage.ended_trials=all), or take fewer",
-        )
-    return [
-        EvaluatedModel(str(path), folder / "config.yaml", step) for path, step in zip(paths, steps, strict=True)
-    ]
+def _evaluate(arguments: argparse.Namespace) -> int:
+    model = str(run_path(arguments.model, arguments.runs_dir))
+    models = last_checkpoints(model, arguments.last) if arguments.last else [find_model(model)]
+    flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
+    config = evaluation_config(models[-1], arguments.spec, arguments.overrides, flags, arguments.limit)
+    name = check_name(arguments.name or record_name(arguments.model))
+    if (arguments.runs_dir / name).exists():
+        raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
+    return _run_evaluation(config, models, name, arguments.runs_dir, arguments.json)
 
 
 def evaluation_config(
-    found: EvaluatedModel,
+    found: FoundModel,
     spec: str | None,
     overrides: Sequence[str],
     flags: Mapping[str, Any] | None = None,
@@ -108,12 +106,7 @@ def evaluation_config(
 ) -> TrainConfig:
     """The configuration of an evaluation: that of the spec, else of the model's run, changed as asked.
 
-    Args:
-        found: the model.
-        spec: preset or file.
-        overrides: ``key=value``.
-        flags: further dotted keys; ``evaluation.sets`` are ``NAME=SOURCE``.
-        limit: most problems of a set.
+    ``flags`` are further dotted keys; among them ``evaluation.sets`` are ``NAME=SOURCE``.
 
     Raises:
         ConfigError: nothing says what to evaluate on, or several greedy completions are asked for.
@@ -142,6 +135,11 @@ def evaluation_config(
         # What is asked for here holds for all sets.
         changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in _PER_SET}
     changes |= flags or {}
+    several = int((flags or {}).get("evaluation.completions_per_problem", 1)) > 1
+    asked = [*(flags or {}), *(override.partition("=")[0] for override in overrides)]
+    if several and base.evaluation.temperature == 0 and "evaluation.temperature" not in asked:
+        changes["evaluation.temperature"] = base.rollout.temperature
+        print(f"sampling at the training temperature, {base.rollout.temperature:g}", file=sys.stderr)
     if flags and "evaluation.sets" in flags:
         changes["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
     config = apply_overrides(base, changes, source="command line")
@@ -192,13 +190,8 @@ def _limited(config: TrainConfig, limit: int) -> TrainConfig:
     return validate(TrainConfig, YamlDocument(data, {}, "command line"))
 
 
-def run_evaluation(
-    config: TrainConfig,
-    models: Sequence[EvaluatedModel],
-    name: str,
-    runs_dir: Path,
-    out: Path | None,
-    as_json: bool,
+def _run_evaluation(
+    config: TrainConfig, models: Sequence[FoundModel], name: str, runs_dir: Path, as_json: bool
 ) -> int:
     """Evaluate, print, and record into ``runs_dir/name`` and MLflow. Returns the exit code.
 
@@ -208,11 +201,6 @@ def run_evaluation(
     Raises:
         RewardError: after the results were recorded, where scoring failed too often for them to mean anything.
     """
-    # MLflow, engines and reward processes take seconds to import.
-    from trainer.parallel.start import make_parallel
-    from trainer.rollouts.build import build_rewards
-    from trainer.tracking.tracker import NullTracker
-
     check_weights(config.model)
     parallel = make_parallel(config)
     tokenizer = load_tokenizer(config.model)
@@ -227,13 +215,13 @@ def run_evaluation(
                 rows = [evaluation_rows(result, pass_at(config.evaluation)) for result in results]
                 cells = results_row([result.rollouts for result in results], config.evaluation)
                 found = _summary(config, models, rows, cells, time.monotonic() - started)
-                own = runs_dir / name / RESULT_FILE
-                _record(tracker, models, results, found, [own, *([out] if out else [])])
+                own = runs_dir / name / _RESULT_FILE
+                _record(tracker, models, results, found, own)
                 if as_json:
                     print(json.dumps(found, indent=2))
                 else:
                     _print(models, rows, cells)
-                    print(f"results: {out or own}")
+                    print(f"results: {own}")
             for result in results:
                 _check_scoring(config, result)
             status = "FINISHED"
@@ -246,9 +234,6 @@ def run_evaluation(
 
 
 def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
-    from trainer.tracking.mlflow_store import prepare_store, tracking_uri
-    from trainer.tracking.tracker import Tracker
-
     if not config.tracking.offline:
         prepare_store(tracking_uri(config.tracking, runs_dir))
     tags = {"loptune.run": name, "loptune.model": config.model.name_or_path}
@@ -265,8 +250,6 @@ def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
 
 
 def _load_sets(config: TrainConfig, tokenizer: Any) -> dict[str, list[Problem]]:
-    from trainer.problems.load import load_problems
-
     return {
         name: load_problems(dataset, config.data, tokenizer) for name, dataset in config.evaluation.sets.items()
     }
@@ -274,15 +257,13 @@ def _load_sets(config: TrainConfig, tokenizer: Any) -> dict[str, list[Problem]]:
 
 def _evaluate_models(
     config: TrainConfig,
-    models: Sequence[EvaluatedModel],
+    models: Sequence[FoundModel],
     tokenizer: Any,
     sets: Mapping[str, list[Problem]],
     rewards: Any,
     parallel: Any,
 ) -> list[EvaluationResult]:
-    from trainer.rollouts.build import build_engine
-
-    def load(model: EvaluatedModel) -> PreTrainedModel:
+    def load(model: FoundModel) -> PreTrainedModel:
         settings = config.model.model_copy(update={"name_or_path": model.name_or_path})
         return load_policy(settings, parallel.device, compute_dtype(settings, parallel.device)).requires_grad_(
             False
@@ -321,9 +302,7 @@ def _evaluate_sets(
     return EvaluationResult(rollouts, evaluation_metrics(rollouts, pass_at(config.evaluation)))
 
 
-def _print(
-    models: Sequence[EvaluatedModel], rows: Sequence[Sequence[EvaluationRow]], cells: Sequence[Cell]
-) -> None:
+def _print(models: Sequence[FoundModel], rows: Sequence[Sequence[EvaluationRow]], cells: Sequence[Cell]) -> None:
     if len(models) == 1:
         print_rows(rows[0])
         return
@@ -335,7 +314,7 @@ def _print(
 
 def _summary(
     config: TrainConfig,
-    models: Sequence[EvaluatedModel],
+    models: Sequence[FoundModel],
     rows: Sequence[Sequence[EvaluationRow]],
     cells: Sequence[Cell],
     seconds: float,
@@ -361,10 +340,10 @@ def _summary(
 
 def _record(
     tracker: Any,
-    models: Sequence[EvaluatedModel],
+    models: Sequence[FoundModel],
     results: Sequence[EvaluationResult],
     found: dict[str, Any],
-    files: list[Path],
+    file: Path,
 ) -> None:
     for model, result, rows in zip(models, results, found["checkpoints"], strict=True):
         first = rows["rows"][0]
@@ -372,12 +351,5 @@ def _record(
         tracker.log(result.metrics | bounds, model.step)
         for name, rollouts in result.rollouts.items():
             tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), model.step)
-    for file in files:
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise StorageError(
-                f"cannot write there: {error.strerror}", str(file), "choose another --out"
-            ) from error
-    tracker.log_artifact(files[0])
+    file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    tracker.log_artifact(file)

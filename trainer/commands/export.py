@@ -6,15 +6,23 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import torch
 import yaml
+from huggingface_hub import HfApi
+from transformers import AutoConfig
 
-from trainer.checkpoint import damaged_files, steps_on_disk
-from trainer.commands.arguments import Commands, add_runs_dir
+from trainer.checkpoint.files import damaged_files, steps_on_disk
+from trainer.commands.runs import existing_run
 from trainer.commands.start import CONFIG_FILE, rule_of
 from trainer.config.schema import TrainConfig, load_config, value_of
 from trainer.errors import ConfigError, MissingError, StorageError
+from trainer.evaluation.correctness import read_correctness
+from trainer.evaluation.estimators import accuracy_interval
 from trainer.files import write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.policy.load import load_policy, model_source
+from trainer.shell.arguments import add_runs_dir
+from trainer.tracking.inputs import recorded_files
 
 _TRAINING_ONLY = ("manifest.json", "training_state")  # prefixes of files that only a resumption needs
 _SETTINGS = (
@@ -45,48 +53,31 @@ class Score:
     interval: tuple[float, float]  # 95 %, over problems
 
 
-def add_export(commands: Commands) -> None:
+def add_export(parser: argparse.ArgumentParser) -> None:
     """``trainer export``."""
-    export = commands.add_parser("export", help="a run's model as a folder for transformers, vLLM or the hub")
-    export.add_argument("name", help="name of the run, see `trainer ls`")
-    export.add_argument("--step", type=int, help="checkpoint to take (default: the newest)")
-    export.add_argument("--output", type=Path, help="folder to make (default: NAME-model)")
-    export.add_argument("--merge", action="store_true", help="of a run with an adapter the whole model")
-    export.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload it, as a private repository")
-    add_runs_dir(export)
-    export.set_defaults(command=_export)
+    parser.add_argument("name", help="name of the run, see `trainer ls`")
+    parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
+    parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")
+    parser.add_argument("--merge", action="store_true", help="merge the adapter and write the whole model")
+    parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload to a private repository of the hub")
+    add_runs_dir(parser)
+    parser.set_defaults(command=_export)
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from trainer.commands.runs import existing_run  # with what reads MLflow
-
     run = existing_run(arguments.runs_dir, arguments.name)
     output = arguments.output or Path(f"{arguments.name}-model")
-    step = export_model(run, output, arguments.step, arguments.merge)
+    step = _export_model(run, output, arguments.step, arguments.merge)
     print(f"model: {output}  (step {step}; README.md is its card, run.yaml the configuration)")
     if arguments.push_to_hub:
-        from huggingface_hub import HfApi
-
         api = HfApi()
         api.create_repo(arguments.push_to_hub, private=True, exist_ok=True)
         print(f"hub:   {api.upload_folder(repo_id=arguments.push_to_hub, folder_path=output)}")
     return 0
 
 
-def export_model(run: Path, output: Path, step: int | None = None, merge: bool = False) -> int:
-    """Copy a checkpoint without what only a resumption needs, and write its card; returns the step.
-
-    Args:
-        run: its folder.
-        output: folder to make.
-        step: of the checkpoint; the newest if None.
-        merge: an adapter into its base model, which is then written whole.
-
-    Raises:
-        ConfigError: the folder exists, or there is no adapter to merge.
-        MissingError: the run has no such checkpoint.
-        StorageError: the checkpoint is damaged.
-    """
+def _export_model(run: Path, output: Path, step: int | None = None, merge: bool = False) -> int:
+    """Copy a checkpoint without what only a resumption needs, and write its card; returns the step."""
     if output.exists():
         raise ConfigError(f"{output} exists", "--output", "name a new folder")
     steps = steps_on_disk(run / "checkpoints")
@@ -109,19 +100,36 @@ def export_model(run: Path, output: Path, step: int | None = None, merge: bool =
     if merge:
         _merge(config, partial)
     shutil.copyfile(run / CONFIG_FILE, partial / "run.yaml")
+    _copy_rewards(run, partial)
     is_adapter = config.model.lora.r > 0 and not merge
-    write_atomically(partial / "README.md", model_card(run.name, config, step, scores(run, step), is_adapter))
+    write_atomically(partial / "README.md", _card(run, config, step, is_adapter))
+    for path in (partial, *partial.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     partial.rename(output)
     return step
 
 
+def _copy_rewards(run: Path, folder: Path) -> None:
+    """Put the reward modules beside run.yaml, from where it finds them."""
+    for name, file in recorded_files(run).items():
+        if (
+            file["role"].startswith(("reward ", "imported "))
+            and Path(name).is_file()
+            and not Path(name).is_absolute()
+        ):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(name, folder / name)
+
+
+def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
+    rows = [f"| {name} | {one['role']} | {one['sha256'][:12]} |" for name, one in recorded_files(run).items()]
+    table = "\n".join(["## Files", "", "| file | role | sha256 |", "|---|---|---|", *rows]) + "\n" if rows else ""
+    licence = f"The licence of `{config.model.name_or_path}` holds for these weights.\n"
+    return "\n".join([model_card(run.name, config, step, scores(run, step), is_adapter), licence, table])
+
+
 def _merge(config: TrainConfig, folder: Path) -> None:
     """Replace the adapter in a folder by its base model with the adapter added, in the base model's dtype."""
-    import torch
-    from transformers import AutoConfig
-
-    from trainer.policy.load import load_policy, model_source
-
     source = config.model.model_copy(update={"name_or_path": str(folder)})
     remote = {"trust_remote_code": config.model.trust_remote_code}
     dtype = AutoConfig.from_pretrained(model_source(source), revision=config.model.revision, **remote).dtype
@@ -133,9 +141,6 @@ def _merge(config: TrainConfig, folder: Path) -> None:
 
 def scores(run: Path, step: int) -> list[Score]:
     """The run's own evaluations at a step, the configuration's sets in order."""
-    from trainer.evaluation.correctness import read_correctness
-    from trainer.evaluation.estimators import accuracy_interval
-
     path = run / CORRECTNESS_FILE
     found = []
     for name, by_step in read_correctness(path).items() if path.is_file() else ():

@@ -1,5 +1,6 @@
 """``trainer init``: a folder to start one's own training from."""
 
+import argparse
 import json
 import re
 import shutil
@@ -10,10 +11,29 @@ from string import Template
 from trainer.errors import ConfigError, StorageError
 from trainer.policy.architectures import TINY
 
-EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+_EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
 
-def write_project(folder: Path, model: str = EXAMPLE_MODEL) -> list[Path]:
+def add_init(parser: argparse.ArgumentParser) -> None:
+    """``trainer init``."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to create")
+    parser.add_argument(
+        "--model",
+        default=_EXAMPLE_MODEL,
+        help="model to train: hub name, folder, smollm2-135m (needs no hub), or random: a small policy of random "
+        "weights, to try data and reward in seconds (default: %(default)s)",
+    )
+    parser.set_defaults(command=_init)
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    for path in write_project(arguments.folder, arguments.model):
+        print(f"written: {path}")
+    print(_next_commands(arguments.folder))
+    return 0
+
+
+def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
     """Write a run file, a search space, a reward with its test and example data, and return their paths.
 
     Raises:
@@ -24,7 +44,8 @@ def write_project(folder: Path, model: str = EXAMPLE_MODEL) -> list[Path]:
         raise ConfigError(
             "the embedded policy reads nothing but its generated puzzles",
             "--model",
-            "take --model smollm2-135m (98 MB, trains on a CPU), or run the preset: trainer run tiny_kk",
+            "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, trains on a CPU), "
+            "or run the preset: trainer run tiny_kk",
         )
     source = resources.files("trainer.commands") / "project"
     texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
@@ -33,6 +54,7 @@ def write_project(folder: Path, model: str = EXAMPLE_MODEL) -> list[Path]:
         raise ConfigError(f"{folder / present[0]} exists", str(folder), "give a new folder: trainer init DIR")
     # A relative model folder is meant from where the user stands, but the project is used from inside.
     model = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
+    model, make_model = ("./model", True) if model == "random" else (model, False)
     model = model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)  # what YAML reads as something else
     values = {"model": model, "gpus": "1" if shutil.which("nvidia-smi") else "0"}
     written = []
@@ -42,6 +64,11 @@ def write_project(folder: Path, model: str = EXAMPLE_MODEL) -> list[Path]:
             path = folder / name
             path.write_text(Template(text).safe_substitute(values) if path.suffix == ".yaml" else text, "utf-8")
             written.append(path)
+        if make_model:
+            from trainer.policy.random_model import write_random_model  # torch takes seconds to import
+
+            write_random_model(folder / "model")
+            written.append(folder / "model")
     except OSError as error:
         raise StorageError(
             f"cannot write there: {error.strerror}", str(folder), "choose another folder"
@@ -49,8 +76,7 @@ def write_project(folder: Path, model: str = EXAMPLE_MODEL) -> list[Path]:
     return written
 
 
-def next_commands(folder: Path) -> str:
-    """What to type after ``trainer init``."""
+def _next_commands(folder: Path) -> str:
     return (
         f"cd {folder}\n"
         "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and steps\n"

@@ -1,33 +1,44 @@
 """``trainer presets``: the list of the presets, or one resolved with its memory."""
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
-from trainer.commands.memory import memory_comment
-from trainer.commands.table import print_columns
+import psutil
+
 from trainer.config.extends import find_spec, preset_names, variant_names
-from trainer.config.schema import dump_config, load_config
+from trainer.config.schema import TrainConfig, dump_config, load_config
+from trainer.parallel.gpus import gpu_bytes, visible_gpus
+from trainer.planning.memory import GPU_BYTES, Device, footprint
+from trainer.shell.arguments import add_json, count, positive
+from trainer.shell.table import print_columns
+
+_USUAL_RANKS = 4  # of a run with DeepSpeed: the presets were made for four GPUs
 
 
-def print_preset(name: str, as_json: bool, ranks: int | None, gpu_gb: float | None) -> None:
-    """Print a resolved preset as JSON, or as a file for `trainer run` with its memory in comments.
+def add_presets(parser: argparse.ArgumentParser) -> None:
+    """``trainer presets``."""
+    parser.add_argument("name", nargs="?", help="preset[:variant] to print")
+    add_json(parser)
+    parser.add_argument("--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)")
+    parser.add_argument("--gpu-gb", type=positive, help="memory of one GPU (default: this machine's, else 80)")
+    parser.set_defaults(command=_presets)
 
-    Args:
-        name: with or without ``:VARIANT``.
-        as_json: print JSON.
-        ranks: of the memory; see `memory_comment`.
-        gpu_gb: of one GPU; see `memory_comment`.
-    """
-    config = load_config(name)
-    if as_json:
+
+def _presets(arguments: argparse.Namespace) -> int:
+    if not arguments.name:
+        _print_presets(arguments.json)
+        return 0
+    config = load_config(arguments.name)
+    if arguments.json:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
     else:
-        print(dump_config(config) + memory_comment(config, ranks, gpu_gb), end="")
+        print(dump_config(config) + memory_comment(config, arguments.ranks, arguments.gpu_gb), end="")
+    return 0
 
 
-def print_presets(as_json: bool) -> None:
-    """Print all presets: name, first line of their file, variants."""
+def _print_presets(as_json: bool) -> None:
     rows: list[dict[str, Any]] = [
         {"name": name, "description": _first_comment(find_spec(name).path), "variants": variant_names(name)}
         for name in preset_names()
@@ -39,6 +50,24 @@ def print_presets(as_json: bool) -> None:
     print("One of a preset's variants: trainer run NAME:VARIANT")
 
 
+def memory_comment(config: TrainConfig, ranks: int | None, gpu_gb: float | None) -> str:
+    """Lines of a YAML comment on the memory of `_USUAL_RANKS` ranks with DeepSpeed, else one, unless told
+    otherwise.
+    """
+    ranks = ranks or (_USUAL_RANKS if config.parallel.strategy == "deepspeed" else 1)
+    found = footprint(config, ranks, _device(config, gpu_gb))
+    if found is None:
+        return f"# memory: unknown, for there is no config.json of {config.model.name_or_path} on this machine\n"
+    return "".join(f"# {head}{line}\n" for head, line in zip(("memory ", "  ", "  "), found.lines(), strict=True))
+
+
 def _first_comment(path: Path) -> str:
     first = path.read_text(encoding="utf-8").partition("\n")[0]
     return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
+def _device(config: TrainConfig, gpu_gb: float | None) -> Device:
+    wanted = config.parallel.device
+    if gpu_gb or wanted == "cuda" or (wanted == "auto" and visible_gpus()):
+        return Device(True, round(gpu_gb * 1e9) if gpu_gb else gpu_bytes() or GPU_BYTES)
+    return Device(False, psutil.virtual_memory().total)

@@ -1,11 +1,12 @@
 """``trainer options`` and ``trainer metrics``: what can be set and what is measured, from their declarations."""
 
+import argparse
 import difflib
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -13,8 +14,9 @@ from trainer.config.schema import TrainConfig
 from trainer.config.yaml_document import nearest, submodel
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRIC_FAMILIES, METRICS, Metric
+from trainer.shell.arguments import add_json
 
-WIDTH = 100  # columns
+_WIDTH = 100  # columns
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,19 @@ class Option:
     description: str
 
 
-Row = TypeVar("Row", Option, Metric)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """``trainer options``."""
+    parser.add_argument("word", nargs="?", default="", help="show only keys whose name contains this")
+    add_json(parser)
+    parser.set_defaults(command=_print_options)
+
+
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """``trainer metrics``."""
+    parser.add_argument("word", nargs="?", default="", help="show only metrics whose name contains this")
+    add_json(parser)
+    parser.add_argument("--markdown", action="store_true", help="print the page docs/metrics.md")
+    parser.set_defaults(command=_print_metrics)
 
 
 def find_options(word: str = "") -> list[Option]:
@@ -43,12 +57,8 @@ def find_options(word: str = "") -> list[Option]:
     return found
 
 
-def find_metrics(word: str = "") -> list[Metric]:
-    """The metrics with ``word`` anywhere in their name; families end in a slash and ``*``.
-
-    Raises:
-        ConfigError: there is none; names the nearest.
-    """
+def _find_metrics(word: str = "") -> list[Metric]:
+    """The metrics with ``word`` anywhere in their name; families end in a slash and ``*``."""
     families = [
         Metric(f"{metric.name}*", metric.formula, metric.unit, metric.reduction)
         for metric in METRIC_FAMILIES.values()
@@ -62,35 +72,22 @@ def find_metrics(word: str = "") -> list[Metric]:
     return found
 
 
-def print_options(word: str, as_json: bool) -> None:
-    """Print the keys with ``word`` in their name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    _print(find_options(word), _option_lines, as_json)
-
-
-def print_metrics(word: str, as_json: bool) -> None:
-    """Print the metrics with ``word`` in their name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    _print(find_metrics(word), _metric_lines, as_json)
-
-
-def _option_lines(options: Sequence[Option]) -> Iterator[str]:
+def _print_options(arguments: argparse.Namespace) -> int:
     """Two lines or more for each key: name, default and allowed values; below them what it means."""
-    for option in options:
-        default = json.dumps(option.default)
-        yield from _entry(f"{option.key} = {default}", f"[{option.allowed}]", option.description)
+    found = find_options(arguments.word)
+    entries = [(f"{one.key} = {json.dumps(one.default)}", f"[{one.allowed}]", one.description) for one in found]
+    _print(found, entries, arguments.json)
+    return 0
 
 
-def _metric_lines(metrics: Sequence[Metric]) -> Iterator[str]:
+def _print_metrics(arguments: argparse.Namespace) -> int:
     """Two lines or more for each metric: name and unit; below them the formula."""
-    for metric in metrics:
-        yield from _entry(metric.name, f"[{metric.unit}]", metric.formula)
+    if arguments.markdown:
+        print(metrics_page(), end="")
+        return 0
+    found = _find_metrics(arguments.word)
+    _print(found, [(one.name, f"[{one.unit}]", one.formula) for one in found], arguments.json)
+    return 0
 
 
 def metrics_page() -> str:
@@ -106,7 +103,7 @@ def metrics_page() -> str:
         "configuration.",
     ]
     section = ""
-    for metric in sorted(find_metrics(), key=lambda metric: metric.name.partition("/")[0]):
+    for metric in sorted(_find_metrics(), key=lambda metric: metric.name.partition("/")[0]):
         head = metric.name.partition("/")[0]
         if head != section:
             section = head
@@ -116,20 +113,20 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print(rows: Sequence[Row], lines: Callable[[Sequence[Row]], Iterator[str]], as_json: bool) -> None:
+def _print(rows: Sequence[Option | Metric], entries: Sequence[tuple[str, str, str]], as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
-        print("\n".join(lines(rows)))
+        print("\n".join(line for entry in entries for line in _entry(*entry)))
 
 
 def _entry(head: str, tail: str, text: str) -> Iterator[str]:
-    if len(head) + 2 + len(tail) <= WIDTH:
+    if len(head) + 2 + len(tail) <= _WIDTH:
         yield f"{head}  {tail}"
     else:
-        yield from textwrap.wrap(head, WIDTH, subsequent_indent="    ", break_long_words=False)
-        yield from textwrap.wrap(tail, WIDTH, initial_indent="    ", subsequent_indent="    ")
-    yield from textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ")
+        yield from textwrap.wrap(head, _WIDTH, subsequent_indent="    ", break_long_words=False)
+        yield from textwrap.wrap(tail, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    yield from textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
@@ -141,25 +138,25 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _options(field.annotation, f"{key}.")
             continue
-        yield Option(key, allowed(properties[name]), defaults[name], field.description or "")
+        yield Option(key, _allowed(properties[name]), defaults[name], field.description or "")
         below = submodel(model, (name,))  # of a list or mapping of datasets
         if below is not None:
             named = "additionalProperties" in properties[name]
             yield from _options(below, f"{key}.NAME." if named else f"{key}.")
 
 
-def allowed(schema: Mapping[str, Any]) -> str:
+def _allowed(schema: Mapping[str, Any]) -> str:
     """The values of a field in words, from its JSON schema."""
     if "anyOf" in schema:
-        return " or ".join(allowed(part) for part in schema["anyOf"])
+        return " or ".join(_allowed(part) for part in schema["anyOf"])
     if "enum" in schema or "const" in schema:
         return " | ".join(str(value) for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
     if kind == "array":
         items = schema.get("prefixItems") or [schema.get("items", {})]
-        return f"list of {', '.join(allowed(item) for item in items)}"
+        return f"list of {', '.join(_allowed(item) for item in items)}"
     if kind == "object":
-        return f"name -> {allowed(schema['additionalProperties'])}"
+        return f"name -> {_allowed(schema['additionalProperties'])}"
     if kind in ("integer", "number"):
         return " ".join(["integer" if kind == "integer" else "number", *_bounds(schema)])
     return {"boolean": "true | false", "string": "text", "null": "null"}.get(str(kind), "dataset")

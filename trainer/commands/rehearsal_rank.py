@@ -1,5 +1,6 @@
 """One rank of ``trainer rehearse``: trains a shrunken preset for two steps and measures what must hold of it."""
 
+import gc
 import json
 import os
 import sys
@@ -18,19 +19,19 @@ from trainer.loop import Trainer
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
-from trainer.policy.simulation import LiveBytes
+from trainer.planning.simulation import LiveBytes
 from trainer.rollouts.collect import sampling_params
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
 LONG = 2000  # positions before the completion on which engine and policy are compared
-COMPARED = ("policy/loss", "optim/grad_norm")
+_COMPARED = ("policy/loss", "optim/grad_norm")
 STEPS = 2  # trained before the checkpoint; one more is trained with and without resuming from it
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank found."""
+    """Measurements of one rank."""
 
     engine: str
     stored: str  # dtype of the policy's weights
@@ -38,8 +39,9 @@ class Measured:
     engine_short: float  # mean |engine's - policy's log-probability| of the completions of a step
     engine_long: float  # the same of a completion after `LONG` tokens
     ratio: float  # largest |importance ratio - 1| in the first optimizer step
-    held_bytes: list[int]  # by tensors made since the first step, at the start of every step
-    step_bytes: list[int]  # most that a step takes beside
+    held_bytes: list[int]  # tensors made since the first step that exist at the start of each step
+    step_bytes: int  # peak of the last step above what is held when it starts
+    resumed_step_bytes: int  # peak of the same step, as the first of a resumed run
     accuracy: list[float]  # of every evaluation
     resumed_at: int
     resumed: list[float]  # loss and gradient norm of the step after the checkpoint, resumed
@@ -57,10 +59,11 @@ def measure(config: TrainConfig, folder: Path) -> Measured:
     trainer = _trainer(apply_overrides(config, {"optim.old_logprobs": "recompute"}), folder / "probe")
     batch = _scored(trainer)
     assert batch.rollout_logprobs is not None
+    reference = batch.ref_logprobs
     found: dict[str, Any] = {
         "engine": type(trainer.engine).__name__.removesuffix("Engine").lower(),
         "stored": str(trainer.models.stored_dtype).removeprefix("torch."),
-        "reference": None if batch.ref_logprobs is None else _largest(batch.old_logprobs - batch.ref_logprobs),
+        "reference": None if reference is None else float((batch.old_logprobs - reference).abs().max()),
         "engine_short": _mean((batch.old_logprobs - batch.rollout_logprobs)[batch.completion_mask.bool()]),
         "engine_long": _engine_after_a_long_prompt(trainer),
         "ratio": _first_ratio(trainer),
@@ -69,13 +72,13 @@ def measure(config: TrainConfig, folder: Path) -> Measured:
 
     trainer = _trainer(config, folder / "run")
     trainer.run_period()  # the evaluation before the first step
-    held, taken, metrics = [], [], {}
+    held, taken = [], 0
+    metrics: dict[str, float] = {}
     with LiveBytes([]) as live:
         for step in range(STEPS + 1):
-            live.peak = live.now
+            gc.collect()  # tensors in reference cycles
             held.append(live.now)
-            metrics = trainer.training_step()
-            taken.append(live.peak - held[-1])
+            taken, metrics = _peak_of_a_step(trainer, live)
             if step < STEPS:
                 trainer.run_period()  # its evaluation and its checkpoint
     accuracy = [value for _, value in trainer.evaluations]
@@ -83,18 +86,28 @@ def measure(config: TrainConfig, folder: Path) -> Measured:
 
     resumed = _trainer(config, folder / "run")
     resumed_at = resumed.resume()
-    again = resumed.training_step()
+    gc.collect()
+    with LiveBytes([]) as live:
+        taken_again, again = _peak_of_a_step(resumed, live)
     resumed.close()
     return Measured(
         **found,
         held_bytes=held,
         step_bytes=taken,
+        resumed_step_bytes=taken_again,
         accuracy=accuracy,
         resumed_at=resumed_at,
-        resumed=[again[name] for name in COMPARED],
-        not_resumed=[metrics[name] for name in COMPARED],
+        resumed=[again[name] for name in _COMPARED],
+        not_resumed=[metrics[name] for name in _COMPARED],
         seconds=time.perf_counter() - started,
     )
+
+
+def _peak_of_a_step(trainer: Trainer, live: LiveBytes) -> tuple[int, dict[str, float]]:
+    """Take a training step; returns its peak above what is held when it starts, and its metrics."""
+    live.peak = held = live.now
+    metrics = trainer.training_step()
+    return live.peak - held, metrics
 
 
 def _trainer(config: TrainConfig, run_dir: Path) -> Trainer:
@@ -103,10 +116,9 @@ def _trainer(config: TrainConfig, run_dir: Path) -> Trainer:
 
 
 def _scored(trainer: Trainer) -> TrainBatch:
-    groups, _ = trainer.collect_groups(Stopwatch())
-    batch, _ = trainer.score_groups(groups, Stopwatch())
-    trainer.engine.sync_weights(trainer.models.causal_lm)
-    trainer.engine.wake()
+    sample = trainer.source.next_groups(0, 1, Stopwatch())
+    batch, _ = trainer.scorer.score(sample.scores.result().groups)
+    trainer.source.sync_weights(trainer.models.causal_lm, Stopwatch())
     return batch
 
 
@@ -130,8 +142,8 @@ def _logprobs(policy: nn.Module, ids: Tensor, prompt_lengths: Tensor, mask: Tens
 
 def _first_ratio(trainer: Trainer) -> float:
     """By the optimizer step that a training step begins with, on all tokens of its update batch."""
-    groups, _ = trainer.collect_groups(Stopwatch())
-    batch, plan = trainer.score_groups(groups, Stopwatch(), keep_forwards=True)
+    sample = trainer.source.next_groups(0, 1, Stopwatch())
+    batch, plan = trainer.scorer.score(sample.scores.result().groups)
     batch = estimate_advantages(batch, trainer.config.algorithm, trainer.parallel.sum)
     statistics = UpdateStatistics.of(batch)
     trainer.updater.set_learning_rate(trainer.config.optim.lr)
@@ -139,10 +151,6 @@ def _first_ratio(trainer: Trainer) -> float:
     # The largest ratio is 1 and the mean of their logarithms is 0: all of them are 1.
     largest, mean = float(statistics.ratio_max), float(statistics.tokens["approx_kl"])
     return max(abs(largest - 1), abs(mean / max(1.0, float(statistics.tokens["tokens"]))))
-
-
-def _largest(difference: Tensor) -> float:
-    return float(difference.abs().max())
 
 
 def _mean(difference: Tensor) -> float:

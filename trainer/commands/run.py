@@ -1,20 +1,23 @@
 """One training run from the command line: set up, train, report how it ended."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-from trainer.checkpoint import steps_on_disk
-from trainer.commands.interrupt import graceful_stop
-from trainer.commands.progress import Progress
-from trainer.commands.run_folder import resume_command
-from trainer.commands.timing import WITH, WITHOUT, recorded_seconds, table_lines
-from trainer.config.advice import advise_data
+from trainer.checkpoint.files import steps_on_disk
 from trainer.config.schema import TrainConfig
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
+from trainer.files import read_json_lines
 from trainer.loop import Trainer
 from trainer.parallel.ranks import Parallel, leave_ranks
 from trainer.parallel.start import make_parallel
+from trainer.planning.advice import advise_data, advise_overlap
+from trainer.shell.interrupt import graceful_stop
+from trainer.shell.progress import Progress, silent_warning
+from trainer.shell.run_folder import resume_command
+from trainer.tracking.inputs import change_tags
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext
@@ -22,7 +25,7 @@ from trainer.types import RunContext
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended on one rank."""
+    """The end of a run on one rank."""
 
     context: RunContext
     step: int
@@ -33,6 +36,7 @@ class RunOutcome:
     rank: int
     world_size: int
     uses_lopti: bool
+    silent: bool  # whether no step had completions of one prompt with different rewards
 
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
@@ -44,7 +48,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         runs_dir=runs_dir,
         experiment=config.tracking.experiment or "trainer",
         run_name=name,
-        tags={"loptune.run": name, **config.tracking.tags},
+        tags={"loptune.run": name, **config.tracking.tags, **change_tags(runs_dir / name)},
     )
     progress = Progress() if parallel.is_main else None
     try:
@@ -83,7 +87,8 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         diverged,
         parallel.rank,
         parallel.world_size,
-        config.algorithm.lopti_eta > 0 and config.algorithm.token_filter == "none",
+        config.algorithm.isolates,
+        trainer.step > 0 and trainer.silent_steps == trainer.step,
     )
 
 
@@ -114,9 +119,11 @@ def report_outcome(outcome: RunOutcome) -> int:
     else:
         model = run_dir / "checkpoints" / f"step-{outcome.step}"
         lines = [f"model:    {model}", f"metrics:  {run_dir / 'metrics.jsonl'}"]
-        seconds = recorded_seconds(run_dir / "metrics.jsonl")
-        lines += table_lines({WITH if outcome.uses_lopti else WITHOUT: seconds}) if seconds else []
+        seconds = _recorded_seconds(run_dir / "metrics.jsonl")
+        lines += _table_lines("w/ Lopti" if outcome.uses_lopti else "w/o Lopti", seconds) if seconds else []
         code, stream = 0, sys.stdout
+    if outcome.rank == 0 and outcome.silent and outcome.done:
+        print(silent_warning(f"all {outcome.step} steps"), file=sys.stderr, flush=True)
     if outcome.rank == 0:
         print("\n".join(lines), file=stream, flush=True)
     if outcome.done and not outcome.recorded:
@@ -134,7 +141,9 @@ def _build(config: TrainConfig, context: RunContext, parallel: Parallel, progres
     if not parallel.is_main:
         return trainer
     context_length = getattr(trainer.models.causal_lm.config, "max_position_embeddings", None)
-    for advice in advise_data(config, len(trainer.problems), context_length):
+    of_sets = {name: [one.problem_id for one in found] for name, found in trainer.evaluation_sets.items()}
+    shared = advise_overlap([problem.problem_id for problem in trainer.problems], of_sets)
+    for advice in (*advise_data(config, len(trainer.problems), context_length), *shared):
         print(advice, file=sys.stderr, flush=True)
     try:
         if not config.tracking.offline:
@@ -144,3 +153,31 @@ def _build(config: TrainConfig, context: RunContext, parallel: Parallel, progres
         trainer.close("FAILED")
         raise
     return trainer
+
+
+def _step_seconds(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Seconds of a step in the rows of table 6 [arXiv:2505.12929]: sampling, optimizer steps, others, their sum.
+
+    Each is a median over the steps: a step that waited for other programs does not count. The first of several is
+    left out: it waits for kernels, caches and memory that the others find.
+    """
+    counted = steps[1:] or steps
+    sampling = median(step["time/rollout"] for step in counted)
+    training = median(step["time/update"] for step in counted)
+    others = median(step["time/step"] - step["time/rollout"] - step["time/update"] for step in counted)
+    return {"sampling": sampling, "training": training, "others": others, "total": sampling + training + others}
+
+
+def _recorded_seconds(metrics_file: Path) -> dict[str, float] | None:
+    """Return `_step_seconds` of a run's ``metrics.jsonl``, None where it holds no step."""
+    if not metrics_file.is_file():
+        return None
+    steps = [record for record, _ in read_json_lines(metrics_file) if "time/step" in record]
+    return _step_seconds(steps) if steps else None
+
+
+def _table_lines(name: str, seconds: Mapping[str, float]) -> list[str]:
+    """The rows of table 6 as text, below the name of their column."""
+    width = max(9, len(name))
+    rows = (f"{row:<10}  {value:>{width}.2f}" for row, value in seconds.items())
+    return [f"s per step  {name:>{width}}", *rows]

@@ -1,21 +1,24 @@
-"""The runs of a folder, from what they wrote: `trainer ls`, `trainer status`, `trainer ui`."""
+"""The runs of a folder, from what they wrote: `trainer ls`, `status`, `ui` and `upload`."""
 
+import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainer.commands.run_folder import check_name, holder, resume_command
 from trainer.commands.start import CONFIG_FILE, rule_of
-from trainer.commands.table import number, print_table
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import MissingError, StorageError, UserError
 from trainer.files import read_json_lines
+from trainer.shell.arguments import add_json, add_runs_dir, port
+from trainer.shell.run_folder import check_name, holder, resume_command, run_path
+from trainer.shell.table import number, print_table
 from trainer.tracking.mlflow_store import connect, sqlite_path, tracking_uri
 from trainer.tracking.shipping import STATE_FILE
+from trainer.tracking.tracker import upload
 from trainer.tracking.ui import serve
 
-SWEEP_FILE = "space.lock.yaml"  # in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
+_SWEEP_FILE = "space.lock.yaml"  # in the folder of a sweep, whose trials `sweep ls` and `sweep status` show
 _EVALUATIONS = 5  # that `trainer status` shows
 
 
@@ -37,6 +40,36 @@ class RunSummary:
         return f"{self.step}/{self.last_step}" if self.last_step else str(self.step)
 
 
+def add_ls(parser: argparse.ArgumentParser) -> None:
+    """``trainer ls``."""
+    add_runs_dir(parser)
+    add_json(parser)
+    parser.set_defaults(command=_list_runs)
+
+
+def add_status(parser: argparse.ArgumentParser) -> None:
+    """``trainer status``."""
+    add_runs_dir(parser)
+    add_json(parser)
+    parser.add_argument("name", help="name of the run, see `trainer ls`")
+    parser.set_defaults(command=_show_run)
+
+
+def add_ui(parser: argparse.ArgumentParser) -> None:
+    """``trainer ui``."""
+    add_runs_dir(parser)
+    parser.add_argument("name", nargs="?", help="run to open (default: the table of runs)")
+    parser.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
+    parser.set_defaults(command=_open_ui)
+
+
+def add_upload(parser: argparse.ArgumentParser) -> None:
+    """``trainer upload``."""
+    parser.add_argument("run", help="name or folder of the run")
+    add_runs_dir(parser)
+    parser.set_defaults(command=_upload)
+
+
 def existing_run(runs_dir: Path, name: str) -> Path:
     """The folder of a run.
 
@@ -45,24 +78,24 @@ def existing_run(runs_dir: Path, name: str) -> Path:
         MissingError: there is no such run, or it is a sweep.
     """
     folder = runs_dir / check_name(name)
-    if (folder / SWEEP_FILE).is_file():
+    if (folder / _SWEEP_FILE).is_file():
         raise MissingError(f"{name} is a sweep", str(folder), f"sweep status {name}")
     if not (folder / CONFIG_FILE).is_file():
         raise MissingError(f"no run {name}", str(folder), "see `trainer ls`")
     return folder
 
 
-def all_runs(runs_dir: Path) -> list[Path]:
+def _all_runs(runs_dir: Path) -> list[Path]:
     """The folders of training runs by name; sweeps and evaluations left out."""
     return sorted(
         config.parent
         for config in runs_dir.glob(f"*/{CONFIG_FILE}")
-        if not (config.parent / "evaluation.json").is_file() and not (config.parent / SWEEP_FILE).is_file()
+        if not (config.parent / "evaluation.json").is_file() and not (config.parent / _SWEEP_FILE).is_file()
     )
 
 
 def summary(folder: Path) -> RunSummary:
-    """What a run's own files say of it; a folder that cannot be read says why in ``state``."""
+    """Summarise a run from its own files; ``state`` says why a folder cannot be read."""
     try:
         config = load_config(str(folder / CONFIG_FILE))
         records = _records(folder)
@@ -75,10 +108,9 @@ def summary(folder: Path) -> RunSummary:
     return RunSummary(folder.name, state, step, config.max_steps, accuracy, best, rule_of(config))
 
 
-def list_runs(runs_dir: Path, as_json: bool) -> None:
-    """Print a line for every run."""
-    found = [summary(folder) for folder in all_runs(runs_dir)]
-    if as_json:
+def _list_runs(arguments: argparse.Namespace) -> int:
+    found = [summary(folder) for folder in _all_runs(arguments.runs_dir)]
+    if arguments.json:
         print(json.dumps([asdict(run) for run in found], indent=2))
     elif found:
         print_table(
@@ -89,17 +121,18 @@ def list_runs(runs_dir: Path, as_json: bool) -> None:
             ],
         )
     else:
-        print(f"no runs in {runs_dir}; to start one: trainer run tiny_kk")
+        print(f"no runs in {arguments.runs_dir}; to start one: trainer run tiny_kk")
+    return 0
 
 
-def show_run(folder: Path, runs_dir: Path, as_json: bool) -> None:
-    """Print where a run stands, its last evaluations and what to type next."""
+def _show_run(arguments: argparse.Namespace) -> int:
+    folder = existing_run(arguments.runs_dir, arguments.name)
     run = summary(folder)
     steps = sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-[0-9]*"))
     evaluations = [record for record in _records(folder) if "eval/accuracy" in record][-_EVALUATIONS:]
-    if as_json:
+    if arguments.json:
         print(json.dumps({**asdict(run), "checkpoints": steps, "evaluations": evaluations}, indent=2))
-        return
+        return 0
     by = holder(folder)
     print(f"{run.name}: {run.state}{f' by {by}' if by else ''}, step {run.progress}, {run.rule}")
     if evaluations:
@@ -112,27 +145,30 @@ def show_run(folder: Path, runs_dir: Path, as_json: bool) -> None:
     if run.state == "done":
         print(f"next:        trainer evaluate {folder}, trainer ui {run.name}")
     elif run.state != "running":
-        print(f"next:        {resume_command(run.name, runs_dir)}")
+        print(f"next:        {resume_command(run.name, arguments.runs_dir)}")
+    return 0
 
 
-def open_ui(runs_dir: Path, name: str | None, port: int) -> NoReturn:
-    """Serve MLflow on this machine, at one run or at the table of runs.
+def _upload(arguments: argparse.Namespace) -> int:
+    run_dir = run_path(arguments.run, arguments.runs_dir)
+    print(f"uploaded {run_dir} as MLflow run {upload(run_dir)}")
+    return 0
 
-    Raises:
-        MissingError: there is no such run, or it ran offline and was not uploaded.
-        StorageError: the store is gone.
-        ConfigError: the port is in use.
-    """
-    folder = existing_run(runs_dir, name) if name else None
+
+def _open_ui(arguments: argparse.Namespace) -> NoReturn:
+    """Serve MLflow on this machine, at one run or at the table of runs."""
+    name: str | None = arguments.name
+    folder = existing_run(arguments.runs_dir, name) if name else None
     config = load_config(str(folder / CONFIG_FILE)) if folder else TrainConfig()
     run_id = _run_id(folder) if folder else None
-    uri = tracking_uri(config.tracking, runs_dir)
+    uri = tracking_uri(config.tracking, arguments.runs_dir)
     database = sqlite_path(uri)
     if database is not None and not database.exists():
         raise StorageError("there is no MLflow store", str(database), "trainer run, without --offline, makes one")
     found = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
     page = f"/#/experiments/{found.experiment_id}/runs{f'/{run_id}' if run_id else ''}" if found else ""
-    serve(uri, port, page, f"run {name}" if name else "all runs", f"trainer ui{f' {name}' if name else ''}")
+    again = f"trainer ui{f' {name}' if name else ''}"
+    serve(uri, arguments.port, page, f"run {name}" if name else "all runs", again)
 
 
 def _run_id(folder: Path) -> str:

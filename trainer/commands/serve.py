@@ -1,14 +1,16 @@
 """A vLLM server that samples for trainers: vLLM's own server, started as they need it."""
 
+import argparse
 import json
 import os
 import sys
 from types import SimpleNamespace
+from typing import NoReturn
 
 import torch
 from transformers import AutoConfig
 
-from trainer.config.schema import TrainConfig
+from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name, local_device
 from trainer.policy.load import model_source
@@ -23,9 +25,29 @@ from trainer.rollouts.vllm.setup import (
     transfer_kind,
     vllm_installed,
 )
+from trainer.shell.arguments import port as port_number
 
 
-def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float) -> None:
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    """``trainer serve``."""
+    parser.add_argument("spec", help="preset name or YAML file of the runs to be served")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. rollout.vllm.tensor_parallel=2")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; clients authenticate with LOPTUNE_SERVER_TOKEN"
+    )
+    parser.add_argument("--port", type=port_number, default=8000, help="default: 8000")
+    parser.add_argument(
+        "--gpu-memory-utilization", type=float, default=0.9, help="share of the GPU's memory (default: 0.9)"
+    )
+    parser.set_defaults(command=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> NoReturn:
+    config = load_config(arguments.spec, arguments.overrides)
+    serve(config, arguments.host, arguments.port, arguments.gpu_memory_utilization)
+
+
+def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float) -> NoReturn:
     """Become the server; does not return.
 
     Raises:
@@ -46,12 +68,8 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
 def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utilization: float | None) -> list[str]:
     """The command line of the server: the run's model with placeholder weights and the run's context.
 
-    Args:
-        config: of the runs to be served.
-        host: address to listen on.
-        port: to listen on.
-        gpu_memory_utilization: share of the GPU's memory, None on a CPU. A server shares its GPU with nobody, so
-            `rollout.vllm.gpu_memory_utilization`, made for an engine beside a trainer, is not its default.
+    ``gpu_memory_utilization`` is None on a CPU. A server shares its GPU with nobody, so that of `rollout.vllm`,
+    made for an engine beside a trainer, is not its default.
     """
     on_gpu = gpu_memory_utilization is not None
     dtype = compute_dtype(config.model, torch.device("cuda" if on_gpu else "cpu"))

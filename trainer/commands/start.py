@@ -1,20 +1,30 @@
-"""``trainer run`` and ``trainer resume`` up to the training: the name, the folder, and what is refused."""
+"""``trainer run`` and ``trainer resume`` up to the training: the name, the folder, and what is refused.
 
-import os
+A mistake in the configuration is reported before torch is imported, which takes seconds.
+"""
+
+import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import raise_if_ended, start_over, steps_on_disk
-from trainer.commands.run_folder import check_name, hold, remove_start, resume_command
-from trainer.config.advice import advise
+from trainer.checkpoint.files import raise_if_ended, start_over, steps_on_disk
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_keys, load_config, save_config, value_of
-from trainer.config.variants import rule_name, variant_name
-from trainer.errors import INTERRUPTED, ConfigError
+from trainer.config.variants import variant_of
+from trainer.errors import INTERRUPTED, ConfigError, StorageError
+from trainer.files import read_json_lines
+from trainer.planning.advice import advise
+from trainer.shell.arguments import add_accept_changes, add_runs_dir
+from trainer.shell.interrupt import unhurried
+from trainer.shell.main import rank
+from trainer.shell.preflight import check_early, share_cores
+from trainer.shell.run_folder import check_name, hold, remove_start, resume_command
+from trainer.tracking.inputs import INPUTS_FILE, check_inputs, record_inputs
 
 CONFIG_FILE = "config.yaml"
 
@@ -28,12 +38,20 @@ _RESUMABLE = (
     "rollout.vllm.server",
 )
 # What a start writes before there is anything to lose.
-_START_FILES = (CONFIG_FILE, "lock", "metrics.jsonl", "completions.jsonl", "correctness.jsonl", "tracking.json")
+_START_FILES = (
+    CONFIG_FILE,
+    INPUTS_FILE,
+    "lock",
+    "metrics.jsonl",
+    "completions.jsonl",
+    "correctness.jsonl",
+    "tracking.json",
+)
 
 
 @dataclass(frozen=True)
 class Start:
-    """What was asked for on the command line."""
+    """A request to start or resume a run."""
 
     spec: str  # preset name or YAML file, with or without :VARIANT
     overrides: Sequence[str] | Mapping[str, Any]
@@ -41,6 +59,26 @@ class Start:
     name: str | None = None  # the spec's name and the time if None; of a resumption the folder of the spec
     resume: bool = False
     start_over: bool = False  # resume from step 0
+    accept_changes: bool = False  # resume although data or reward have changed
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """``trainer run``."""
+    parser.add_argument("spec", help="preset[:variant] or YAML file, see `trainer presets`")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3")
+    parser.add_argument("--name", help="name of the run (default: the spec's name and the time)")
+    parser.add_argument("--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps")
+    parser.add_argument("--resume", action="store_true", help="resume the run NAME from its newest checkpoint")
+    _add_start_options(parser)
+    parser.set_defaults(command=_run)
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """``trainer resume``."""
+    parser.add_argument("name", help="name of the run, see `trainer ls`")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. max_steps=200")
+    _add_start_options(parser)
+    parser.set_defaults(command=_resume)
 
 
 def start_run(start: Start) -> int:
@@ -51,21 +89,26 @@ def start_run(start: Start) -> int:
         UserError: whatever keeps the run from going on.
     """
     config = load_config(start.spec, start.overrides)
-    name = _name(start)
+    name = run_name(start)
     if rank() > 0:  # the first rank checks, holds and writes the run's folder
         return _train(config, name, start)
     run_dir = start.runs_dir / name
     _check_folder(config, run_dir, start)
+    again = start.resume and not start.start_over
+    changes = check_inputs(run_dir, "run", start.accept_changes) if again else []
     new_runs_dir, new_run = not start.runs_dir.exists(), not run_dir.exists()
     try:
         with hold(run_dir):
             if start.start_over:
                 _start_over(run_dir)
             save_config(config, run_dir / CONFIG_FILE)
+            record_inputs(run_dir, [config], changes)
             print(
                 f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, {rule_of(config)}",
                 flush=True,
             )
+            share_cores()
+            check_early(config, start.runs_dir)
             for advice in advise(config):
                 print(advice, file=sys.stderr, flush=True)
             return _train(config, name, start)
@@ -79,12 +122,46 @@ def start_run(start: Start) -> int:
             remove_start(run_dir, _START_FILES, start.runs_dir if new_runs_dir else None)
 
 
-def saved_run(runs_dir: Path, name: str) -> Path:
-    """The configuration of a run that was started before.
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.dry_run:
+        config = load_config(arguments.spec, _overrides(arguments))
+        print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
+        check_early(config)
+        with unhurried():
+            from trainer.commands.dry_run import dry_run  # torch takes seconds to import
 
-    Raises:
-        ConfigError: there is none; names those there are.
-    """
+        dry_run(config)
+        return 0
+    return start_run(_start(arguments, arguments.spec, arguments.name, arguments.resume))
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    saved = _saved_run(arguments.runs_dir, arguments.name)
+    return start_run(_start(arguments, str(saved), None, True))
+
+
+def _start(arguments: argparse.Namespace, spec: str, name: str | None, resume: bool) -> Start:
+    places = (spec, _overrides(arguments), arguments.runs_dir, name)
+    return Start(*places, resume, arguments.start_over, arguments.accept_changes)
+
+
+def _add_start_options(parser: argparse.ArgumentParser) -> None:
+    add_runs_dir(parser)
+    add_accept_changes(parser)
+    parser.add_argument(
+        "--start-over", action="store_true", help="restart from step 0; keep the old record in earlier-N"
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
+    )
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    return [*arguments.overrides, *(["tracking.offline=true"] if arguments.offline else [])]
+
+
+def _saved_run(runs_dir: Path, name: str) -> Path:
+    """The configuration of a run that was started before; a ConfigError names those there are."""
     saved = runs_dir / check_name(name) / CONFIG_FILE
     if not saved.is_file():
         raise ConfigError(f"no run {name} to resume", str(saved), "see `trainer ls`, or start it: trainer run")
@@ -93,23 +170,11 @@ def saved_run(runs_dir: Path, name: str) -> Path:
 
 def rule_of(config: TrainConfig) -> str:
     """The update rule of a run in words: ``grpo + AR``."""
-    algorithm = config.algorithm
-    return variant_name(
-        rule_name(algorithm.advantage, algorithm.loss),
-        algorithm.ar_alpha,
-        algorithm.lopti_eta,
-        algorithm.token_filter,
-        algorithm.lopti_split,
-        algorithm.lopti_order,
-    )
+    return variant_of(partial(value_of, config))
 
 
-def rank() -> int:
-    """The number of this process among those of the run."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def _name(start: Start) -> str:
+def run_name(start: Start) -> str:
+    """The name that is asked for, else that of the spec with the time, or of the folder to resume."""
     file = find_spec(start.spec)
     path = file.path
     in_run_folder = path.name == CONFIG_FILE and path.parent.parent.resolve() == start.runs_dir.resolve()
@@ -118,17 +183,37 @@ def _name(start: Start) -> str:
     if start.name is None and start.resume and not in_run_folder:
         raise ConfigError("--resume needs the run's name", "--resume", "add --name NAME, or: trainer resume NAME")
     default = path.parent.name if start.resume else f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return check_name(start.name or default)
+    return check_name(default if start.name is None else start.name)
 
 
 def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
     if start.resume:
-        _check_same_run(config, load_config(str(saved_run(start.runs_dir, run_dir.name))))
+        _check_same_run(config, load_config(str(_saved_run(start.runs_dir, run_dir.name))))
         for step in steps_on_disk(run_dir / "checkpoints")[:1] if not start.start_over else ():
             raise_if_ended(run_dir / "checkpoints" / f"step-{step}")
+        if not start.start_over:
+            _check_whole(config, run_dir)
+    elif (run_dir / "space.lock.yaml").exists():
+        raise ConfigError(f"{run_dir.name} is a sweep", str(run_dir), "choose another --name")
     elif _has_history(run_dir):
         again = resume_command(run_dir.name, start.runs_dir)
         raise ConfigError(f"run {run_dir.name} exists", str(run_dir), f"{again}, or give another --name")
+
+
+def _check_whole(config: TrainConfig, run_dir: Path) -> None:
+    """Refuse to go on where a part of the run is gone: it would begin again, or lose its record, in silence."""
+    checkpoints, metrics = run_dir / "checkpoints", run_dir / "metrics.jsonl"
+    kept = checkpoints.is_dir() and any(checkpoints.iterdir())
+    last = (
+        max((int(record.get("step", 0)) for record, _ in read_json_lines(metrics)), default=0)
+        if metrics.is_file()
+        else 0
+    )
+    again = f"put it back, or begin again: {resume_command(run_dir.name, run_dir.parent)} --start-over"
+    if not kept and last > config.checkpoint.every_steps:
+        raise StorageError(f"the run was at step {last}, and its checkpoints are gone", str(checkpoints), again)
+    if kept and not metrics.is_file():
+        raise StorageError("the run's record is gone", str(metrics), again)
 
 
 def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
@@ -154,6 +239,7 @@ def _start_over(run_dir: Path) -> None:
 
 
 def _train(config: TrainConfig, name: str, start: Start) -> int:
-    from trainer.commands.run import report_outcome, run_training  # torch takes seconds to import
+    with unhurried():
+        from trainer.commands.run import report_outcome, run_training  # torch takes seconds to import
 
     return report_outcome(run_training(config, name, start.runs_dir, resume=start.resume))

@@ -1,17 +1,19 @@
-"""What a run may do with the engine's log-probabilities."""
-
-from __future__ import annotations
+"""Rules for training on the engine's log-probabilities."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trainer.config.schema import RolloutConfig, TrainConfig
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.optim import OptimConfig
+from trainer.config.rollout import RolloutConfig
 
 
-def engine_logprob_problems(config: TrainConfig) -> Iterator[str]:
-    """Why a configuration cannot use them as it wants to; nothing where it can."""
-    algorithm, rollout = config.algorithm, config.rollout
+def engine_logprob_problems(
+    algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: OptimConfig, measures_steps: bool
+) -> Iterator[str]:
+    """Reasons why the engine's log-probabilities cannot be used as configured.
+
+    ``measures_steps`` says whether diagnostics compare the policy before and after a step.
+    """
     truncations = _truncations(rollout)
     if algorithm.importance_sampling_cap is not None and truncations:
         yield (
@@ -19,7 +21,7 @@ def engine_logprob_problems(config: TrainConfig) -> Iterator[str]:
             "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
             "algorithm.importance_sampling_cap to null"
         )
-    if config.optim.old_logprobs == "recompute":
+    if optim.old_logprobs == "recompute":
         return
     if truncations:
         key = truncations[0]
@@ -33,26 +35,30 @@ def engine_logprob_problems(config: TrainConfig) -> Iterator[str]:
             "optim.old_logprobs rollout bounds the ratio of every token, as no forward before the update knows "
             "that of a completion: set algorithm.importance_sampling_level to token"
         )
-    if algorithm.token_filter == "high_entropy":
-        yield (
-            "algorithm.token_filter high_entropy needs the entropies of before the update, which the engine does "
-            "not give: set optim.old_logprobs to recompute"
-        )
-    if config.diagnostics.every_steps:
+    for needs, rule in (
+        (algorithm.token_filter in ("high_entropy", "rsi"), f"token_filter {algorithm.token_filter}"),
+        (algorithm.entropy_target is not None, "entropy_target"),
+        (algorithm.loss == "lp_reg", "loss lp_reg"),
+    ):
+        if needs:
+            yield (
+                f"algorithm.{rule} needs the next-token distributions of before the update, which the engine does "
+                "not give: set optim.old_logprobs to recompute"
+            )
+    if measures_steps:
         yield (
             "diagnostics.every_steps compares the policy before and after a step: set optim.old_logprobs to "
             "recompute, or diagnostics.every_steps to 0"
         )
 
 
-def lag_problems(config: TrainConfig) -> Iterator[str]:
-    """Why completions of the weights before the last update cannot be trained on; nothing where they can.
+def lag_problems(algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: OptimConfig) -> Iterator[str]:
+    """Reasons why completions sampled one update ago cannot be trained on.
 
     They were drawn from ``mu``, the engine's distribution one update ago, so the gradient needs their weights
     ``pi / mu = (pi / pi_old) (pi_old / mu)``. The loss has the first ratio; the second is the engine correction's
     [arXiv:2110.00641, section 3.2], unless ``pi_old`` is ``mu`` itself, with `optim.old_logprobs` rollout.
     """
-    rollout = config.rollout
     if rollout.lag == 0:
         return
     if rollout.dynamic_sampling:
@@ -65,7 +71,7 @@ def lag_problems(config: TrainConfig) -> Iterator[str]:
             f"rollout.lag 1 corrects by the engine's probabilities, which rollout.{key} "
             f"{getattr(rollout, key):g} renormalises: set rollout.{key} to {1 if key == 'top_p' else 0}"
         )
-    if config.optim.old_logprobs == "recompute" and config.algorithm.importance_sampling_cap is None:
+    if optim.old_logprobs == "recompute" and algorithm.importance_sampling_cap is None:
         yield (
             "rollout.lag 1 trains on completions of the weights before the last update, which nothing "
             "corrects for: set algorithm.importance_sampling_cap to 2, or optim.old_logprobs to rollout"
@@ -73,5 +79,5 @@ def lag_problems(config: TrainConfig) -> Iterator[str]:
 
 
 def _truncations(rollout: RolloutConfig) -> list[str]:
-    """Settings under which the engine samples from some tokens only."""
+    """Settings that restrict the engine to some of the tokens."""
     return [key for key, off in (("top_p", 1), ("top_k", 0), ("min_p", 0)) if getattr(rollout, key) != off]

@@ -1,4 +1,4 @@
-"""What a run file starts from: presets, ``extends:`` and named variants.
+"""Inheritance of run files: presets, ``extends:`` and named variants.
 
 A file may start from a preset or another file (``extends: kk_3b``) and may name variants of itself, each a partial
 configuration; ``kk_3b:ar_lopti`` is the preset ``kk_3b`` with its variant ``ar_lopti``, on the command line, in
@@ -14,7 +14,7 @@ from typing import Any
 from trainer.config.yaml_document import KeyPath, YamlDocument, nearest, read_yaml
 from trainer.errors import ConfigError
 
-IsSection = Callable[[KeyPath], bool]
+_IsSection = Callable[[KeyPath], bool]
 _YAML = (".yaml", ".yml")
 
 
@@ -66,13 +66,11 @@ def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
     raise ConfigError(f"no preset or file named {name}", spec, nearest(spec, preset_specs()))
 
 
-def resolve(spec: str, is_section: IsSection, relative_to: Path = Path()) -> YamlDocument:
+def resolve(spec: str, is_section: _IsSection, relative_to: Path = Path()) -> YamlDocument:
     """Read ``NAME[:VARIANT]``: what the file extends, over it the file itself, over that the variant.
 
-    Args:
-        spec: preset name or path, with or without a variant.
-        is_section: whether a key path leads to a section, which is merged key by key; anything else is replaced.
-        relative_to: the folder that a relative path starts from.
+    Sections, which ``is_section`` tells by their key paths, are merged key by key; anything else is replaced. A
+    relative path starts from ``relative_to``.
 
     Raises:
         ConfigError: an unknown preset or variant, or a circle.
@@ -88,7 +86,7 @@ def _has_variant(spec: str, relative_to: Path) -> bool:
     return bool(colon) and "/" not in variant and not (relative_to / spec).is_file()
 
 
-def _resolve(file: RunFile, is_section: IsSection, seen: tuple[Path, ...]) -> YamlDocument:
+def _resolve(file: RunFile, is_section: _IsSection, seen: tuple[Path, ...]) -> YamlDocument:
     document = read_yaml(file.path)
     base = document.data.pop("extends", None)
     if base is not None:
@@ -109,7 +107,7 @@ def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...
     return parent
 
 
-def _with_variant(document: YamlDocument, file: RunFile, is_section: IsSection) -> YamlDocument:
+def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection) -> YamlDocument:
     variants = document.data.get("variants") or {}
     if not isinstance(variants, Mapping):
         raise ConfigError(
@@ -130,7 +128,7 @@ def _with_variant(document: YamlDocument, file: RunFile, is_section: IsSection) 
 
 
 def _merge(
-    below: Mapping[str, Any], above: Mapping[str, Any], is_section: IsSection, path: KeyPath = ()
+    below: Mapping[str, Any], above: Mapping[str, Any], is_section: _IsSection, path: KeyPath = ()
 ) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():

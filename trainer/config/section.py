@@ -1,4 +1,4 @@
-"""What every part of the configuration is made of."""
+"""The base of all configuration sections and their types."""
 
 from typing import Annotated
 

@@ -4,15 +4,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# What the name of the update rule says already.
-RULE = ("algorithm.advantage", "algorithm.name", "algorithm.loss", "algorithm.ar_alpha", "algorithm.lopti_eta")
+# Keys that the name of the update rule covers.
+RULE = ("algorithm.advantage", "algorithm.loss", "algorithm.ar_alpha", "algorithm.lopti_eta")
 
 
 def rule_name(advantage: str, loss: str) -> str:
-    """What an advantage estimator and a policy loss are called together: grpo, dr_grpo, gspo, rloo with cispo."""
+    """The name of an advantage estimator with a policy loss: grpo, dr_grpo, gspo, rloo with cispo."""
     if loss == "clipped":
         return advantage
     return loss if advantage == "grpo" else f"{advantage} with {loss}"
+
+
+def isolates(eta: float, token_filter: str) -> bool:
+    """Whether Lopti updates in two passes: the filters ``drop_*`` take its threshold and update in one."""
+    return eta > 0 and token_filter not in ("drop_high", "drop_low")
 
 
 def variant_name(
@@ -22,29 +27,26 @@ def variant_name(
     token_filter: str = "none",
     lopti_split: str = "probability",
     lopti_order: str = "low_first",
+    entropy_coef: float | str = 0.0,
 ) -> str:
-    """The update rule in words: the algorithm, and which of AR, Lopti and the controls are on.
-
-    The first argument is of `rule_name`, the others are those of ``algorithm.*``; eta is the threshold of Lopti
-    or of the token filter.
-    """
+    """The update rule in words: the algorithm by `rule_name`, and which of AR, Lopti and the controls are on."""
     parts = [algorithm]
     if alpha > 0:
         parts.append("AR")
-    if eta > 0 and token_filter != "none":
+    if token_filter in ("high_entropy", "rsi") or (eta > 0 and token_filter != "none"):
         parts.append(token_filter.replace("_", " "))
-    elif eta > 0:
+    if isolates(eta, token_filter):
         kinds = {"random": "random split", "probability": "Lopti"}
         parts.append(kinds[lopti_split] + (" high first" if lopti_order == "high_first" else ""))
+    if float(entropy_coef) > 0:
+        parts.append("entropy bonus")
     return " + ".join(parts)
 
 
 def configured_name(setting: Callable[[str], Any], searched: Mapping[str, Any]) -> str:
     """A configuration in few words, e.g. ``grpo+AR 0.3 lr=1e-05``: its rule, and what else was searched.
 
-    Args:
-        setting: dotted key -> its value.
-        searched: dotted key -> value of what a sweep varies.
+    ``setting`` gives the value of a dotted key, ``searched`` those of what a sweep varies.
     """
     name = variant_of(setting).replace(" + ", "+")
     for part, key in (("+AR", "algorithm.ar_alpha"), ("+Lopti", "algorithm.lopti_eta")):
@@ -57,7 +59,7 @@ def configured_name(setting: Callable[[str], Any], searched: Mapping[str, Any]) 
 def variant_of(setting: Callable[[str], Any]) -> str:
     """The update rule of a configuration in words."""
     rule = rule_name(setting("algorithm.advantage"), setting("algorithm.loss"))
-    keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order")
+    keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
     return variant_name(rule, *(setting(f"algorithm.{key}") for key in keys))
 
 

@@ -11,13 +11,13 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from trainer.config.bounded_yaml import MAX_BYTES, load_yaml, problem
 from trainer.config.credentials import CREDENTIALS_IN_URL
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import ConfigError, MissingError, shortened
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
+_MAX_BYTES = 1 << 18
 _MANY = 12  # names that a hint lists; more would fill the screen
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
@@ -69,14 +69,14 @@ def read_yaml(path: Path) -> YamlDocument:
 
     Raises:
         MissingError: the file does not exist.
-        ConfigError: it is not valid YAML, is beyond the limits of `load_yaml`, has a Python tag or a duplicate
-            key, or is not a mapping.
+        ConfigError: it is larger than 256 KiB, not valid YAML, has a Python tag or a duplicate key, or is not a
+            mapping.
     """
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ValueError(f"more than {_MAX_BYTES >> 10} KiB")
         text = content.decode()
     except FileNotFoundError:
         raise MissingError(f"no such file: {path}", str(path), "check the path") from None
@@ -89,9 +89,9 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
     """Parse the text of a YAML mapping; ``source`` names it in errors."""
     lines: dict[KeyPath, int] = {}
     try:
-        data, root = load_yaml(text)
+        data, root = _load_yaml(text)
     except yaml.YAMLError as error:
-        what, line = problem(error)
+        what, line = _problem(error)
         where = source if line is None else f"{source}:{line}"
         raise ConfigError(f"not valid YAML: {what}", where, "correct the line") from None
     if root is not None:
@@ -108,10 +108,11 @@ def parse_value(text: str, where: str) -> Any:
         ConfigError: not YAML; ``where`` says of what it is the value.
     """
     try:
-        return load_yaml(text)[0]
+        return _load_yaml(text)[0]
     except yaml.YAMLError as error:
-        shown = text if len(text) <= 80 else text[:77] + "..."
-        raise ConfigError(f"not valid YAML: {shown} ({problem(error)[0]})", where, "quote it") from None
+        raise ConfigError(
+            f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it"
+        ) from None
 
 
 def read_scalars(value: Any) -> Any:
@@ -123,6 +124,25 @@ def read_scalars(value: Any) -> Any:
     if isinstance(value, list):
         return [read_scalars(item) for item in value]
     return value
+
+
+def _load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
+    """Return the value that a YAML document holds and the node it was made of (None for an empty document)."""
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        return (None, None) if root is None else (loader.construct_document(root), root)
+    except (ValueError, KeyError, AttributeError, RecursionError) as error:  # as of 2024-13-45
+        raise yaml.YAMLError(str(error)) from None
+    finally:
+        loader.dispose()
+
+
+def _problem(error: yaml.YAMLError) -> tuple[str, int | None]:
+    """Return what is wrong in one line, and the number of the line it is on."""
+    mark = getattr(error, "problem_mark", None)
+    text = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    return " ".join(str(text).split()), mark.line + 1 if mark else None
 
 
 def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], source: str) -> None:

@@ -3,9 +3,9 @@
 torch's fused kernel for CPUs knows neither shared prompts nor rows without padding, repeats the keys of grouped
 query heads and multiplies pieces of 32 queries.
 
-A step of `benchmarks/grpo_step.py` without packed rows takes 1.21 times as long with 32-token prompts and 1.65
-times with 297-token prompts on an Intel Xeon with AVX-512; 1.12 times with 32-token prompts where libraries are
-kept to AVX2 (emulated on it by ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS).
+A step of `benchmarks/grpo_step.py --prompt-tokens 297` without packed rows takes 1.86 times the CPU seconds on an
+Intel Xeon with AVX-512, and 1.77 times where libraries are kept to AVX2 (on the same machine, by
+ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and MKL_ENABLE_INSTRUCTIONS).
 """
 
 from typing import Any
@@ -17,8 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from trainer.cpu.last_layer import has_lean_last_layer, use_lean_last_layer
-from trainer.packing import Asked, Attending, Packing, Segment, pack, rows_to_try
+from trainer.cpu.packing import Packing, Segment, pack, rows_to_try
 
 NAME = "sdpa_or_packed"
 LONGEST_KEPT = 512  # positions: weights of longer sequences are computed again in the backward pass
@@ -34,10 +33,9 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     is_sharded = model.get_input_embeddings().weight.dim() != 2
     if is_sharded or model.config._attn_implementation != "sdpa" or set(layers) != {"full_attention"}:
         return
-    AttentionInterface.register(NAME, attention_forward)
+    AttentionInterface.register(NAME, _attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)
-    use_lean_last_layer(model)
     if not _takes_packing(model):
         model.set_attn_implementation("sdpa")
 
@@ -57,16 +55,16 @@ def packed_hidden_states(model: PreTrainedModel, packing: Packing) -> Tensor:
         use_cache=False,
         packing=packing,
     ).last_hidden_state
-    return hidden[0] if has_lean_last_layer(model) else hidden[0].index_select(0, packing.predicting)
+    return hidden[0].index_select(0, packing.predicting)
 
 
-def attention_forward(
+def _attention_forward(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    packing: Packing | Asked | None = None,
+    packing: Packing | None = None,
     dropout: float = 0.0,
     scaling: float | None = None,
     **options: Any,
@@ -84,18 +82,18 @@ def attention_forward(
     return packed_attention(query, key, value, scaling or query.shape[-1] ** -0.5, packing)[None], None
 
 
-def packed_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing | Asked) -> Tensor:
+def packed_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
     """``softmax(scale query key^T) value`` over each token's past in its row, and itself.
 
     Args:
-        query: [N, H, D], or [U, H, D] of the tokens asked for.
+        query: [N, H, D].
         key: [N, K, D], each head shared by ``H / K`` adjacent query heads.
         value: [N, K, D].
         scale: factor of the scores.
         packing: which of the N tokens are whose past.
 
     Returns:
-        Of the shape of ``query``.
+        [N, H, D].
     """
     output: Tensor = _PackedAttention.apply(query, key, value, scale, packing)  # type: ignore[no-untyped-call]
     return output
@@ -103,21 +101,19 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, scale: float, pa
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing | Asked
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, packing: Packing) -> Tensor:
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         kept: list[Tensor] = []
-        for part in packing.attending:
-            padded = query.new_empty(part.queries.count, part.queries.width, *query.shape[1:])
-            queries, keys, values = _states(part, query, key, value, scale)
+        for segment in packing.segments:
+            padded = query.new_empty(segment.count, segment.width, *query.shape[1:])
+            queries, keys, values = _states(segment, query, key, value, scale)
             outputs = _by_key_head(padded, key.shape[1])
-            for block, past in part.blocks(BLOCK):
-                weights = _weights(queries, keys, part, block, past)
+            for block, past in segment.blocks(BLOCK):
+                weights = _weights(queries, keys, block, past)
                 outputs[..., block, :] = torch.bmm(weights, values[:, past]).view_as(outputs[..., block, :])
-                if any(ctx.needs_input_grad) and _keeps_weights(part.past):
+                if any(ctx.needs_input_grad) and _keeps_weights(segment):
                     kept.append(weights)
-            output[part.queries.tokens] = part.queries.unpad(padded)
+            output[segment.tokens] = segment.unpad(padded)
         ctx.save_for_backward(query, key, value, *kept)
         ctx.scale, ctx.packing = scale, packing
         return output
@@ -129,20 +125,19 @@ class _PackedAttention(torch.autograd.Function):
         kept = iter(rest)
         key_heads = key.shape[1]
         grad_query = torch.empty_like(grad_output)
-        # Zero where nothing attends: prompts none of whose tokens is asked for.
-        grad_key, grad_value = key.new_zeros(key.shape), value.new_zeros(value.shape)
-        for part in ctx.packing.attending:
-            queries, keys, values = _states(part, query, key, value, ctx.scale)
-            padded = part.queries.pad(grad_output)
-            padding = part.queries.padding()
+        grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
+        for segment in ctx.packing.segments:
+            queries, keys, values = _states(segment, query, key, value, ctx.scale)
+            padded = segment.pad(grad_output)
+            padding = segment.padding()
             if padding is not None:
                 padded[padding] = 0.0
             grad_outputs = _by_key_head(padded, key_heads)
             grad_padded = torch.empty_like(padded)
             grad_queries = _by_key_head(grad_padded, key_heads)
             grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
-            for block, past in part.blocks(BLOCK):
-                weights = next(kept) if _keeps_weights(part.past) else _weights(queries, keys, part, block, past)
+            for block, past in segment.blocks(BLOCK):
+                weights = next(kept) if _keeps_weights(segment) else _weights(queries, keys, block, past)
                 grad_rows = _rows(grad_outputs, block)
                 grad_values[:, past] += torch.bmm(weights.transpose(1, 2), grad_rows)
                 grad_weights = torch.bmm(grad_rows, values[:, past].transpose(1, 2))
@@ -150,18 +145,18 @@ class _PackedAttention(torch.autograd.Function):
                 grad_keys[:, past] += torch.bmm(grad_scores.transpose(1, 2), _rows(queries, block))
                 rows = torch.bmm(grad_scores, keys[:, past]).mul_(ctx.scale)
                 grad_queries[..., block, :] = rows.view_as(grad_queries[..., block, :])
-            grad_query[part.queries.tokens] = part.queries.unpad(grad_padded)
-            _add_past(part.past, grad_keys, grad_key)
-            _add_past(part.past, grad_values, grad_value)
+            grad_query[segment.tokens] = segment.unpad(grad_padded)
+            _add_past(segment, grad_keys, grad_key)
+            _add_past(segment, grad_values, grad_value)
         return grad_query, grad_key, grad_value, None, None
 
 
 def _states(
-    part: Attending, query: Tensor, key: Tensor, value: Tensor, scale: float
+    segment: Segment, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scaled queries [B, K, n, A, D] of a segment's sequences; keys and values [B * K, P + T, D] of their past."""
-    queries = _by_key_head(part.queries.pad(query), key.shape[1]) * scale
-    return queries, _past(part.past, key), _past(part.past, value)
+    """Scaled queries [B, K, n, T, D] of a segment's sequences; keys and values [B * K, P + T, D] of their past."""
+    queries = _by_key_head(segment.pad(query), key.shape[1]) * scale
+    return queries, _past(segment, key), _past(segment, value)
 
 
 def _past(segment: Segment, states: Tensor) -> Tensor:
@@ -175,7 +170,7 @@ def _past(segment: Segment, states: Tensor) -> Tensor:
 
 
 def _add_past(segment: Segment, grad_past: Tensor, grad_states: Tensor) -> None:
-    """The opposite way of `_past`: what all sequences say of the prefix is added to it."""
+    """The transpose of `_past`: gradients of the prefix are added over all sequences."""
     by_sequence = grad_past.view(segment.count, grad_states.shape[1], -1, grad_states.shape[2])
     of_prefix, own = by_sequence.split((segment.prefix_length, segment.width), dim=2)
     grad_states[segment.prefix] += of_prefix.sum(dim=0).transpose(0, 1)
@@ -186,20 +181,16 @@ def _keeps_weights(segment: Segment) -> bool:
     return segment.prefix_length + segment.width <= LONGEST_KEPT
 
 
-def _weights(queries: Tensor, keys: Tensor, part: Attending, block: slice, past: slice) -> Tensor:
+def _weights(queries: Tensor, keys: Tensor, block: slice, past: slice) -> Tensor:
     """Attention weights of a block: n = H / K query heads of a key head are rows of one product.
 
     [B * K, n * a, D] with [B * K, D, P + T], [B * K, n * a, P + T].
     """
     scores = torch.bmm(_rows(queries, block), keys[:, past].transpose(1, 2))
-    if part.positions is None:
-        # Only the last keys can lie behind a query, and behind the same ones in all sequences.
-        width = block.stop - block.start
-        future = scores.new_full((width, width), -torch.inf).triu_(1)
-        scores.view(len(keys), -1, width, past.stop)[..., past.stop - width :].add_(future)
-    else:
-        behind = part.behind(block, past)
-        scores.view(len(behind), -1, *behind.shape[1:]).masked_fill_(behind[:, None], -torch.inf)
+    # Only the last keys can lie behind a query, and behind the same ones in all sequences.
+    width = block.stop - block.start
+    future = scores.new_full((width, width), -torch.inf).triu_(1)
+    scores.view(len(keys), -1, width, past.stop)[..., past.stop - width :].add_(future)
     return torch.softmax(scores, dim=-1)
 
 

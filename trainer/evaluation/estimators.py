@@ -12,20 +12,12 @@ _BLOCK = 1_000_000  # resampled values in memory at one time
 
 
 def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.float64]:
-    """Probability that at least one of k completions is correct, without bias [arXiv:2107.03374, equation 1].
+    """Probability [P] that at least one of k completions is correct, without bias [arXiv:2107.03374, equation 1].
 
-    1 - C(n - c, k) / C(n, k), as a product of ratios so that nothing overflows.
-
-    Args:
-        correct: correct completions c of each problem, [P].
-        completions: completions n of each problem, [P] or one number.
-        k: from 1 to the smallest n.
-
-    Returns:
-        [P] float64.
+    ``1 - C(n - c, k) / C(n, k)`` for c correct of n completions, as a product of ratios: nothing overflows.
 
     Raises:
-        ValueError: k outside this range, or c outside 0..n.
+        ValueError: k outside 1..n, or c outside 0..n.
     """
     c, n = np.broadcast_arrays(np.asarray(correct), np.asarray(completions))
     if k < 1 or (n < k).any():
@@ -43,13 +35,9 @@ def accuracy_interval(correct: ArrayLike, completions: ArrayLike, confidence: fl
 
     Wilson's score interval [J. Am. Stat. Assoc. 22, 1927] for single completions: the bootstrap of few or
     extreme ones is too narrow (it covers 44 % where 95 % are meant at 30 problems and 2 %). With several
-    completions, which depend on each other, the bootstrap over problems; Wilson's for as many single
-    completions where all problems have the same accuracy, of which the bootstrap sees no spread.
-
-    Args:
-        correct: correct completions of each problem, [P].
-        completions: completions of each problem, [P].
-        confidence: share of such intervals that hold the true accuracy.
+    completions, which depend on each other, the bootstrap over problems; Wilson's for as many single completions
+    where all problems have the same accuracy, of which the bootstrap sees no spread. Correct completions and
+    completions are those of each problem, [P].
     """
     from scipy import stats  # takes half a second, and no training needs it
 
@@ -74,15 +62,9 @@ def bootstrap_interval(
     """Percentile bootstrap interval of a statistic.
 
     What depends on each other is one value: completions are drawn by their problem, trials by their
-    configuration. Where all values are equal the interval is a point, which says nothing about values that
-    were not drawn. Resamples in which the statistic is NaN are left out.
-
-    Args:
-        values: what is drawn, [N]; indices where the statistic looks its data up.
-        statistic: of the drawn values, [N] -> number; of many resamples at once where it takes an ``axis``.
-        confidence: share of the resampled statistics inside.
-        resamples: number of resampled statistics.
-        seed: of the resampling.
+    configuration. Where all values are equal the interval is a point, which says nothing about values that were
+    not drawn. Resamples in which the statistic is NaN are left out. Indices take the place of values where the
+    statistic looks its data up; with an ``axis`` it takes many resamples at once.
 
     Returns:
         The interval's ends; NaN where no resample has the statistic.

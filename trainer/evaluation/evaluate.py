@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool
-from trainer.config.schema import EvaluationConfig, TrainConfig
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.schema import TrainConfig
 from trainer.evaluation.estimators import pass_at_k
-from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
-from trainer.rollouts.collect import GroupRequest, collect_rollouts, derive_seed, stop_tokens
+from trainer.rollouts.collect import GroupRequest, derive_seed, sample_groups, score_groups, stop_tokens
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
 from trainer.types import Problem, Rollout
 
@@ -55,7 +55,7 @@ def evaluate(
             GroupRequest(i, problem, [derive_seed(config.seed, "evaluation", name, i, k) for k in seeds])
             for i, problem in list(enumerate(problems))[parallel.rank :: parallel.world_size]
         ]
-        own = collect_rollouts(engine, tokenizer, requests, params, rewards, Stopwatch())
+        own = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
         groups = sorted(parallel.gather(own), key=lambda group: group.group_id)
         rollouts[name] = [rollout for group in groups for rollout in group.rollouts]
     return EvaluationResult(rollouts, evaluation_metrics(rollouts, pass_at(config.evaluation)))
@@ -71,11 +71,9 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int] 
     """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
 
     Those of further sets are called ``eval/accuracy/SET`` and so on. With several completions per problem an
-    accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added.
-
-    Args:
-        rollouts: of every set; the completions of a problem follow each other and share a ``group_id``.
-        k: of pass@k by set; all completions of a problem for sets that are not in it.
+    accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added. The completions of a problem follow each
+    other and share a ``group_id``. ``k`` is that of pass@k by set; all completions of a problem for sets that
+    are not in it.
     """
     failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}

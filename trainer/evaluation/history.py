@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-FINAL_WINDOW = 3  # evaluations whose mean is a run's final accuracy, as in arXiv:2505.12929
+_FINAL_WINDOW = 3  # evaluations whose mean is a run's final accuracy, as in arXiv:2505.12929
 
 Evaluation = tuple[int, float]  # training step, accuracy
 
@@ -16,7 +16,7 @@ def final_metrics(evaluations: Sequence[Evaluation]) -> dict[str, float]:
     """``final/*`` of a run with at least one evaluation."""
     best = best_evaluation(evaluations)
     assert best is not None
-    last = [accuracy for _, accuracy in evaluations[-FINAL_WINDOW:]]
+    last = [accuracy for _, accuracy in evaluations[-_FINAL_WINDOW:]]
     return {
         "final/best_accuracy": best[1],
         "final/best_step": float(best[0]),

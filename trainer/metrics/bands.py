@@ -4,36 +4,42 @@ Tokens are grouped by ``exp(old_logprob)``: in fixed bands, which mean the same 
 the batch. In a trained policy most tokens lie in the highest of the paper's four bands, so here it is parted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from trainer.algorithm.batching import lengths_to_mask
 from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.parallel.ranks import Parallel
 from trainer.types import TrainBatch
 
-EDGES = (0.25, 0.5, 0.75, 0.99)
+_EDGES = (0.25, 0.5, 0.75, 0.99)
 BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
 PUBLISHED_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-1.00")  # of arXiv:2505.12929, figures 1 and 3
 RESOLUTION = 2e-6  # nats: smaller differences of log-probabilities are the rounding of float32 logits
-QUARTILES = ("q1", "q2", "q3", "q4")  # q1 holds the least probable quarter
+_QUARTILES = ("q1", "q2", "q3", "q4")  # q1 holds the least probable quarter
 
 
 def band_of(logprobs: Tensor) -> Tensor:
     """Index into `BANDS` of each token's probability; a band holds its lower edge."""
-    return torch.bucketize(logprobs.exp(), torch.tensor(EDGES, device=logprobs.device), right=True)
+    return _bucketize(logprobs, _EDGES)
 
 
 def published_band_of(logprobs: Tensor) -> Tensor:
     """Index into `PUBLISHED_BANDS` of each token's probability; a band holds its lower edge."""
-    return torch.bucketize(logprobs.exp(), torch.tensor(EDGES[:3], device=logprobs.device), right=True)
+    return _bucketize(logprobs, _EDGES[:3])
+
+
+def _bucketize(logprobs: Tensor, edges: Sequence[float]) -> Tensor:
+    there = torch.tensor(edges).to(logprobs.device, non_blocking=True)
+    return torch.bucketize(logprobs.exp(), there, right=True)
 
 
 def quartile_of(logprobs: Tensor) -> Tensor:
-    """Index into `QUARTILES` of each of N tokens by rank, [N]; equal probabilities are split in their order."""
+    """Index into `_QUARTILES` of each of N tokens by rank, [N]; equal probabilities are split in their order."""
     order = logprobs.argsort(stable=True)
     quartiles = torch.empty_like(order)
     quartiles[order] = torch.arange(len(order), device=order.device) * 4 // max(1, len(order))
@@ -41,13 +47,13 @@ def quartile_of(logprobs: Tensor) -> Tensor:
 
 
 def _quartile_over_ranks(logprobs: Tensor, parallel: Parallel) -> Tensor:
-    """Index into `QUARTILES` of each of this rank's tokens among those of all ranks, [N]."""
+    """Index into `_QUARTILES` of each of this rank's tokens among those of all ranks, [N]."""
     everyone: list[Tensor] = parallel.gather([logprobs.cpu()])
     before = sum(len(of_rank) for of_rank in everyone[: parallel.rank])
-    return quartile_of(torch.cat(everyone))[before : before + len(logprobs)].to(logprobs.device)
+    return quartile_of(torch.cat(everyone))[before : before + len(logprobs)].to(logprobs.device, non_blocking=True)
 
 
-def sums_by_group(values: Sequence[Tensor], groups: Tensor, count: int) -> Tensor:
+def _sums_by_group(values: Sequence[Tensor], groups: Tensor, count: int) -> Tensor:
     """Sums of each [N] tensor over the tokens of each of ``count`` groups, [len(values), count] float64."""
     members = torch.nn.functional.one_hot(groups, count).double()  # [N, count]
     return torch.stack([value.double() for value in values]) @ members
@@ -59,45 +65,47 @@ def band_metrics(
     """``tokens/*`` of one step; a band without tokens has shares of 0 and no means.
 
     ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``, with ``norm``
-    that of the gradient of the token's log-probability with respect to the logits: what the tokens send into the
-    last layer at the first update, before loss weights. Quartiles are those of the tokens of all ranks.
-
-    Args:
-        batch: scored, with reweighted advantages.
-        statistics: of the step's updates; entropies are means over the tokens whose forward there was.
-        algorithm: its KL estimator.
-        parallel: the ranks.
+    the norm of the gradient of the token's log-probability with respect to the logits: the tokens' signal into the
+    last layer at the first update, before loss weights. Quartiles are those of the tokens of all ranks. Gradient
+    shares and entropies are absent where the engine's log-probabilities are the old ones.
     """
-    place = batch.completion_mask.bool()
+    place = _completion_tokens(batch)
     logprobs = batch.old_logprobs[place]
     mass = batch.advantages[place].abs()
-    norms = batch.gradient_norms[place]
-    values = [torch.ones_like(mass), mass, mass * norms, batch.entropies[place]]
+    values = {
+        "tokens": torch.ones_like(mass),
+        "mass": mass,
+        "updated": statistics.times_updated[place],
+        "clipped": statistics.times_clipped[place],
+    }
     if batch.ref_logprobs is not None:
-        values.append(kl_penalty(logprobs, batch.ref_logprobs[place], algorithm))
-    known = torch.ones_like(mass) if statistics.first is None else statistics.first.known[place]
-    values += [known, statistics.times_updated[place], statistics.times_clipped[place]]
-    by_band = sums_by_group(values, band_of(logprobs), len(BANDS))
-    by_quartile = sums_by_group([mass * norms], _quartile_over_ranks(logprobs, parallel), len(QUARTILES))
-    flat = torch.cat([by_band.flatten(), by_quartile.flatten()])
-    totals = torch.tensor(parallel.gather([flat.tolist()]), dtype=torch.float64).sum(dim=0)
-    bands, quartiles = totals.split([by_band.numel(), by_quartile.numel()])
+        values["kl"] = kl_penalty(logprobs, batch.ref_logprobs[place], algorithm)
+    if batch.entropies is not None:
+        values["entropy"] = batch.entropies[place]
+    if batch.gradient_norms is not None:
+        values["gradient"] = mass * batch.gradient_norms[place]
+    sums = _sums_over_ranks(values, band_of(logprobs), len(BANDS), parallel)
 
-    tokens, *rest, known, updated, clipped = bands.view(len(values), -1)
-    metrics = _shares("token_share", tokens, BANDS) | _shares("advantage_share", rest[0], BANDS)
-    metrics |= _shares("gradient_share", rest[1], BANDS) | _shares("gradient_share", quartiles, QUARTILES)
-    metrics |= _means("entropy", rest[2], known) | _means("clip_fraction", clipped, updated)
-    return metrics | (_means("kl", rest[3], tokens) if batch.ref_logprobs is not None else {})
+    metrics = _shares("token_share", sums["tokens"], BANDS) | _shares("advantage_share", sums["mass"], BANDS)
+    metrics |= _means("clip_fraction", sums["clipped"], sums["updated"])
+    for name in ("entropy", "kl"):
+        metrics |= _means(name, sums[name], sums["tokens"]) if name in sums else {}
+    if "gradient" in sums:
+        gradient = {"gradient": values["gradient"]}
+        quartiles = _sums_over_ranks(gradient, _quartile_over_ranks(logprobs, parallel), len(_QUARTILES), parallel)
+        metrics |= _shares("gradient_share", sums["gradient"], BANDS)
+        metrics |= _shares("gradient_share", quartiles["gradient"], _QUARTILES)
+    return metrics
 
 
 def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) -> dict[str, float]:
-    """What the step did to its own tokens, from their log-probabilities [B, T] after it.
+    """Effect of a step on its own tokens, from their log-probabilities [B, T] after it.
 
     ``tokens/probability_change`` is the mean of ``pi_new - pi_old`` in each band; ``tokens/positive_rose`` and
     ``tokens/negative_fell`` are the shares of those that rose (fell) among the tokens with positive (negative)
     advantage whose log-probability changed by more than ``RESOLUTION`` [arXiv:2505.12929, figure 3].
     """
-    place = batch.completion_mask.bool()
+    place = _completion_tokens(batch)
     old, new = batch.old_logprobs[place], new_logprobs[place]
     sign = batch.advantages[place].sign()
     change = old.exp() * torch.expm1(new - old)
@@ -105,9 +113,8 @@ def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) 
     as_signed, moved = sign * moved > 0, moved != 0
     values = [torch.ones_like(old), change, (sign > 0) & moved, (sign > 0) & as_signed]
     values += [(sign < 0) & moved, (sign < 0) & as_signed]
-    sums = sums_by_group(values, band_of(old), len(BANDS))
-    totals = torch.tensor(parallel.gather([sums.tolist()]), dtype=torch.float64).sum(dim=0)
-    tokens, changed, *signs = totals
+    numbered = dict(zip(map(str, range(len(values))), values, strict=True))
+    tokens, changed, *signs = _sums_over_ranks(numbered, band_of(old), len(BANDS), parallel).values()
     positive, rose, negative, fell = (float(count.sum()) for count in signs)
     metrics = _means("probability_change", changed, tokens)
     if positive:
@@ -115,6 +122,22 @@ def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) 
     if negative:
         metrics["tokens/negative_fell"] = fell / negative
     return metrics
+
+
+def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the completion tokens, [N] each: found on the host, so that nothing waits for a GPU."""
+    places = torch.stack(lengths_to_mask(batch.completion_lengths).nonzero(as_tuple=True))
+    rows, columns = places.to(batch.completion_mask.device, non_blocking=True)
+    return rows, columns
+
+
+def _sums_over_ranks(
+    values: Mapping[str, Tensor], groups: Tensor, count: int, parallel: Parallel
+) -> dict[str, Tensor]:
+    """`_sums_by_group` of named tensors over the tokens of all ranks, [count] float64 each."""
+    own = _sums_by_group(list(values.values()), groups, count)
+    totals = torch.tensor(parallel.gather([own.flatten().tolist()]), dtype=torch.float64).sum(dim=0)
+    return dict(zip(values, totals.view_as(own), strict=True))
 
 
 def _shares(quantity: str, sums: Tensor, names: Sequence[str]) -> dict[str, float]:

@@ -19,6 +19,9 @@ class Metric:
     reduction: Reduction = "mean"
 
 
+# Of metrics that need a forward of the policy before the update.
+_RECOMPUTED = "; absent with optim.old_logprobs rollout"
+
 _DECLARED = [
     Metric("rollout/reward", "mean reward of the step's completions", "reward"),
     Metric("rollout/reward_std", "mean over groups of the reward's standard deviation in the group", "reward"),
@@ -35,14 +38,22 @@ _DECLARED = [
         "share of groups in which all rewards are equal (in TRL: frac_reward_zero_std)",
         "share",
     ),
-    Metric("rollout/engine_logprob_diff", "mean |rollout_logprob - old_logprob| over completion tokens", "nats"),
-    Metric("rollout/engine_logprob_diff_max", "max |rollout_logprob - old_logprob|", "nats", "max"),
+    Metric(
+        "rollout/engine_logprob_diff",
+        f"mean |rollout_logprob - old_logprob| over completion tokens{_RECOMPUTED}",
+        "nats",
+    ),
+    Metric("rollout/engine_logprob_diff_max", f"max |rollout_logprob - old_logprob|{_RECOMPUTED}", "nats", "max"),
     Metric(
         "rollout/engine_ratio",
-        "mean engine ratio exp(old_logprob - rollout_logprob) over completion tokens",
+        f"mean engine ratio exp(old_logprob - rollout_logprob) over completion tokens{_RECOMPUTED}",
         "1",
     ),
-    Metric("rollout/engine_ratio_above_2", "share of completion tokens whose engine ratio exceeds 2", "share"),
+    Metric(
+        "rollout/engine_ratio_above_2",
+        f"share of completion tokens whose engine ratio exceeds 2{_RECOMPUTED}",
+        "share",
+    ),
     Metric(
         "rollout/sync_difference",
         "mean |logprob of vLLM - logprob of the policy| over a prompt's tokens, after the first sync",
@@ -50,7 +61,8 @@ _DECLARED = [
     ),
     Metric(
         "rollout/importance_cut",
-        "share of completion tokens whose engine correction is capped (token level) or 0 (sequence level)",
+        "share of completion tokens whose engine correction is capped (token level) or 0 (sequence level)"
+        f"{_RECOMPUTED}",
         "share",
     ),
     Metric("reward/timeouts", "share of completions whose scoring hit a time or memory limit", "share"),
@@ -59,7 +71,10 @@ _DECLARED = [
     Metric("policy/loss", "mean over optimizer steps of the total loss (policy + KL term)", "1"),
     Metric("policy/kl", "mean over completion tokens of the KL estimate against the reference", "nats"),
     Metric("policy/approx_kl", "mean over updated tokens of old_logprob - logprob", "nats"),
-    Metric("policy/entropy", "mean entropy of the next-token distribution at completion tokens", "nats"),
+    Metric(
+        "policy/entropy", f"mean entropy of the next-token distribution at completion tokens{_RECOMPUTED}", "nats"
+    ),
+    Metric("policy/entropy_coef", "weight of the entropy bonus in the step", "1"),
     Metric("policy/clip_fraction", "share of updated tokens whose surrogate is clipped", "share"),
     Metric("policy/dual_clip_fraction", "share of updated tokens held by the dual clip", "share"),
     Metric("policy/ratio_max", "largest importance ratio met in the step", "1", "max"),
@@ -72,12 +87,6 @@ _DECLARED = [
     Metric(
         "update/tokens_computed", "positions that the model ran on in all passes, with padding", "tokens", "sum"
     ),
-    Metric(
-        "update/tokens_needed",
-        "positions up to the last updated token of each completion and pass, prompts once a group",
-        "tokens",
-        "sum",
-    ),
     Metric("time/rollout", "seconds spent sampling, or waiting for what is sampled during the update", "s", "max"),
     Metric("time/reward", "seconds spent waiting for scores", "s", "max"),
     Metric("time/logprobs", "seconds spent on old and reference log-probabilities", "s", "max"),
@@ -86,6 +95,10 @@ _DECLARED = [
     Metric("time/step", "seconds of the whole step without evaluation", "s", "max"),
     Metric("time/evaluation", "seconds of the evaluation", "s", "max"),
     Metric("time/diagnostics", "seconds spent on tokens/*", "s", "max"),
+    Metric(
+        "memory/peak", "memory of the fullest GPU in use after the update, torch's cache included", "GB", "max"
+    ),
+    Metric("memory/simulated", "memory that was expected of a GPU while training", "GB", "max"),
     Metric("time/tokens_per_s", "completion tokens of the step / time/step", "tokens/s", "sum"),
     Metric("tokens/positive_rose", "tokens that rose / tokens that moved, of those with A > 0", "share"),
     Metric("tokens/negative_fell", "tokens that fell / tokens that moved, of those with A < 0", "share"),
@@ -104,6 +117,7 @@ _DECLARED = [
     Metric("final/best_accuracy", "largest eval/accuracy of the run", "share", "max"),
     Metric("final/best_step", "training step of final/best_accuracy", "step", "max"),
     Metric("final/accuracy", "mean of the last three eval/accuracy", "share"),
+    Metric("final/silent_steps", "steps in which all completions of every prompt had one reward", "share"),
     Metric("final/score", "score the sweep gave the trial: mean of the objective's last evaluations", "1"),
 ]
 
@@ -126,10 +140,11 @@ METRIC_FAMILIES: dict[str, Metric] = {
         Metric("tokens/advantage_share/", "sum of |A| in the band / sum of |A|", "share"),
         Metric(
             "tokens/gradient_share/",
-            "sum in the band (or quartile q1 lowest .. q4) of |A| * |d logprob / d logits| / sum over all tokens",
+            "sum in the band (or quartile q1 lowest .. q4) of |A| * |d logprob / d logits| / sum over all tokens"
+            f"{_RECOMPUTED}",
             "share",
         ),
-        Metric("tokens/entropy/", "mean entropy in the band", "nats"),
+        Metric("tokens/entropy/", f"mean entropy in the band{_RECOMPUTED}", "nats"),
         Metric("tokens/kl/", "mean KL estimate against the reference in the band", "nats"),
         Metric("tokens/clip_fraction/", "share of the band's updated tokens whose surrogate is clipped", "share"),
         Metric("tokens/probability_change/", "mean over the band of pi after the step - pi before", "probability"),

@@ -2,28 +2,30 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
-from trainer.algorithm.first_forwards import FirstForwards
+from trainer.algorithm.engine_correction import importance_weights
 from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.token_filters import low_probability_tokens
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
-from trainer.types import RolloutGroup, TrainBatch
+from trainer.types import SampledGroups, TrainBatch
+
+_LARGEST = ("rollout/engine_logprob_diff_max", "policy/ratio_max")  # over the ranks; others are means
 
 
-def rollout_metrics(groups: Sequence[RolloutGroup], parallel: Parallel) -> dict[str, float]:
+def rollout_metrics(sample: SampledGroups, parallel: Parallel) -> dict[str, float]:
     """``rollout/*`` and ``reward/*`` of the step's completions, over all ranks."""
+    groups = sample.sampled
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]
     spread = rewards.std(dim=1) if rewards.shape[1] > 1 else torch.zeros(len(groups))
-    of_groups = _mean_over_ranks(
+    of_groups = _over_ranks(
         {
             "rollout/reward_std": float(spread.sum()),
             "rollout/silent_groups": float((rewards.amax(dim=1) == rewards.amin(dim=1)).sum()),
@@ -42,87 +44,81 @@ def rollout_metrics(groups: Sequence[RolloutGroup], parallel: Parallel) -> dict[
     for r in rollouts:
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
-    return of_groups | _mean_over_ranks(sums, len(rollouts), parallel)
+    of_groups |= _over_ranks(sums, len(rollouts), parallel)
+    return of_groups | {"rollout/dropped_groups": float(sample.dropped)}
 
 
-def batch_metrics(
-    batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel, first: FirstForwards | None = None
-) -> dict[str, float]:
+def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel) -> dict[str, float]:
     """Metrics of the policy before its update, as means over completion tokens of all ranks.
 
     Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalised over those kept and
-    the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the mismatch.
-
-    Args:
-        batch: scored, with advantages.
-        algorithm: the update rule.
-        parallel: the ranks.
-        first: what the update's forwards found, where none was done before it.
+    the trainer's are not: ``rollout/engine_*`` then hold the kept mass besides the mismatch. Entropies and the
+    comparison with the engine are absent where its log-probabilities are the old ones.
     """
     mask = batch.completion_mask
     sums = {
-        "policy/advantage_abs": float((batch.advantages.abs() * mask).sum()),
-        "policy/mean_probability": float((batch.old_logprobs.exp() * mask).sum()),
+        "policy/advantage_abs": (batch.advantages.abs() * mask).sum(),
+        "policy/mean_probability": (batch.old_logprobs.exp() * mask).sum(),
     }
     if batch.ref_logprobs is not None:
         penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm)
-        sums["policy/kl"] = float((penalty * mask).sum())
+        sums["policy/kl"] = (penalty * mask).sum()
     if algorithm.lopti_eta > 0:
         low = low_probability_tokens(batch.old_logprobs, mask, algorithm.lopti_eta)
-        sums["policy/low_token_share"] = float(low.sum())
-    known = mask if first is None else first.known
-    entropy = {"policy/entropy": float((batch.entropies * known).sum())}
-    metrics = _mean_over_ranks(sums, float(mask.sum()), parallel)
-    metrics |= _mean_over_ranks(entropy, float(known.sum()), parallel)
-    return metrics | _engine_metrics(batch, algorithm, parallel, first)
-
-
-def _engine_metrics(
-    batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel, first: FirstForwards | None
-) -> dict[str, float]:
-    """How far trainer and engine are apart; from the first optimizer step's forward where that is the only one."""
-    cut: Tensor | None
+        sums["policy/low_token_share"] = low.sum()
+    if batch.entropies is not None:
+        sums["policy/entropy"] = (batch.entropies * mask).sum()
     if batch.rollout_logprobs is not None:
-        mask = batch.completion_mask
-        log_ratio = (batch.old_logprobs - batch.rollout_logprobs) * mask
-        weights = importance_weights(batch.old_logprobs, batch.rollout_logprobs, mask, algorithm)
-        cut_at = (algorithm.importance_sampling_cap or 0.0) if algorithm.importance_rule == "truncate" else 0.0
-        cut = None if weights is None else weights.eq(cut_at)
-    else:
-        assert first is not None
-        mask = first.unmoved
-        log_ratio = (first.logprobs - batch.old_logprobs) * mask
-        weights = ratio_bounds(log_ratio, algorithm)
-        cut = None if weights is None else weights.lt(1)
+        sums |= _engine_sums(batch, batch.rollout_logprobs, algorithm)
+    return _over_ranks(sums, int(batch.completion_lengths.sum()), parallel)
+
+
+def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: AlgorithmConfig) -> dict[str, Tensor]:
+    """How far trainer and engine are apart."""
+    mask = batch.completion_mask
+    log_ratio = (batch.old_logprobs - rollout_logprobs) * mask
     difference = log_ratio.abs()
     sums = {
-        "rollout/engine_logprob_diff": float(difference.sum()),
-        "rollout/engine_ratio": float((log_ratio.exp() * mask).sum()),
-        "rollout/engine_ratio_above_2": float((log_ratio > math.log(2)).sum()),
+        "rollout/engine_logprob_diff": difference.sum(),
+        "rollout/engine_ratio": (log_ratio.exp() * mask).sum(),
+        "rollout/engine_ratio_above_2": (log_ratio > math.log(2)).sum(),
+        "rollout/engine_logprob_diff_max": difference.max(),
     }
-    if cut is not None:
-        sums["rollout/importance_cut"] = float((cut * mask).sum())
-    largest = max(parallel.gather([float(difference.max())]))
-    return _mean_over_ranks(sums, float(mask.sum()), parallel) | {"rollout/engine_logprob_diff_max": largest}
+    weights = importance_weights(batch.old_logprobs, rollout_logprobs, mask, algorithm)
+    if weights is not None:
+        cut_at = (algorithm.importance_sampling_cap or 0.0) if algorithm.importance_rule == "truncate" else 0.0
+        sums["rollout/importance_cut"] = (weights.eq(cut_at) * mask).sum()
+    return sums
 
 
 def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) -> dict[str, float]:
     """Metrics of the step's optimizer steps; token shares are over the tokens updated on all ranks."""
     sums = {
-        "policy/clip_fraction": float(statistics.tokens["clipped"]),
-        "policy/dual_clip_fraction": float(statistics.tokens["dual_clipped"]),
-        "policy/approx_kl": float(statistics.tokens["approx_kl"]),
+        "policy/clip_fraction": statistics.tokens.get("clipped", 0.0),
+        "policy/dual_clip_fraction": statistics.tokens.get("dual_clipped", 0.0),
+        "policy/approx_kl": statistics.tokens.get("approx_kl", 0.0),
+        "policy/ratio_max": statistics.ratio_max,
     }
     updates = max(1, statistics.updates)
-    return _mean_over_ranks(sums, float(statistics.tokens["tokens"]), parallel) | {
+    return _over_ranks(sums, statistics.tokens.get("tokens", 0.0), parallel) | {
         "policy/loss": statistics.loss / updates,
-        "policy/ratio_max": max(parallel.gather([float(statistics.ratio_max)])),
         "optim/grad_norm": statistics.grad_norm / updates,
         "optim/lr": lr,
         "optim/updates": float(statistics.updates),
         "update/tokens_computed": sum(parallel.gather([float(statistics.tokens_computed)])),
-        "update/tokens_needed": sum(parallel.gather([float(statistics.tokens_needed)])),
     }
+
+
+def memory_metrics(simulated: int | None, parallel: Parallel) -> dict[str, float]:
+    """Memory of the fullest GPU after an update, when torch's cache still holds what the update took at most.
+
+    ``simulated`` is what `trainer.planning.memory` expected while training [bytes]; None where it could not.
+    """
+    if parallel.device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(parallel.device)
+    metrics = {"memory/peak": max(parallel.gather([(total - free) / 1e9]))}
+    return metrics if simulated is None else metrics | {"memory/simulated": simulated / 1e9}
 
 
 def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:
@@ -132,14 +128,21 @@ def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) ->
         max(values) for values in zip(*parallel.gather([[stopwatch.seconds[n] for n in names]]), strict=True)
     ]
     metrics = {f"time/{name}": seconds for name, seconds in zip(names, slowest, strict=True)}
-    tokens = sum(parallel.gather([float(batch.completion_mask.sum())]))
+    tokens = sum(parallel.gather([float(batch.completion_lengths.sum())]))
     return metrics | {"time/tokens_per_s": tokens / metrics["time/step"]}
 
 
-def _mean_over_ranks(sums: Mapping[str, float], count: float, parallel: Parallel) -> dict[str, float]:
+def _over_ranks(sums: Mapping[str, Tensor | float], count: Tensor | float, parallel: Parallel) -> dict[str, float]:
+    """The ranks' sums by their counts, and the largest of `_LARGEST`, with one read from the device."""
+    tensors = {name: value.double() for name, value in {"": count, **sums}.items() if isinstance(value, Tensor)}
+    read = torch.stack(list(tensors.values())).tolist() if tensors else []
+    everyone = parallel.gather([{"": count, **sums, **dict(zip(tensors, read, strict=True))}])
     totals: dict[str, float] = defaultdict(float)
-    for part in parallel.gather([{**sums, "": float(count)}]):
+    for part in everyone:
         for name, value in part.items():
             totals[name] += value
     total_count = max(totals.pop(""), 1.0)
-    return {name: value / total_count for name, value in totals.items()}
+    return {
+        name: max(part[name] for part in everyone) if name in _LARGEST else total / total_count
+        for name, total in totals.items()
+    }

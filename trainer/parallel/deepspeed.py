@@ -5,21 +5,27 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import deepspeed
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
+from deepspeed.runtime.zero import GatheredParameters, parameter_offload, register_external_parameter
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.integrations import unset_hf_deepspeed_config
 from typing_extensions import override
 
 from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import DistributedParallel, reset_accelerate
-from trainer.policy.memory import REDUCED_TOGETHER
-from trainer.policy.state import trained_weights
+from trainer.planning.memory import REDUCED_TOGETHER
+from trainer.policy.weights import host_copy, trained_weights
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +43,8 @@ class DeepSpeedParallel(DistributedParallel):
         self.stage = config.parallel.zero_stage
         self.shards_parameters = self.stage == 3
         self.shards_optimizer = self.stage > 0
+        if config.parallel.offload != "none" and self.device.type == "cuda":
+            torch.set_num_threads(optimizer_threads(len(os.sched_getaffinity(0)), os.environ))
         self._engines: list[Any] = []
         self._policy: Any = None
         self._accelerator = _accelerator(zero_config(config, self.device), self.device)
@@ -59,8 +67,6 @@ class DeepSpeedParallel(DistributedParallel):
     def prepare_frozen(self, model: nn.Module) -> nn.Module:
         if not self.shards_parameters:
             return model
-        import deepspeed
-
         settings = dict(self._accelerator.deepspeed_plugin.deepspeed_config)
         settings["zero_optimization"] = settings["zero_optimization"] | _bucket_sizes(model)
         with _prints_logged():
@@ -98,14 +104,12 @@ class DeepSpeedParallel(DistributedParallel):
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
         if not self.shards_parameters:
             return super().weights(causal_lm)
-        from deepspeed.runtime.zero import GatheredParameters
-
         whole: dict[int, Tensor] = {}  # by parameter, so that tied weights stay one tensor
         weights = {}
         for name, tensor in trained_weights(causal_lm).items():
             if id(tensor) not in whole:
                 with GatheredParameters([tensor]):
-                    whole[id(tensor)] = tensor.detach().to("cpu", copy=True) if self.is_main else torch.empty(0)
+                    whole[id(tensor)] = host_copy(tensor) if self.is_main else torch.empty(0)
             weights[name] = whole[id(tensor)]
         return weights if self.is_main else {}
 
@@ -116,7 +120,7 @@ class DeepSpeedParallel(DistributedParallel):
         tensors: dict[str, Tensor] = {}
         for index, master in enumerate(self._masters(optimizer)):
             parts = {"weights": master.detach(), **optimizer.optimizer.state[master]}
-            tensors |= {f"{index}/{key}": part.cpu().contiguous() for key, part in parts.items()}
+            tensors |= {f"{index}/{key}": host_copy(part) for key, part in parts.items()}
         return tensors
 
     @override
@@ -138,22 +142,17 @@ class DeepSpeedParallel(DistributedParallel):
 
     @override
     def close(self) -> None:
-        from deepspeed.runtime.zero import parameter_offload
-        from transformers.integrations import unset_hf_deepspeed_config
-
         for engine in self._engines:
             engine.destroy()
         self._engines.clear()
         self._policy = None
-        parameter_offload.FWD_MODULE_STACK.clear()  # it would keep every model of a process alive
+        _forget_models()
         unset_hf_deepspeed_config()
         super().close()
 
     def _keep(self, engine: Any) -> None:
         self._engines.append(engine)
         if self.shards_parameters:
-            from deepspeed.runtime.zero import register_external_parameter
-
             # The head uses the output embedding without being its owner.
             head = engine.module.head
             for parameter in head.output_embeddings.parameters():
@@ -176,6 +175,27 @@ class DeepSpeedParallel(DistributedParallel):
         if optimizer.persistent_parameters:
             optimizer.persistent_parameters[0].partition(optimizer.persistent_parameters)
         optimizer.checkpoint_event_epilogue()
+
+
+def optimizer_threads(cores: int, environment: Mapping[str, str]) -> int:
+    """Threads of a rank whose optimizer steps on the CPU: its share of the node's cores, or what the user says.
+
+    torchrun gives each rank one thread where OMP_NUM_THREADS is not set: too few by far for a large model.
+    """
+    said = int(environment.get("OMP_NUM_THREADS") or 0)
+    by_torchrun = said == 1 and "TORCHELASTIC_RUN_ID" in environment
+    share = max(1, cores // int(environment.get("LOCAL_WORLD_SIZE", "1")))
+    return said if said and not by_torchrun else share
+
+
+def _forget_models() -> None:
+    """Clear what DeepSpeed keeps of stage 3 for as long as the process lives: every model, with its optimizer."""
+    parameter_offload.FWD_MODULE_STACK.clear()
+    # Its methods are wrapped by a function that does not say what it wraps.
+    for method in vars(PartitionedParameterCoordinator).values():
+        for cell in getattr(method, "__closure__", None) or ():
+            if hasattr(cell.cell_contents, "cache_clear"):
+                cell.cell_contents.cache_clear()
 
 
 def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
@@ -208,10 +228,6 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
 
 
 def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
-    import deepspeed
-    from accelerate import Accelerator
-    from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
-
     # DeepSpeed calls collectives by names that torch deprecates, thousands of times.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     if device.type == "cpu":
@@ -222,9 +238,7 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
     os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # a launcher's file about ZeRO is not read
     group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
     return Accelerator(
-        mixed_precision="no",
-        deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings),
-        kwargs_handlers=[group],
+        mixed_precision="no", deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings), kwargs_handlers=[group]
     )
 
 
@@ -261,8 +275,6 @@ def _gathered(engine: Any) -> Iterator[None]:
     With the hooks a module would release its parameters after every call, and fetching them again is a collective
     that ranks generating different numbers of tokens cannot share.
     """
-    from deepspeed.runtime.zero import GatheredParameters
-
     offload = engine.optimizer.parameter_offload
     with GatheredParameters(list(engine.module.parameters())):
         for parameter in engine.module.parameters():

@@ -1,15 +1,17 @@
 """The device a rank computes on, and in which precision."""
 
+import gc
 import os
 from typing import Literal
 
 import torch
 
-from trainer.config.schema import ModelConfig
+from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
 from trainer.parallel.gpus import driver_version, visible_gpus
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_MIN_DRIVER = {"12": 525, "13": 580}  # of each CUDA release, by its first number
 ON_CPU = "parallel.device=cpu to compute on the CPU all the same"
 
 
@@ -32,7 +34,7 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
         raise MissingError(
             f"there is a GPU, but torch {torch.__version__} cannot use it: {_reason()}",
             f"NVIDIA driver {driver}, torch built for CUDA {torch.version.cuda or '(none: a build for CPUs)'}",
-            f"`make install-gpu` installs what the driver can run; or {ON_CPU}",
+            f"{_remedy()}; or {ON_CPU}",
         )
     if wanted == "cuda":
         raise MissingError("this configuration is for GPUs, and there is none", "parallel.device", f"add {ON_CPU}")
@@ -48,9 +50,37 @@ def compute_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
     return dtype
 
 
+def free_memory() -> None:
+    """Free what nothing refers to any more, a run's models among it: they are in reference cycles.
+
+    What vLLM froze at its start is collected, too: it freezes all there is in the process.
+    """
+    gc.unfreeze()
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """``float32`` or ``bfloat16``."""
     return str(dtype).removeprefix("torch.")
+
+
+def _remedy() -> str:
+    if torch.version.cuda is None:
+        return "`make install-gpu` installs torch for GPUs"
+    needed = _MIN_DRIVER.get(torch.version.cuda.split(".")[0])
+    if needed is not None and not _is_at_least(driver_version(), needed):
+        return (
+            f"torch for CUDA {torch.version.cuda} needs NVIDIA driver {needed} or newer: update the driver, or, "
+            "on data-centre GPUs, put NVIDIA's cuda-compat libraries first on LD_LIBRARY_PATH (docs/gpu.md)"
+        )
+    return "check that `nvidia-smi` works here and that CUDA_VISIBLE_DEVICES names GPUs of this machine"
+
+
+def _is_at_least(driver: str | None, needed: int) -> bool:
+    found = (driver or "").split(".")[0]
+    return not found.isdigit() or int(found) >= needed  # an unknown driver is not blamed
 
 
 def _use(device: torch.device) -> torch.device:

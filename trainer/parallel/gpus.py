@@ -1,4 +1,4 @@
-"""What can be known of this machine's GPUs without torch, which takes seconds to import."""
+"""GPUs of the machine, queried without torch, which takes seconds to import."""
 
 import os
 import shutil

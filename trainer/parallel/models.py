@@ -8,19 +8,18 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.config.schema import OptimConfig, TrainConfig
-from trainer.errors import ConfigError
+from trainer.config.optim import OptimConfig
+from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_off, add_adapter
-from trainer.policy.load import frozen_copy, is_adapter, load_policy
-from trainer.policy.logprobs import LogprobModel, check_logits, check_packing, tokens_per_chunk
-from trainer.policy.row_cost import RowCost, row_cost
+from trainer.policy.load import frozen_copy, load_policy
+from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
 
 
 @dataclass(frozen=True)
 class Models:
-    """What `load_models` makes."""
+    """The models of a run and the optimizer of the policy."""
 
     causal_lm: PreTrainedModel  # holds the policy's weights
     policy: nn.Module  # its `LogprobModel`, wrapped for data parallelism where the strategy does
@@ -28,13 +27,7 @@ class Models:
     reference: nn.Module | None  # the policy of before training; None without a KL coefficient
     stored_dtype: torch.dtype  # of the weights that are trained
     packs_rows: bool  # whether rows with a common prompt share its computation
-    row_cost: RowCost  # of those that do not
     parallel: Parallel
-
-    @property
-    def is_wrapped(self) -> bool:
-        """Whether the strategy has wrapped the policy."""
-        return not isinstance(self.policy, LogprobModel)
 
     def whole_weights(self) -> AbstractContextManager[None]:
         """A context in which the policy's parameters are whole on this rank, to be read."""
@@ -46,15 +39,8 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
 
     Raises:
         MissingError: no such model.
-        ConfigError: an architecture whose log-probabilities would be wrong, as they are or of packed rows; or an
-            adapter under 4 bits.
+        ConfigError: an architecture whose log-probabilities would be wrong.
     """
-    if config.model.quantization != "none" and is_adapter(config.model):
-        raise ConfigError(
-            "an adapter is merged into its base model, and weights of 4 bits cannot take it up",
-            "model.name_or_path, model.quantization",
-            "merge it first: trainer export NAME --merge",
-        )
     torch.manual_seed(config.seed)
     stored_dtype = parallel.stored_dtype(compute_dtype(config.model, parallel.device))
     with_adapter, with_reference = config.model.lora.r > 0, config.algorithm.kl_coef > 0
@@ -69,30 +55,21 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     policy, optimizer = parallel.prepare(scores, _adamw(causal_lm, config.optim))
     if with_adapter and with_reference:
         reference = WithoutAdapter(policy, causal_lm)
-    models = Models(
-        causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, row_cost(causal_lm), parallel
-    )
+    models = Models(causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, parallel)
     with models.whole_weights():
         check_logits(causal_lm)
-        if config.model.packing == "flex_attention":
-            check_packing(scores)
     return models
 
 
 class WithoutAdapter(nn.Module):
-    """The reference of a policy with an adapter: its own weights with the adapter off, no second copy.
-
-    Args:
-        policy: a `LogprobModel`, possibly wrapped.
-        causal_lm: the model in it.
-    """
+    """The reference of a policy with an adapter: its own weights with the adapter off, no second copy."""
 
     def __init__(self, policy: nn.Module, causal_lm: PreTrainedModel) -> None:
         super().__init__()
         self._owned_elsewhere = (policy, causal_lm)  # a tuple keeps them out of this module's parameters
 
     def forward(self, *inputs: Any) -> Any:
-        """As of a `LogprobModel`."""
+        """Call the `LogprobModel` with its adapter off."""
         policy, causal_lm = self._owned_elsewhere
         with adapter_off(causal_lm):
             return policy(*inputs)
@@ -107,11 +84,12 @@ def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype:
         config.rollout.temperature,
         tokens_per_chunk(vocabulary, config.optim.logits_chunk_mb, causal_lm.device.type == "cuda"),
         compute_dtype(config.model, causal_lm.device) if in_float32 else torch.float32,
+        config.algorithm.proxy_min_p,
     )
 
 
 def _loaded_dtype(config: TrainConfig, stored_dtype: torch.dtype, parallel: Parallel) -> torch.dtype:
-    """Of the model as it is loaded: weights that stay as they are need no float32; DeepSpeed wants one dtype."""
+    """The dtype a model is loaded in: frozen weights need no float32; DeepSpeed wants one dtype."""
     if config.model.lora.r == 0 or config.parallel.strategy == "deepspeed":
         return stored_dtype
     return compute_dtype(config.model, parallel.device)

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import cache
@@ -18,9 +19,16 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
-from trainer.policy.state import load_optimizer_tensors, load_weights, optimizer_tensors, trained_weights
+from trainer.parallel.interface import LOOPBACK_INTERFACE, interface_towards
+from trainer.policy.weights import (
+    host_copy,
+    load_optimizer_tensors,
+    load_weights,
+    optimizer_tensors,
+    trained_weights,
+)
 
-FILE_TIMEOUT_S = 3 * 3600
+_FILE_TIMEOUT_S = 3 * 3600
 LOOPBACK = "127.0.0.1"
 _ABSENT = object()
 
@@ -68,11 +76,8 @@ class Parallel:
     def gather(self, items: list[Any], after_files: bool = False) -> list[Any]:
         """The items of all ranks, on every rank: the first of every rank in rank order, the second, ...
 
-        Prompts are dealt to the ranks like cards, so this is the order of the prompts.
-
-        Args:
-            items: of this rank.
-            after_files: a rank may read or write a checkpoint before it comes; the others wait longer for it.
+        Prompts are dealt to the ranks like cards, so this is the order of the prompts. Others wait longer for a
+        rank that may read or write a checkpoint before it comes: ``after_files``.
         """
         return items
 
@@ -100,11 +105,13 @@ class Parallel:
         return nullcontext()
 
     def weights(self, causal_lm: PreTrainedModel) -> dict[str, Tensor]:
-        """The policy's `trained_weights`, whole; empty on ranks other than 0 where they had to be gathered."""
-        return {name: tensor.detach() for name, tensor in trained_weights(causal_lm).items()}
+        """The policy's `trained_weights`, whole, copied to host memory; empty on ranks other than 0."""
+        weights = trained_weights(causal_lm) if self.is_main else {}
+        copies = {id(tensor): host_copy(tensor) for tensor in weights.values()}  # tied weights stay one tensor
+        return {name: copies[id(tensor)] for name, tensor in weights.items()}
 
     def training_tensors(self, causal_lm: PreTrainedModel, optimizer: Any) -> dict[str, Tensor]:
-        """What this rank must save besides the weights to continue training."""
+        """The tensors besides the weights that this rank must save to continue training, copied to host memory."""
         return optimizer_tensors(causal_lm, optimizer)
 
     def load_training_tensors(
@@ -123,24 +130,22 @@ class DistributedParallel(Parallel):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(local_device(config.parallel.device))
-        join_ranks(config.parallel.timeout_s, self.device)
+        servers = config.rollout.vllm.server_base_urls if config.rollout.uses_servers else []
+        join_ranks(config.parallel.timeout_s, self.device, servers)
         self.rank = torch.distributed.get_rank()
         self.world_size = torch.distributed.get_world_size()
         check_same_config(config, self)
 
     @override
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
-        from accelerate import Accelerator
-        from accelerate.utils import DistributedDataParallelKwargs
-
-        reset_accelerate()
         # Buffers (rotary frequencies) never change: broadcasting them would be a collective in every forward.
-        options = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
-        accelerator = Accelerator(cpu=self.device.type == "cpu", mixed_precision="no", kwargs_handlers=[options])
-        assert accelerator.num_processes == self.world_size, "accelerate sees another number of ranks"
+        # Without device_ids a forward gets its inputs where they are: lengths and masks on the host.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            return accelerator.prepare_model(model), optimizer
+            wrapped = nn.parallel.DistributedDataParallel(
+                model, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
+            return wrapped, optimizer
 
     @override
     def sum(self, tensor: Tensor) -> Tensor:
@@ -176,27 +181,29 @@ class DistributedParallel(Parallel):
         reset_accelerate()
 
 
-def join_ranks(timeout_s: float, device: torch.device) -> None:
+def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = ()) -> None:
     """Connect this process with the others, once in its life; a process without any becomes a world of one.
 
-    Where MASTER_ADDR is the loopback address, nothing of it can be reached from other machines.
+    Where MASTER_ADDR is the loopback address, nothing of it can be reached from other machines, unless weights go
+    by NCCL to ``servers``, the URLs of vLLM servers, on one of them.
     """
     if torch.distributed.is_initialized():
         return
     if "RANK" not in os.environ:
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
         os.environ["MASTER_PORT"] = str(free_port())
-    backend = "gloo"
+    backend, device_id = "gloo", None
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        backend = "nccl"
+        backend, device_id = "nccl", device  # without it NCCL guesses a rank's GPU from the rank
     timeout = timedelta(seconds=timeout_s)
     launcher_has_a_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if os.environ["MASTER_ADDR"] != LOOPBACK or launcher_has_a_store:
-        torch.distributed.init_process_group(backend, timeout=timeout)
+        torch.distributed.init_process_group(backend, timeout=timeout, device_id=device_id)
         return
-    for library in ("GLOO", "NCCL"):
-        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
+    if backend == "nccl":
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards(servers)}")  # "=": no prefix
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.distributed.init_process_group(
         backend,
@@ -204,6 +211,7 @@ def join_ranks(timeout_s: float, device: torch.device) -> None:
         store=_loopback_store(rank, world_size, timeout),
         rank=rank,
         world_size=world_size,
+        device_id=device_id,
     )
 
 
@@ -230,7 +238,7 @@ def _file_group() -> Any:
 
     NCCL's watchdog would end the process while rank 0 hashes the 100 GB of a checkpoint.
     """
-    return torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=FILE_TIMEOUT_S))
+    return torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=_FILE_TIMEOUT_S))
 
 
 def leave_ranks() -> None:

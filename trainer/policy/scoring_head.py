@@ -9,42 +9,46 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-
-from trainer.cpu.onednn import add_weight_gradient, linear
+from torch.nn import functional
 
 
 class ScoringHead(nn.Module):
     """Log-probabilities of tokens, in chunks whose logits are computed again in the backward pass.
 
     It calls no other module: where parameters are gathered module by module (ZeRO stage 3), the output embedding
-    is then gathered once for all chunks, however many this rank has.
-
-    Args:
-        output_embeddings: the model's linear layer to the vocabulary; it stays the model's own.
-        temperature: logits are divided by it.
-        chunk_tokens: tokens whose logits exist at one time.
+    is then gathered once for all chunks, however many this rank has. The output embedding stays the model's own;
+    logits of ``chunk_tokens`` tokens exist at one time.
     """
 
-    def __init__(self, output_embeddings: nn.Linear, temperature: float, chunk_tokens: int) -> None:
+    def __init__(
+        self, output_embeddings: nn.Linear, temperature: float, chunk_tokens: int, proxy_min_p: float = 0.0
+    ) -> None:
         super().__init__()
         self._owned_elsewhere = (output_embeddings,)  # a tuple keeps it out of this module's parameters
         self.temperature = temperature
         self.chunk_tokens = chunk_tokens
+        self.proxy_min_p = proxy_min_p
 
     @property
     def output_embeddings(self) -> nn.Linear:
         """The model's linear layer to the vocabulary."""
         return self._owned_elsewhere[0]
 
-    def forward(self, hidden: Tensor, targets: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities, entropies and gradient norms, [N] each, of ``targets`` [N] after ``hidden`` [N, H].
+    def forward(
+        self, hidden: Tensor, targets: Tensor, with_entropy: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Log-probabilities, entropies, gradient norms and those of the proxy, [N] each.
 
-        Without ``with_entropy`` the last two are placeholders. Only the log-probabilities have a gradient.
+        They are of ``targets`` [N] after ``hidden`` [N, H]; only the first are set without ``with_entropy``.
+        Log-probabilities and entropies have a gradient. The proxy is the distribution without the tokens below
+        ``proxy_min_p`` of the most probable one's probability, renormalised; None where ``proxy_min_p`` is 0.
         """
         head, device = self.output_embeddings, hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.weight.dtype
-        options = _Options(self.temperature, self.chunk_tokens, dtype, with_entropy)
-        scores: tuple[Tensor, Tensor, Tensor] = _Scores.apply(hidden, head.weight, head.bias, targets, options)  # type: ignore[no-untyped-call]
+        options = _Options(self.temperature, self.chunk_tokens, dtype, with_entropy, self.proxy_min_p)
+        scores: tuple[Tensor, Tensor, Tensor, Tensor | None] = _Scores.apply(
+            hidden, head.weight, head.bias, targets, options
+        )  # type: ignore[no-untyped-call]
         return scores
 
 
@@ -54,20 +58,25 @@ class _Options:
     chunk_tokens: int
     dtype: torch.dtype  # of the products with the output embedding
     with_entropy: bool
+    proxy_min_p: float
 
 
 class _Scores(torch.autograd.Function):
-    """With p = softmax(logits / temperature): d logprob / d logits = (onehot - p) / temperature."""
+    """With p = softmax(logits / temperature): d logprob / d logits = (onehot - p) / temperature.
+
+    The entropy's is ``-p (log p + entropy) / temperature``.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, options: _Options
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         layer = _Layer(weight, bias, options)
         logprobs, log_normalizers = (torch.empty(targets.shape, device=hidden.device) for _ in range(2))
-        entropies, gradient_norms = logprobs, logprobs
+        entropies, gradient_norms, proxy_logprobs = logprobs, logprobs, None
         if options.with_entropy:
             entropies, gradient_norms = torch.empty_like(logprobs), torch.empty_like(logprobs)
+            proxy_logprobs = torch.empty_like(logprobs) if options.proxy_min_p else None
         for chunk in _chunks(len(targets), options):
             logits, target = layer.logits(hidden[chunk]), targets[chunk, None]
             log_normalizers[chunk] = logits.logsumexp(dim=-1)
@@ -76,20 +85,31 @@ class _Scores(torch.autograd.Function):
                 # d logprob / d logits = onehot - p: one tensor serves the norm and, as -logprob is the part of
                 # the entropy that the one-hot takes out, the entropy too.
                 difference = (logits - log_normalizers[chunk, None]).exp_()
+                if proxy_logprobs is not None:
+                    share = _proxy_share(difference, target, options.proxy_min_p)
+                    proxy_logprobs[chunk] = logprobs[chunk] - share.log()
                 difference.scatter_add_(-1, target, difference.new_full(target.shape, -1.0))
                 gradient_norms[chunk] = torch.linalg.vector_norm(difference, dim=-1)
                 entropies[chunk] = -logprobs[chunk] - difference.mul_(logits).sum(dim=-1)
-        ctx.save_for_backward(hidden, weight, bias, targets, log_normalizers)
+        ctx.save_for_backward(hidden, weight, bias, targets, log_normalizers, entropies)
         ctx.options = options
+        ctx.set_materialize_grads(False)
         if not options.with_entropy:
             entropies, gradient_norms = logprobs.clone(), logprobs.clone()
-        ctx.mark_non_differentiable(entropies, gradient_norms)
-        return logprobs, entropies, gradient_norms
+            ctx.mark_non_differentiable(entropies)
+        ctx.mark_non_differentiable(gradient_norms)
+        if proxy_logprobs is not None:
+            ctx.mark_non_differentiable(proxy_logprobs)
+        return logprobs, entropies, gradient_norms, proxy_logprobs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprobs: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, log_normalizers = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad_logprobs: Tensor | None, grad_entropies: Tensor | None, *_: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, log_normalizers, entropies = ctx.saved_tensors
+        if grad_logprobs is None:
+            grad_logprobs = torch.zeros_like(log_normalizers)
         options: _Options = ctx.options
         layer = _Layer(weight, bias, options)
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
@@ -99,15 +119,20 @@ class _Scores(torch.autograd.Function):
         grad_bias = torch.zeros(weight.shape[0], device=weight.device) if wants_bias else None
         for chunk in _chunks(len(targets), options):
             scaled = (grad_logprobs[chunk, None] / options.temperature).float()
-            grad = layer.logits(hidden[chunk]).sub_(log_normalizers[chunk, None]).exp_().mul_(-scaled)
+            table = layer.logits(hidden[chunk]).sub_(log_normalizers[chunk, None])
+            if grad_entropies is None:
+                grad = table.exp_().mul_(-scaled)
+            else:
+                of_entropies = (grad_entropies[chunk, None] / options.temperature).float()
+                grad = table.exp().mul_(-(table.add_(entropies[chunk, None]).mul_(of_entropies).add_(scaled)))
             grad.scatter_add_(-1, targets[chunk, None], scaled)
             if grad_bias is not None:
                 grad_bias += grad.sum(dim=0)
             grad = grad.to(options.dtype)
             if grad_hidden is not None:
-                grad_hidden[chunk] = linear(grad, layer.weight.t())
+                grad_hidden[chunk] = grad @ layer.weight
             if grad_weight is not None:
-                add_weight_gradient(grad_weight, grad, hidden[chunk].to(options.dtype))
+                _add_weight_gradient(grad_weight, grad, hidden[chunk].to(options.dtype))
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
@@ -128,8 +153,25 @@ class _Layer:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``logits / temperature`` in float32, [n, V]."""
-        logits = linear(hidden.to(self._dtype), self.weight, self._bias).float()
+        logits = functional.linear(hidden.to(self._dtype), self.weight, self._bias).float()
         return logits.div_(self._temperature)  # in place: a second copy would be the peak of a step's memory
+
+
+def _proxy_share(probabilities: Tensor, target: Tensor, min_p: float) -> Tensor:
+    """Probability that a proxy keeps, [n], of probabilities [n, V]; infinite without the target [n, 1]."""
+    least = min_p * probabilities.amax(dim=-1, keepdim=True)
+    share = probabilities.masked_fill(probabilities < least, 0.0).sum(dim=-1)
+    return share.masked_fill((probabilities.gather(-1, target) < least).squeeze(-1), torch.inf)
+
+
+def _add_weight_gradient(total: Tensor, grad_output: Tensor, rows: Tensor) -> None:
+    """Add ``grad_output.T @ rows`` of [n, N] and [n, K] in one dtype to ``total`` [N, K] in float32."""
+    if grad_output.dtype == torch.float32:
+        total.addmm_(grad_output.t(), rows)
+    elif grad_output.device.type == "cuda":
+        torch.addmm(total, grad_output.t(), rows, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(grad_output.t().float(), rows.float())
 
 
 def _chunks(tokens: int, options: _Options) -> list[slice]:

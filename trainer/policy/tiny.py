@@ -29,7 +29,7 @@ _IGNORED = -100  # label of positions without a loss
 
 @dataclass(frozen=True)
 class TinyRecipe:
-    """How the embedded policy is made; every field is part of the cache key."""
+    """The recipe of the embedded policy; every field is part of the cache key."""
 
     seed: int = 0
     people: tuple[int, ...] = (2, 3)
@@ -52,9 +52,7 @@ class TinyRecipe:
 def ensure_tiny_policy(cache_dir: Path | None = None, recipe: TinyRecipe | None = None) -> Path:
     """The folder of the warm-started policy (safetensors and tokenizer), made on first use.
 
-    Args:
-        cache_dir: where policies are kept; ``$LOPTUNE_CACHE`` or ``~/.cache/loptune`` if None.
-        recipe: how to make it. Another recipe, vocabulary or teacher gets another folder.
+    Another recipe, vocabulary or teacher gets another folder.
 
     Processes that ask at the same time wait for the first one. An interrupted run leaves no folder.
     """

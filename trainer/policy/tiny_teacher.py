@@ -1,4 +1,4 @@
-"""What the embedded policy learns from: worked examples by a deliberately sloppy teacher.
+"""Worked examples by a deliberately sloppy teacher, from which the embedded policy learns.
 
 The teacher assumes roles, checks the statements one after the other and goes on to the next assumption at the
 first contradiction, like a binary counter::
@@ -74,11 +74,8 @@ def build_tokenizer() -> Qwen2Tokenizer:
 def demonstration(puzzle: Puzzle, rng: random.Random, value_error: float, verdict_error: float) -> str:
     """The sloppy teacher's completion of ``compact_prompt(puzzle) + PREFILL``, without the end token.
 
-    Args:
-        puzzle: what to solve; at most one operator per statement.
-        rng: draws the errors.
-        value_error: probability that the truth value of a role statement is written down wrongly.
-        verdict_error: probability that "fits" is written for "contradiction" or the other way round.
+    Truth values of role statements are written down wrongly with probability ``value_error``, "fits" for
+    "contradiction" or the other way round with ``verdict_error``.
     """
     words: list[str] = []
     assumption: tuple[bool, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from trainer.config.schema import DataConfig, DatasetConfig
+from trainer.config.data import DataConfig, DatasetConfig
 from trainer.errors import ConfigError
 from trainer.problems.prompts import Question, as_question, build_prompt, check_template
 from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
@@ -158,6 +158,7 @@ def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
                 answer,
                 str(source or Path(dataset.source).stem),
                 task.difficulty(answer) if level is None else _difficulty_label(level, banded),
+                row.values,
             )
         )
     return problems

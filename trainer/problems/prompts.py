@@ -1,4 +1,4 @@
-"""How a question becomes the text that a policy reads."""
+"""Prompts: the text of a question as the policy reads it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from trainer.config.schema import DataConfig
+from trainer.config.data import DataConfig
 from trainer.errors import ConfigError
 from trainer.problems.tasks import Task
 
@@ -17,7 +17,7 @@ _CHATML_QUESTION = re.compile(r"<\|im_start\|>user\n(.*?)\n?<\|im_end\|>", re.DO
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a conversation, or one text that already carries a model's control marks."""
+    """A question: a conversation, or a text that already carries a model's control tokens."""
 
     messages: tuple[Mapping[str, str], ...]  # each with role and content
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.config.schema import DatasetConfig
+from trainer.config.data import DatasetConfig
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, first_line
 from trainer.hub import hub_answers
 
-FIELDS = ("prompt", "answer", "difficulty", "source")
+_FIELDS = ("prompt", "answer", "difficulty", "source")
 _FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
 # What no data set of the hub is called: such a name is meant as a file.
 _OTHER_FILE_TYPES = (".txt", ".tsv", ".xlsx", ".xml", ".yaml", ".yml", ".arrow", ".pkl", ".gz", ".zip", ".zst")
@@ -33,6 +33,15 @@ class Row:
         return f"{self.place}, row {self.number}, column {column}"
 
 
+def is_file_source(dataset: DatasetConfig) -> bool:
+    """Whether problems are read from a file; otherwise they are generated or come from the hub."""
+    path = Path(dataset.source).expanduser()
+    if dataset.source == "generated" or path.is_dir():
+        return False
+    named = path.suffix in (*_FILE_TYPES, *_OTHER_FILE_TYPES) or dataset.source.startswith((".", "/", "~"))
+    return named or path.is_file()
+
+
 def read_rows(dataset: DatasetConfig) -> list[Row]:
     """The rows of a file or hub dataset, the first ``limit`` of them.
 
@@ -41,20 +50,18 @@ def read_rows(dataset: DatasetConfig) -> list[Row]:
         ConfigError: a file type that is not read, a line that is not a JSON object.
     """
     path = Path(dataset.source).expanduser()
-    if path.suffix in _FILE_TYPES:
-        if not path.is_file():
-            raise MissingError("there is no such data file", str(path), "check the path of the dataset's source")
-        rows = _read_file(path)
-    elif not path.is_dir() and (
-        path.is_file() or path.suffix in _OTHER_FILE_TYPES or dataset.source.startswith((".", "/", "~"))
-    ):
+    if not is_file_source(dataset):
+        rows = _read_hub(dataset)
+    elif path.suffix not in _FILE_TYPES:
         raise ConfigError(
             f"data files are {', '.join(_FILE_TYPES)}, not {path.suffix or 'without a type'}",
             str(path),
             'write the problems as JSON lines: {"prompt": "...", "answer": "..."}',
         )
+    elif not path.is_file():
+        raise MissingError("there is no such data file", str(path), "check the path of the dataset's source")
     else:
-        rows = _read_hub(dataset)
+        rows = _read_file(path)
     kept = [
         Row(values, dataset.source, number)
         for number, values in enumerate(itertools.islice(rows, dataset.limit), start=1)
@@ -82,7 +89,7 @@ def find_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
 
 
 def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str:
-    """As ``find_column``, for a field that must be there.
+    """Like ``find_column``, for a required field.
 
     Raises:
         ConfigError: no column for the field.
@@ -114,11 +121,11 @@ def check_fields(dataset: DatasetConfig) -> None:
         ConfigError: names the nearest field.
     """
     for field in dataset.columns:
-        if field not in FIELDS:
+        if field not in _FIELDS:
             raise ConfigError(
-                f"columns has no field {field}; there are {', '.join(FIELDS)}",
+                f"columns has no field {field}; there are {', '.join(_FIELDS)}",
                 f"columns of {dataset.source}",
-                nearest(field, FIELDS),
+                nearest(field, _FIELDS),
             )
 
 
@@ -130,11 +137,19 @@ def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
             yield from _read_parquet(path)
         elif path.suffix == ".csv":
             with path.open(encoding="utf-8-sig", newline="") as lines:
-                yield from csv.DictReader(lines)
+                reader = csv.DictReader(lines)
+                _check_header(reader.fieldnames or (), path)
+                yield from reader
         else:
             yield from _read_json(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MissingError(f"cannot read the data file: {error}", str(path), "check or fetch it again") from error
+
+
+def _check_header(names: Sequence[str], path: Path) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"two columns are called {twice[0]}", f"{path}, line 1", "rename or remove one")
 
 
 def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -1,5 +1,6 @@
-"""The order problems come in."""
+"""The order of problems, and the number of steps they make."""
 
+import math
 import random
 from collections.abc import Sequence
 from copy import copy
@@ -41,7 +42,7 @@ class ProblemSampler:
         return taken
 
     def peek(self, count: int) -> list[Problem]:
-        """What `next` will return."""
+        """The problems that `next` will return."""
         return copy(self).next(count)
 
     def state_dict(self) -> dict[str, int]:
@@ -68,3 +69,22 @@ class ProblemSampler:
         if self._shuffle:
             random.Random(f"{self._seed} {self._epoch}").shuffle(order)
         return order
+
+
+def training_steps(epochs: float, problems: int, prompts_per_step: int, drop_last: bool) -> int:
+    """The number of steps in some passes over the problems.
+
+    With ``drop_last`` every pass ends with its last full step; otherwise a step may hold problems of two passes.
+
+    Raises:
+        ConfigError: no step is ever full.
+    """
+    if not drop_last:
+        return math.ceil(epochs * problems / prompts_per_step)
+    if problems < prompts_per_step:
+        raise ConfigError(
+            f"{problems} problems do not fill one step of {prompts_per_step}, and incomplete ones are dropped",
+            "data.drop_last",
+            "set data.drop_last=false or lower rollout.prompts_per_step",
+        )
+    return math.ceil(epochs * (problems // prompts_per_step))

@@ -8,14 +8,15 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from rewards.sandbox import RewardPool
-from trainer.config.schema import RewardConfig, TrainConfig
+from rewards.sandbox import RewardPool, ScoringFailedError
+from trainer.config.reward import RewardConfig
+from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import engine_for
-from trainer.rollouts.vllm.setup import context_length, engine_setup, vllm_installed
+from trainer.rollouts.vllm.setup import check_dense, context_length, engine_setup, vllm_installed
 
 logger = logging.getLogger(__name__)
 
@@ -34,25 +35,22 @@ def build_engine(
 ) -> RolloutEngine:
     """The configured rollout engine.
 
-    Args:
-        config: of the run.
-        model: the policy.
-        tokenizer: the policy's.
-        whole_weights: makes a context in which the policy's parameters are whole on this rank.
-        run: what the engine has to know of it.
-
     Raises:
-        ConfigError: vLLM is asked for where it is not installed, or a request can exceed its context.
+        ConfigError: vLLM is asked for where it is not installed or for a mixture of experts, or a request can
+            exceed its context.
         EngineError: vLLM does not start, or a server cannot be used.
         MissingError: a server does not answer.
     """
     wanted, device = config.rollout.engine, next(model.parameters()).device
+    in_ranks = wanted == "vllm" or (wanted == "auto" and device.type == "cuda" and vllm_installed())
+    if in_ranks or config.rollout.uses_servers:
+        check_dense(model)
     if config.rollout.uses_servers:
         from trainer.rollouts.vllm.server import VllmServerEngine
 
         dtype = dtype_name(compute_dtype(config.model, device))
         return VllmServerEngine(config.rollout.vllm, context_length(config, model), dtype, run.check_ids)
-    if wanted == "vllm" or (wanted == "auto" and device.type == "cuda" and vllm_installed()):
+    if in_ranks:
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         return engine_for(model, engine_setup(config, model, ranks), run)
     if device.type == "cuda" and (not dist.is_initialized() or dist.get_rank() == 0):
@@ -70,10 +68,6 @@ def build_engine(
 def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> RewardPool:
     """The scoring processes.
 
-    Args:
-        config: how completions are scored.
-        max_failure_rate: share of failures in one call above which it raises.
-
     Raises:
         ConfigError: a reward function that does not exist or cannot be imported.
     """
@@ -86,7 +80,7 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             failure_score=config.failure_score,
             max_failure_rate=max_failure_rate,
         )
-    except ValueError as error:
+    except (ValueError, ScoringFailedError) as error:
         raise ConfigError(
             str(error), "reward.functions", "name a reward or module:function on the path"
         ) from error

@@ -1,17 +1,16 @@
 """Rollouts: sample completions for problems and score them."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool, ScoredText, ScoringFailedError
-from trainer.config.schema import RolloutConfig, TrainConfig
+from trainer.config.rollout import RolloutConfig
+from trainer.config.schema import TrainConfig
 from trainer.errors import RewardError
-from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.problems.load import encode_prompt
 from trainer.rollouts.engine import CompletionSource, Sample, SamplingParams
@@ -83,34 +82,38 @@ def _completion(sample: Sample, tokenizer: PreTrainedTokenizerBase, params: Samp
     return Completion(token_ids, sample.logprobs, text, sample.finish_reason)
 
 
-def score_completions(
+def sample_groups(
+    engine: CompletionSource,
+    tokenizer: PreTrainedTokenizerBase,
     requests: Sequence[GroupRequest],
-    prompts: Sequence[Sequence[int]],
-    completions: Sequence[Sequence[Completion]],
-    rewards: RewardPool,
+    params: SamplingParams,
 ) -> list[RolloutGroup]:
-    """One group of rollouts per request, from its prompt and its completions.
+    """One group of rollouts per request, not scored: their rewards are NaN."""
+    prompts = [tuple(encode_prompt(tokenizer, request.problem)) for request in requests]
+    completions = sample_completions(engine, tokenizer, prompts, [request.seeds for request in requests], params)
+    return [
+        RolloutGroup(r.group_id, [Rollout(r.group_id, r.problem, prompt, completion) for completion in group])
+        for r, prompt, group in zip(requests, prompts, completions, strict=True)
+    ]
+
+
+def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[RolloutGroup]:
+    """The groups with the rewards of their completions.
 
     Raises:
         RewardError: scoring fails too often for the rewards to mean anything.
     """
-    flat = [
-        (request, tuple(prompt), completion)
-        for request, prompt, group in zip(requests, prompts, completions, strict=True)
-        for completion in group
-    ]
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
     try:
         scored = rewards.score(
-            [request.problem.prefill + completion.text for request, _, completion in flat],
-            [request.problem.answer for request, _, _ in flat],
+            [rollout.problem.prefill + rollout.completion.text for rollout in rollouts],
+            [rollout.problem.answer for rollout in rollouts],
+            [rollout.problem.columns for rollout in rollouts],
         )
     except ScoringFailedError as error:
         raise scoring_error(str(error)) from error
-    rollouts = iter([_rollout(*parts, result) for parts, result in zip(flat, scored, strict=True)])
-    return [
-        RolloutGroup(request.group_id, list(islice(rollouts, len(group))))
-        for request, group in zip(requests, completions, strict=True)
-    ]
+    with_rewards = map(_scored, rollouts, scored)
+    return [replace(group, rollouts=list(islice(with_rewards, len(group.rollouts)))) for group in groups]
 
 
 def scoring_error(what: str) -> RewardError:
@@ -120,15 +123,10 @@ def scoring_error(what: str) -> RewardError:
     )
 
 
-def _rollout(
-    request: GroupRequest, prompt: tuple[int, ...], completion: Completion, scored: ScoredText
-) -> Rollout:
+def _scored(rollout: Rollout, scored: ScoredText) -> Rollout:
     score = scored.score
-    return Rollout(
-        group_id=request.group_id,
-        problem=request.problem,
-        prompt_ids=prompt,
-        completion=completion,
+    return replace(
+        rollout,
         reward=score.reward,
         reward_breakdown=score.breakdown,
         correct=score.correct,
@@ -136,56 +134,3 @@ def _rollout(
         scoring=scored.status,
         scoring_message=scored.message,
     )
-
-
-def collect_rollouts(
-    engine: CompletionSource,
-    tokenizer: PreTrainedTokenizerBase,
-    requests: Sequence[GroupRequest],
-    params: SamplingParams,
-    rewards: RewardPool,
-    stopwatch: Stopwatch,
-    meanwhile: Callable[[list[RolloutGroup]], None] | None = None,
-) -> list[RolloutGroup]:
-    """Sample and score one group per request; the stopwatch tells sampling from waiting for scores.
-
-    Args:
-        engine: samples.
-        tokenizer: of the policy.
-        requests: one per group.
-        params: of sampling.
-        rewards: score, in processes of their own.
-        stopwatch: takes the time of the phases.
-        meanwhile: what this process does while they score, given the groups with rewards of 0.
-
-    Raises:
-        RewardError: scoring fails too often for the rewards to mean anything.
-    """
-    prompts = [encode_prompt(tokenizer, request.problem) for request in requests]
-    with stopwatch("rollout"):
-        completions = sample_completions(engine, tokenizer, prompts, [r.seeds for r in requests], params)
-    if meanwhile is None:
-        with stopwatch("reward"):
-            return score_completions(requests, prompts, completions, rewards)
-    with ThreadPoolExecutor(1) as executor:
-        scored = executor.submit(score_completions, requests, prompts, completions, rewards)
-        meanwhile(_without_rewards(requests, prompts, completions))
-        with stopwatch("reward"):
-            return scored.result()
-
-
-def _without_rewards(
-    requests: Sequence[GroupRequest],
-    prompts: Sequence[Sequence[int]],
-    completions: Sequence[Sequence[Completion]],
-) -> list[RolloutGroup]:
-    return [
-        RolloutGroup(
-            request.group_id,
-            [
-                Rollout(request.group_id, request.problem, tuple(prompt), completion, 0.0, {}, False)
-                for completion in group
-            ],
-        )
-        for request, prompt, group in zip(requests, prompts, completions, strict=True)
-    ]

@@ -28,7 +28,7 @@ class DecodingBatch(Protocol):
 
 @dataclass(frozen=True)
 class Prefill:
-    """What a model has read: P prompts, left-padded to L tokens."""
+    """The state of a model after P prompts, left-padded to L tokens."""
 
     cache: Cache
     logits: Tensor  # [P, V], of the token after each prompt
@@ -70,14 +70,7 @@ def next_logits(
 
 
 class CachedBatch:
-    """Steps the model itself; every row has a copy of its prompt's cache.
-
-    Args:
-        model: any causal language model with a KV cache.
-        prefill: the prompts; its cache is reused.
-        prompt_of_row: [R], the prompt that each row continues.
-        max_new_tokens: limit of steps.
-    """
+    """Steps the model itself; row r has a copy of the cache of its prompt, ``prompt_of_row[r]``."""
 
     def __init__(
         self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int

@@ -1,22 +1,12 @@
 """DAPO's dynamic sampling: problems whose completions all score alike are replaced by others."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.overlong import raw_reward
-from trainer.types import RolloutGroup
+from trainer.types import RolloutGroup, SampledGroups
 
-MIN_SPREAD = 1e-6
-
-
-@dataclass(frozen=True)
-class SampledGroups:
-    """What one step sampled."""
-
-    groups: Sequence[RolloutGroup]  # this rank's share of those to train on
-    sampled: Sequence[RolloutGroup]  # all that this rank sampled
-    dropped: int  # groups of all ranks that were sampled and are not trained on
+_MIN_SPREAD = 1e-6
 
 
 def has_spread(rewards: Sequence[float]) -> bool:
@@ -24,27 +14,19 @@ def has_spread(rewards: Sequence[float]) -> bool:
 
     A group of one is kept: it has no spread to lack. As SkyRL.
     """
-    return len(rewards) == 1 or max(rewards) - min(rewards) > MIN_SPREAD
+    return len(rewards) == 1 or max(rewards) - min(rewards) > _MIN_SPREAD
 
 
-def sample_groups(
+def sample_with_spread(
     collect: Callable[[int, int], list[RolloutGroup]], wanted: int, max_rounds: int, parallel: Parallel
 ) -> SampledGroups:
     """Sample until as many groups as wanted have spread, or for so many rounds.
 
     A later round samples as many problems as groups are missing. What is still missing after the last one is
     filled with groups without spread, so that the batch always has its size. Rewards are compared as they were
-    before shaping.
-
-    Args:
-        collect: ``(first, count)`` -> this rank's share of the next ``count`` problems, numbered from ``first``.
-        wanted: groups of the step over all ranks, a multiple of their number.
-        max_rounds: 1 takes the groups as they come.
-        parallel: the ranks, which all call this with the same arguments.
+    before shaping. ``collect(first, count)`` gives this rank's share of the next ``count`` problems, numbered
+    from ``first``. All ranks call this together; ``wanted`` is a multiple of their number.
     """
-    if max_rounds == 1:
-        own = collect(0, wanted)
-        return SampledGroups(own, own, dropped=0)
     sampled: list[RolloutGroup] = []
     with_spread: list[RolloutGroup] = []
     silent: list[RolloutGroup] = []

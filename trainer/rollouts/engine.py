@@ -1,9 +1,9 @@
-"""What every rollout engine takes and gives back."""
+"""Inputs and outputs of every rollout engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -41,7 +41,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class EngineRun:
-    """What an engine is told of the run it samples for."""
+    """The run an engine samples for."""
 
     check_ids: tuple[int, ...] = ()  # a prompt on which engine and policy are compared; any tokens if empty
     log_file: Path | None = None  # of the engine's own messages, which go nowhere if None
@@ -50,6 +50,25 @@ class EngineRun:
 
 
 NO_RUN = EngineRun()
+
+# Options, under vLLM's names, of a request for the log-probabilities of its prompt.
+PROMPT_OPTIONS = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
+
+
+def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
+    """A completion's options under vLLM's names."""
+    return {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "max_tokens": params.max_new_tokens,
+        "stop_token_ids": list(params.stop_token_ids),
+        "ignore_eos": True,  # the caller's stop tokens are the only ones
+        "seed": seed,
+        "logprobs": 0,  # of the sampled token
+        "detokenize": False,
+    }
 
 
 class CompletionSource(Protocol):
@@ -61,8 +80,10 @@ class CompletionSource(Protocol):
         """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with ``seeds[p][g]``."""
 
 
-class RolloutEngine(CompletionSource, Protocol):
-    """Samples completions from the current policy."""
+class RolloutEngine(CompletionSource):
+    """Samples completions from the current policy; what an engine does not define it need not do."""
+
+    news: Mapping[str, float] = {}  # metrics since the last call of `metrics`, by their declared names
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Copy the policy's current weights."""
@@ -74,7 +95,9 @@ class RolloutEngine(CompletionSource, Protocol):
         """Undo ``sleep``; weights may have to be synchronised again."""
 
     def metrics(self) -> dict[str, float]:
-        """What there is to tell since the last call, by names of declared metrics."""
+        """Metrics since the last call, by their declared names."""
+        news, self.news = dict(self.news), {}
+        return news
 
     def close(self) -> None:
         """Free everything, and end a ``generate`` that is under way in another thread."""

@@ -3,26 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainer.config.schema import RewardConfig
+from trainer.config.reward import RewardConfig
 from trainer.types import Rollout, RolloutGroup
 
-COMPONENT = "overlong"  # its part of the reward
+_COMPONENT = "overlong"  # its part of the reward
 
 
 def overlong_penalty(length: int, max_new_tokens: int, buffer: int) -> float:
-    """``clamp((length - (max_new_tokens - buffer)) / buffer, 0, 1)`` [arXiv:2503.14476, equation 13].
-
-    Args:
-        length: tokens of the completion.
-        max_new_tokens: tokens that it may have.
-        buffer: tokens before the limit over which the penalty rises.
-    """
+    """``clamp((length - (max_new_tokens - buffer)) / buffer, 0, 1)`` [arXiv:2503.14476, equation 13]."""
     return min(1.0, max(0.0, (length - (max_new_tokens - buffer)) / buffer))
 
 
 def raw_reward(rollout: Rollout) -> float:
     """The reward before the punishment."""
-    return rollout.reward - rollout.reward_breakdown.get(COMPONENT, 0.0)
+    return rollout.reward - rollout.reward_breakdown.get(_COMPONENT, 0.0)
 
 
 def punish_overlong(
@@ -30,7 +24,7 @@ def punish_overlong(
 ) -> list[RolloutGroup]:
     """The groups with ``overlong_penalty`` taken from every reward, as a part of its breakdown.
 
-    What counts as correct stays as it is. A buffer of 0 takes nothing.
+    Whether a completion is correct does not change. A buffer of 0 takes nothing.
     """
     if config.overlong_buffer == 0:
         return list(groups)
@@ -38,7 +32,7 @@ def punish_overlong(
     def punished(rollout: Rollout) -> Rollout:
         length = len(rollout.completion.token_ids)
         penalty = -config.overlong_penalty * overlong_penalty(length, max_new_tokens, config.overlong_buffer)
-        breakdown = {**rollout.reward_breakdown, COMPONENT: penalty}
+        breakdown = {**rollout.reward_breakdown, _COMPONENT: penalty}
         return replace(rollout, reward=rollout.reward + penalty, reward_breakdown=breakdown)
 
     return [replace(group, rollouts=[punished(rollout) for rollout in group.rollouts]) for group in groups]

@@ -1,14 +1,14 @@
 """Completions of the next step, sampled by the weights before this step's update [`rollout.lag`]."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from itertools import chain
 from pathlib import Path
-from threading import Thread
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from trainer.background import in_background
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.collect import derive_seed
 from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
@@ -20,12 +20,8 @@ CLOSING_S = 10.0  # for an engine to end what it samples
 class PendingSamples:
     """Samples for a step before it, and hands the completions out when the step asks for them.
 
-    What was not asked for before, as all of a run with lag 0, comes from the engine at once.
-
-    Args:
-        engine: samples.
-        parallel: the ranks, which sample a share of each step.
-        overlaps: whether the engine samples in processes of its own, so that other work can go on meanwhile.
+    What was not asked for before, as all of a run with lag 0, comes from the engine at once. The engine
+    ``overlaps`` where it samples in processes of its own, so that other work can go on meanwhile.
     """
 
     def __init__(self, engine: RolloutEngine, parallel: Parallel, overlaps: bool) -> None:
@@ -33,7 +29,7 @@ class PendingSamples:
         self._parallel = parallel
         self._overlaps = overlaps
         self._samples: dict[int, Sample] = {}  # by what they depend on besides the weights
-        self._sampling: tuple[Sequence[int], Future[list[list[Sample]]], Thread] | None = None
+        self._sampling: tuple[Sequence[int], Future[list[list[Sample]]]] | None = None
 
     def begin(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
@@ -46,27 +42,17 @@ class PendingSamples:
         if not self._overlaps:
             self._keep(keys, self._engine.generate(prompts, seeds, params))
             return
-        future: Future[list[list[Sample]]] = Future()
-
-        def sample() -> None:
-            try:
-                future.set_result(self._engine.generate(prompts, seeds, params))
-            except BaseException as error:
-                future.set_exception(error)
-
-        thread = Thread(target=sample, name="sampling", daemon=True)  # never keeps the process from ending
-        self._sampling = keys, future, thread
-        thread.start()
+        self._sampling = keys, in_background(lambda: self._engine.generate(prompts, seeds, params), "sampling")
 
     def wait(self) -> None:
-        """Until nothing is sampled on any rank, and the engine may take other weights.
+        """Block until all ranks have finished sampling: the engine may then take other weights.
 
         Raises:
-            EngineError, ConfigError: what sampling raised.
+            EngineError, ConfigError: sampling failed.
         """
         if self._sampling is None:
             return
-        keys, future, _ = self._sampling
+        keys, future = self._sampling
         self._keep(keys, future.result())
         self._sampling = None
         self._parallel.gather([])  # ranks share servers
@@ -77,7 +63,7 @@ class PendingSamples:
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
     ) -> list[list[Sample]]:
-        """The completions that are pending; those of the engine's weights where others are."""
+        """Hand out the pending completions; sample by the engine's weights where others are pending."""
         pending, self._samples = self._samples, {}
         keys = list(_keys(prompts, seeds, params))
         # An engine may sample on all ranks together only.
@@ -86,11 +72,11 @@ class PendingSamples:
         samples = map(pending.__getitem__, keys)
         return [[next(samples) for _ in row] for row in seeds]
 
-    def save(self, folder: Path) -> None:
-        """Write the pending completions of all ranks into a checkpoint; no file where there are none."""
+    def stage(self) -> Callable[[Path], None]:
+        """Gather the pending completions of all ranks; returns what writes them, if any, into a checkpoint."""
         items = self._parallel.gather(list(self._samples.items()), after_files=True)
         if not items or not self._parallel.is_main:
-            return
+            return lambda folder: None
         samples = [sample for _, sample in items]
         tensors = {
             "keys": torch.tensor([key for key, _ in items]),  # [N] int64
@@ -101,23 +87,23 @@ class PendingSamples:
             ),
             "truncated": torch.tensor([sample.finish_reason == "length" for sample in samples]),  # [N]
         }
-        save_file(tensors, folder / PENDING_FILE)
+        return lambda folder: save_file(tensors, folder / PENDING_FILE)
 
     def load(self, folder: Path) -> None:
-        """Take the pending completions of a checkpoint, those of all ranks; none where it has none."""
+        """Take the pending completions of all ranks from a checkpoint, if it has any."""
         path = folder / PENDING_FILE
         self._samples = dict(_stored(load_file(path))) if path.is_file() else {}
 
     def close(self) -> None:
         """Give the engine, which was closed before, a moment to end what it samples."""
         if self._sampling is not None:
-            self._sampling[2].join(CLOSING_S)
+            wait([self._sampling[1]], CLOSING_S)
 
 
 def _keys(
     prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
 ) -> Iterator[int]:
-    """Of every completion what it depends on besides the weights, as one number."""
+    """A number for each completion that stands for all it depends on besides the weights."""
     for prompt, row in zip(prompts, seeds, strict=True):
         for seed in row:
             yield derive_seed(seed, repr(params), *prompt)

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from trainer.policy.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
+from trainer.planning.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
 from trainer.rollouts.decoding import CachedBatch, DecodingBatch, read_prompts
-from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.rollouts.sampling import row_uniforms, sample_tokens
 from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
 
-COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
+_COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
 
 
-USED_SHARE = 0.8  # of a GPU's free memory; the rest is for the activations of the prompts
-LOGITS_BYTES = 32  # for each token of the vocabulary
+_USED_SHARE = 0.8  # of a GPU's free memory; the rest is for the activations of the prompts
+_LOGITS_BYTES = 32  # for each token of the vocabulary
 
 
-class TransformersEngine:
+class TransformersEngine(RolloutEngine):
     """Samples from the policy's own module, so that its weights are always the current ones.
 
     Args:
@@ -56,22 +56,6 @@ class TransformersEngine:
         self.compute_dtype = compute_dtype
         self.whole_weights = whole_weights
         self.on_finished = on_finished
-
-    def sync_weights(self, policy_model: nn.Module) -> None:
-        """Nothing to do: the engine runs the policy itself."""
-
-    def sleep(self) -> None:
-        """Nothing to do: no memory is held between calls."""
-
-    def wake(self) -> None:
-        """Nothing to do."""
-
-    def metrics(self) -> dict[str, float]:
-        """Nothing to tell."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing to do."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
@@ -107,7 +91,7 @@ class TransformersEngine:
             return CPU_BATCH_TOKENS
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(device)
-        return int(USED_SHARE * free / bytes_per_position(self.model.config, self.model.dtype, row_length))
+        return int(_USED_SHARE * free / bytes_per_position(self.model.config, self.model.dtype, row_length))
 
     def _decode(
         self,
@@ -141,7 +125,7 @@ class TransformersEngine:
                 reported = done
             if n_finished == len(rows) or position + 1 == params.max_new_tokens:
                 break
-            if n_finished >= max(1, COMPACT_FRACTION * len(rows)):
+            if n_finished >= max(1, _COMPACT_FRACTION * len(rows)):
                 keep = (~finished).nonzero()[:, 0]
                 batch.select(keep)
                 rows, chosen, finished, uniforms = rows[keep], chosen[keep], finished[keep], uniforms[keep]
@@ -163,17 +147,15 @@ def _samples(tokens: Tensor, logprobs: Tensor, stop_ids: Tensor) -> list[Sample]
 
 
 def bytes_per_position(config: Any, dtype: torch.dtype, row_length: int) -> float:
-    """Memory that sampling takes for a position of a row: keys and values, and a share of the row's logits.
+    """Memory that sampling takes for one of the ``row_length`` positions of a row: keys, values, a share of the
+    logits.
 
-    Args:
-        config: the model's.
-        dtype: in which it is stored. Keys of a float32 model stay float32 under autocast too.
-        row_length: positions of a row.
+    Keys of a float32 model stay float32 under autocast too.
     """
     text = config.get_text_config()
     cache = cache_bytes_per_position(text.to_dict(), dtype.itemsize)
     # Drawing a token takes logits, probabilities and their cumulative sums, the last in float64.
-    return float(cache + text.vocab_size * LOGITS_BYTES / row_length)
+    return float(cache + text.vocab_size * _LOGITS_BYTES / row_length)
 
 
 def _split(

@@ -1,4 +1,4 @@
-"""What the machine of a run is doing: MLflow's system metrics, under the names that its pages look for.
+"""MLflow's system metrics of a run's machine, under the names that its pages look for.
 
 MLflow's own monitor has a thread that writes past the record, so that a run that is resumed has some values twice.
 Here its gauges are read by the thread that sends the record, and what they showed is logged with the next step.

@@ -16,17 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.config.credentials import split_credentials
-from trainer.config.schema import TrackingConfig
+from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError, first_line
+from trainer.metrics.tags import RUN_TAG
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-URI_VARIABLE = "MLFLOW_TRACKING_URI"
-RUN_TAG = "loptune.run"
-SWEEP_TAG = "loptune.sweep"
-PARENT_TAG = "mlflow.parentRunId"
-
+_URI_VARIABLE = "MLFLOW_TRACKING_URI"
 START_LIMIT_S = 5.0  # patience with a server that does not answer
 LOCK_LIMIT_S = 30.0  # patience with a database that another process has locked
 
@@ -44,7 +41,7 @@ _PERMANENT = ("INVALID_PARAMETER_VALUE", "PERMISSION_DENIED", "UNAUTHENTICATED",
 T = TypeVar("T")
 
 
-def quiet_mlflow() -> None:
+def _quiet_mlflow() -> None:
     """Set MLflow's environment (telemetry off, short calls) and silence its logging.
 
     A variable the user has set keeps its value. Takes effect only before MLflow is imported.
@@ -72,19 +69,19 @@ def tracking_uri(config: TrackingConfig, runs_dir: Path) -> str:
 
 
 def _environment_uri() -> str | None:
-    uri = os.environ.get(URI_VARIABLE)
+    uri = os.environ.get(_URI_VARIABLE)
     clean, name, password = split_credentials(uri or "")
     if not clean.startswith("http"):
         if password:
             raise ConfigError(
                 "the password of a database would stand in the record of every run",
-                URI_VARIABLE,
+                _URI_VARIABLE,
                 "start `mlflow server` in front of it, or keep the password where the database looks (~/.pgpass)",
             )
         return uri
     if name:
         os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = name, password
-        os.environ[URI_VARIABLE] = clean
+        os.environ[_URI_VARIABLE] = clean
     return clean
 
 
@@ -113,11 +110,22 @@ def prepare_store(uri: str) -> None:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _schema_exists(path, uri)  # waits for a lock, or tells that the file is no database
-        quiet_mlflow()
+        _quiet_mlflow()
         from mlflow import MlflowClient
 
         with _disabled_logging():
             retry(lambda: MlflowClient(uri).search_experiments(max_results=1), uri, LOCK_LIMIT_S)
+
+
+def check_store(uri: str) -> None:
+    """Prepare a store and ask it something.
+
+    Raises:
+        StorageError: it cannot be reached.
+    """
+    prepare_store(uri)
+    client = connect(uri)
+    retry(lambda: client.search_experiments(max_results=1), uri, patience(uri))
 
 
 def connect(uri: str) -> "MlflowClient":
@@ -131,7 +139,7 @@ def connect(uri: str) -> "MlflowClient":
         raise StorageError(
             "the MLflow store does not exist or is empty", str(path), "start the run or sweep again"
         )
-    quiet_mlflow()
+    _quiet_mlflow()
     from mlflow import MlflowClient
 
     return retry(lambda: MlflowClient(uri), uri, patience(uri))

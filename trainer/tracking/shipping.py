@@ -7,7 +7,9 @@ step, time, value). If their steps are computed again before that, the old lines
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError
 from trainer.files import Record, read_json_lines, write_atomically
-from trainer.metrics.declared import COMPLETIONS_TABLE
+from trainer.metrics.declared import COMPLETIONS_TABLE, declaration
 from trainer.tracking.mlflow_store import mlflow_name
-from trainer.tracking.records import lines_after, metric_values
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,13 +28,67 @@ METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
 STATE_FILE = "tracking.json"
 
-MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
-MAX_TABLE_ROWS = 400  # the table is uploaded whole each time; completions.jsonl keeps all rows
+_MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
+_MAX_TABLE_ROWS = 400  # the table is uploaded whole each time; completions.jsonl keeps all rows
+
+
+def lines_after(path: Path, step: int) -> tuple[int, list[tuple[Record, int]]]:
+    """The offset where lines of steps after ``step`` begin, and those lines, each with its end offset.
+
+    Steps are logged in order, so that nothing of an earlier one follows.
+    """
+    cut = 0
+    later: list[tuple[Record, int]] = []
+    for record, end in read_json_lines(path) if path.exists() else ():
+        if later or record.get("step", 0) > step:
+            later.append((record, end))
+        else:
+            cut = end
+    return cut, later
+
+
+def metrics_record(metrics: Mapping[str, float], step: int) -> dict[str, Any]:
+    """The line of one ``log``: step, time [s since 1970, to the millisecond] and the metrics.
+
+    A value that is not finite is written as null and named under ``nonfinite``.
+
+    Raises:
+        KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
+    """
+    record: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
+    nonfinite: dict[str, str] = {}
+    for name, value in metrics.items():
+        declaration(name)
+        number = float(value)
+        if math.isfinite(number):
+            record[name] = number
+        else:
+            record[name], nonfinite[name] = None, str(number)
+    return {**record, "nonfinite": nonfinite} if nonfinite else record
+
+
+def metric_values(record: Mapping[str, Any]) -> dict[str, float]:
+    """The finite metrics of a line."""
+    return {
+        name: value
+        for name, value in record.items()
+        if value is not None and name not in ("step", "time", "nonfinite")
+    }
+
+
+def recorded_times(path: Path) -> tuple[int, int] | None:
+    """When the first line began to be measured, and the last was written [ms since 1970]; None without lines."""
+    records = [record for record, _ in read_json_lines(path)] if path.exists() else []
+    if not records:
+        return None
+    first = records[0]
+    seconds = float(first.get("time/evaluation") or first.get("time/step") or 0)
+    return round(1000 * (first["time"] - seconds)), round(1000 * records[-1]["time"])
 
 
 @dataclass
 class TrackingState:
-    """What a later process must know to go on with a run's MLflow record; stored as ``tracking.json``."""
+    """The state that lets a later process continue a run's MLflow record; stored as ``tracking.json``."""
 
     key: str  # value of the tag loptune.run
     experiment: str
@@ -74,11 +129,7 @@ class TrackingState:
         self.unconfirmed, self.sent_through = [], {}
 
     def rewind(self, path: Path, step: int) -> int:
-        """Account for lines of later steps than ``step`` that are about to be taken out of metrics.jsonl.
-
-        Returns:
-            The offset at which they begin.
-        """
+        """Account for lines after ``step`` that will be taken out of metrics.jsonl; returns where they begin."""
         reached = max(self.metrics_sent, self.metrics_intended)
         for record, end in read_json_lines(path, self.metrics_sent) if reached > self.metrics_sent else ():
             if end <= reached:
@@ -139,10 +190,14 @@ class Shipper:
         self._lock = lock  # guards the state; never held while MLflow is called
         self._abandoned = False
 
-    def successor(self) -> "Shipper":
-        """A shipper in this one's place; a call of this one that still hangs can change nothing any more."""
+    def abandon(self) -> None:
+        """Let a call that still hangs change nothing any more."""
         with self._lock:
             self._abandoned = True
+
+    def successor(self) -> "Shipper":
+        """Abandon this one and make another in its place."""
+        self.abandon()
         return Shipper(self.connection, self._run_dir, self._state, self._lock)
 
     def send_all(self, stop: Event | None = None) -> None:
@@ -198,7 +253,7 @@ class Shipper:
             return False
         for record, end in read_json_lines(path, offset):
             line = [_metric(record, name) for name in self._state.unsent_names(record)]
-            if batch and len(batch) + len(line) > MAX_METRICS_PER_BATCH:
+            if batch and len(batch) + len(line) > _MAX_METRICS_PER_BATCH:
                 break
             batch += line
             offset = end
@@ -212,8 +267,8 @@ class Shipper:
         return True
 
     def _log(self, metrics: Sequence[Any]) -> None:
-        for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
-            self._client.log_batch(self._run_id, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
+        for start in range(0, len(metrics), _MAX_METRICS_PER_BATCH):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + _MAX_METRICS_PER_BATCH])
 
     def finish(self, status: str, ended: int | None = None) -> None:
         """Set the run's final status; ``ended`` is when [ms since 1970], where that was not now."""
@@ -230,7 +285,7 @@ class Shipper:
         for record, end in read_json_lines(path):
             rows.append(record)
             offset = end
-        rows = rows[-MAX_TABLE_ROWS:]
+        rows = rows[-_MAX_TABLE_ROWS:]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         # The form of MlflowClient.log_table, which would download and send the whole table for every row.
         table = {"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}

@@ -18,9 +18,10 @@ from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.metrics.tags import CHANGES_TAG, RUN_TAG
+from trainer.tracking.inputs import INPUTS_FILE
 from trainer.tracking.machine import MachineGauges
 from trainer.tracking.mlflow_store import (
-    RUN_TAG,
     connect,
     find_experiment,
     flatten,
@@ -32,13 +33,15 @@ from trainer.tracking.mlflow_store import (
     retry,
     tracking_uri,
 )
-from trainer.tracking.records import lines_after, metrics_record, recorded_times
 from trainer.tracking.shipping import (
     COMPLETIONS_FILE,
     METRICS_FILE,
     Connection,
     Shipper,
     TrackingState,
+    lines_after,
+    metrics_record,
+    recorded_times,
 )
 from trainer.tracking.writers import Writers
 from trainer.types import RunContext
@@ -48,9 +51,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.yaml"
 SHIP_INTERVAL_S = 1.0
-MAX_PAUSE_S = 10.0  # between attempts while the server is away
+_MAX_PAUSE_S = 10.0  # between attempts while the server is away
 STOP_LIMIT_S = 3.0  # for the call in flight
-CLOSE_LIMIT_S = 12.0
+_CLOSE_LIMIT_S = 12.0
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +83,7 @@ class Tracker:
         context: RunContext,
         *,
         must_connect: bool = True,
-        close_limit_s: float = CLOSE_LIMIT_S,
+        close_limit_s: float = _CLOSE_LIMIT_S,
     ) -> None:
         self.run_dir = context.run_dir
         self._close_limit_s = close_limit_s
@@ -171,14 +174,7 @@ class Tracker:
         self._last_step = max(step, 0)
 
     def close(self, status: str = "FINISHED") -> bool:
-        """End the record: send the rest within ``close_limit_s`` and set the MLflow status.
-
-        Args:
-            status: FINISHED, FAILED or KILLED.
-
-        Returns:
-            False when MLflow does not have everything; ``trainer upload`` can send it later.
-        """
+        """Send the rest within ``close_limit_s`` and end the record; False where MLflow lacks some of it then."""
         if self._closed:
             return True
         self._closed = True
@@ -200,6 +196,7 @@ class Tracker:
         final.start()
         final.join(self._close_limit_s + 1.0)
         if not done.is_set():
+            self._shipper.abandon()  # its last call may end beside an upload of this folder
             _logger.warning(
                 "MLflow at %s does not have the whole run; nothing is lost: trainer upload %s",
                 self._state.uri,
@@ -226,10 +223,7 @@ class Tracker:
         if self._shipper is not None and self._thread is None:
             self._stop = threading.Event()
             self._thread = threading.Thread(
-                target=_ship,
-                args=(self._shipper, self._stop, self._gauges),
-                name="mlflow-shipper",
-                daemon=True,
+                target=_ship, args=(self._shipper, self._stop, self._gauges), name="mlflow-shipper", daemon=True
             )
             self._thread.start()
 
@@ -245,7 +239,7 @@ class Tracker:
 
 def _ship(shipper: Shipper, stop: threading.Event, gauges: MachineGauges | None) -> None:
     pause = SHIP_INTERVAL_S
-    while not stop.wait(min(pause, MAX_PAUSE_S)):
+    while not stop.wait(min(pause, _MAX_PAUSE_S)):
         try:
             if gauges is not None:
                 gauges.read()
@@ -278,7 +272,7 @@ def _send_rest(shipper: Shipper, status: str, limit_s: float, done: threading.Ev
 
 
 class NullTracker:
-    """What ranks other than 0 log to: nothing."""
+    """A tracker that records nothing, for ranks other than 0."""
 
     run_id: str | None = None
     uri: str | None = None
@@ -309,10 +303,7 @@ class NullTracker:
 def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None = None) -> str:
     """Send what MLflow lacks of a run that has ended: one made offline, or one whose server died.
 
-    Args:
-        run_dir: the run's folder.
-        uri: the store to send to; the one of the run's configuration if None.
-        tags: further tags of the run.
+    The store is that of the run's configuration unless ``uri`` names another.
 
     Returns:
         The id of the MLflow run.
@@ -351,7 +342,7 @@ def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
 
 
 def _connection(config: TrainConfig, run_dir: Path, uri: str) -> Connection:
-    """How the run of a folder is opened in a store: found again or created, and described."""
+    """Open the MLflow run of a folder: find it again or create it, and describe it."""
 
     def open_in_store(state: TrackingState) -> tuple["MlflowClient", str]:
         client = connect(uri)
@@ -362,7 +353,11 @@ def _connection(config: TrainConfig, run_dir: Path, uri: str) -> Connection:
 
         def describe() -> None:
             log_missing_params(client, run_id, flatten(config.model_dump(mode="json")))
-            client.log_artifact(run_id, str(run_dir / CONFIG_FILE))
+            for file in (CONFIG_FILE, INPUTS_FILE):
+                if (run_dir / file).is_file():
+                    client.log_artifact(run_id, str(run_dir / file))
+            if CHANGES_TAG in state.tags:
+                client.set_tag(run_id, CHANGES_TAG, state.tags[CHANGES_TAG])
 
         retry(describe, uri, patience(uri))
         return client, run_id

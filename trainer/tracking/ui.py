@@ -11,12 +11,7 @@ from trainer.errors import ConfigError
 def serve(uri: str, port: int, page: str, what: str, again: str) -> NoReturn:
     """Become an MLflow server on 127.0.0.1 that answers this machine's browser alone.
 
-    Args:
-        uri: the store.
-        port: to listen on.
-        page: path to announce.
-        what: it shows, to announce.
-        again: the command to repeat with another port.
+    It announces ``page`` and what it shows; ``again`` is the command to repeat with another port.
 
     Raises:
         ConfigError: the port is in use.

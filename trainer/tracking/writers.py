@@ -1,4 +1,4 @@
-"""Where else the metrics of a run go: TensorBoard, Weights & Biases, trackio (``tracking.report_to``).
+"""Further destinations of metrics: TensorBoard, Weights & Biases, trackio (``tracking.report_to``).
 
 MLflow and ``metrics.jsonl`` are the record; what is written here is a view of it for those who look elsewhere. A
 writer that fails is left out for the rest of the run, with a warning.
@@ -81,6 +81,18 @@ _WRITERS: dict[str, Callable[[TrainConfig, RunContext], Writer]] = {
 }
 
 
+def check_installed(config: TrainConfig) -> None:
+    """Look for the packages of all writers.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    for name in config.tracking.report_to:
+        found = find_spec(name)
+        if found is None or found.origin is None:  # without an origin it is a folder that happens to be called so
+            raise ConfigError(f"{name} is not installed", "tracking.report_to", f"pip install {name}")
+
+
 class Writers:
     """The writers of a run.
 
@@ -89,12 +101,7 @@ class Writers:
     """
 
     def __init__(self, config: TrainConfig, context: RunContext) -> None:
-        for name in config.tracking.report_to:
-            found = find_spec(name)
-            if (
-                found is None or found.origin is None
-            ):  # without an origin it is a folder that happens to be called so
-                raise ConfigError(f"{name} is not installed", "tracking.report_to", f"pip install {name}")
+        check_installed(config)
         self._open: dict[str, Writer] = {}
         for name in config.tracking.report_to:
             try:

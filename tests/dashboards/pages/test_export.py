@@ -1,12 +1,14 @@
 import csv
 import io
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dashboards.pages.export import HEADINGS, picture_csv, write_csvs, write_pngs
 from dashboards.pages.report import draw
-from dashboards.pictures.cost import timeline
+from dashboards.pictures.cost import cost
 from dashboards.pictures.figures import variants_compared
 from dashboards.pictures.parameters import score_against
 from tests.dashboards.table import sweep_of
@@ -30,34 +32,40 @@ def test_csv_holds_every_point() -> None:
     assert len(rows) == 9  # the failed trial has no score
 
 
-def test_csv_holds_intervals_and_bars() -> None:
+def test_csv_holds_intervals() -> None:
     compared = variants_compared(sweep_of())
     assert compared is not None
     means = [row for row in read(picture_csv(compared)) if row["low"]]
     assert all(float(row["low"]) <= float(row["x"]) <= float(row["high"]) for row in means) and means
-    bar = read(picture_csv(timeline(sweep_of())))[1]
-    # the second trial starts after one second and takes 90
-    assert (float(bar["low"]), float(bar["high"]), bar["y"]) == (1 / 60, 1 / 60 + 1.5, "0-s1")
 
 
 def test_pictures_without_a_drawing_have_no_file(tmp_path: Path) -> None:
     pictures = draw(sweep_of())
     names = {path.stem for path in write_csvs(pictures, tmp_path)}
     assert names == {picture.key for picture in pictures if picture.figures}
-    assert "finalists" not in names and "timeline" in names
+    assert "finalists" not in names and "cost" in names
 
 
 def test_png_without_a_browser_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "chromium"))
     with pytest.raises(MissingError, match="need Chromium or Chrome"):
-        write_pngs([timeline(sweep_of())], tmp_path)
+        write_pngs([cost(sweep_of())], tmp_path)
+
+
+def test_png_without_kaleido_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kaleido", None)  # importing it raises
+    with pytest.raises(MissingError, match="need kaleido") as raised:
+        write_pngs([cost(sweep_of())], tmp_path)
+    assert "loptune[png]" in str(raised.value)
 
 
 @pytest.mark.slow
 def test_png_of_every_figure(tmp_path: Path, chromium: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER_PATH", chromium)
-    paths = write_pngs([timeline(sweep_of())], tmp_path)
-    assert [path.name for path in paths] == ["timeline.png", "timeline-2.png"]
+    compared = variants_compared(sweep_of())
+    assert compared is not None
+    paths = write_pngs([replace(compared, figures=compared.figures * 2)], tmp_path)
+    assert [path.name for path in paths] == ["variants.png", "variants-2.png"]
     for path in paths:
         content = path.read_bytes()
         assert content.startswith(b"\x89PNG") and int.from_bytes(content[16:20], "big") == 1800  # width in pixels

@@ -13,8 +13,9 @@ def test_cells_show_one_text_and_sort_by_another() -> None:
 
 def test_a_page_holds_style_script_and_figures_and_escapes_the_rest() -> None:
     drawing = figure("x </script>")
-    picture = Picture("alpha", "Score & alpha", "No <trial>.", (drawing, drawing), {"<a>": "#fff"})
-    page = render_page("demo <1>", "meta", ["verdict <2>: `type <3>`"], [picture], "<table></table>")
+    drawing.add_scatter(x=[1], y=[1], name="<a>", line={"color": "#fff"})
+    picture = Picture("alpha", "Score & alpha", "No <trial>.", (drawing, drawing))
+    page = render_page("demo <1>", "meta", ["verdict <2>: `type <3>`"], {"Verdict": [picture]}, "<table></table>")
     for text in (
         "demo &lt;1&gt;",
         "verdict &lt;2&gt;: <code>type &lt;3&gt;</code>",

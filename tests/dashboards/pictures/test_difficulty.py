@@ -5,7 +5,7 @@ import pytest
 
 from dashboards.labels import colours
 from dashboards.pictures.difficulty import by_difficulty, difficulty_means
-from dashboards.queries import Sweep
+from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
 
 

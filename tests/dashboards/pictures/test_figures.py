@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from dashboards.labels import colours
-from dashboards.pages.report import draw, report_html, trials_html
+from dashboards.pages.report import chapters_of, draw, report_html, trials_html
 from dashboards.pictures.figures import (
     baseline_pairs,
     best_so_far,
@@ -73,7 +73,7 @@ def test_every_picture_copes_with_a_sweep_that_has_just_begun(kept: int) -> None
     begun = replace(sweep, trials=trials, histories=sweep.histories[sweep.histories.trial.isin(trials.trial)])
     for one in draw(begun):
         assert one.sentence.endswith(".")
-    assert "</html>" in report_html(begun, draw(begun))
+    assert "</html>" in report_html(begun, chapters_of(begun))
 
 
 def test_every_picture_copes_with_nothing_but_failures() -> None:

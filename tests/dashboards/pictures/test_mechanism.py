@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dashboards.pictures.mechanism import band_means, probability_bands, reward_audit
-from dashboards.queries import Sweep
+from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
 
 
@@ -43,7 +43,7 @@ def test_bands_say_what_tokens_of_low_probability_send() -> None:
 
 def test_without_bands_the_page_says_how_to_get_them() -> None:
     picture = probability_bands(sweep_of())
-    assert picture.figures == () and "diagnostics.bands" in picture.sentence
+    assert picture.figures == () and "tokens/*" in picture.sentence
 
 
 def test_audit_draws_what_happened_and_names_the_worst() -> None:

@@ -1,8 +1,7 @@
 import math
 from types import SimpleNamespace
 
-from dashboards.labels import PALETTE, colours
-from dashboards.pictures.theme import figure, hover, label_rows, number, signed, translucent
+from dashboards.pictures.theme import figure, hover, label_rows, number, signed
 
 
 def test_numbers_are_short() -> None:
@@ -15,12 +14,6 @@ def test_numbers_are_short() -> None:
         "12.3",
     ]
     assert signed(0.04) == "+0.040" and signed(-1.0) == "-1.000"
-
-
-def test_a_name_has_one_colour_whatever_comes_with_it_in_what_order() -> None:
-    assert colours(["b", "a", "b"]) == {"a": PALETTE[0], "b": PALETTE[1]}
-    assert len(colours(map(str, range(20)))) == 20
-    assert translucent("#3d85c6", 0.5) == "rgba(61,133,198,0.5)"
 
 
 def test_text_of_others_is_escaped() -> None:

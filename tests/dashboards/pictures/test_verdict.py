@@ -4,9 +4,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.pictures.judged import comparable, judge_fresh, known_noise
-from dashboards.pictures.verdict import confirmed, verdict
-from dashboards.queries import Sweep
+from dashboards.pictures.judged import comparable, judge_fresh
+from dashboards.pictures.verdict import confirmed, headline, verdict
+from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
 
 
@@ -31,40 +31,40 @@ def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
     lines = verdict(sweep_with(scores))
     # differences 0.1, 0.1, 0.101
     assert lines[0].startswith(
-        "Best: #1 grpo α 0.3 with eval/accuracy 0.620, +0.100 against the baseline #0 grpo (0.520) on 3 "
-        "matched seeds, 90 % interval +0."
+        "Likely better than the baseline #0 grpo, but not confirmed on fresh seeds. #1 grpo α 0.3: +0.100 (90 % "
+        "interval +0."
     )
-    assert lines[0].endswith(": more than seed noise.")
-    assert "corrected for having picked the best of 2" in lines[1]
+    assert lines[0].endswith(", 3 seeds).")
+    assert lines[1].startswith("Next: Confirm it on fresh seeds")
+    assert "`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[1]
+    assert lines[1].endswith("With --rounds it stops as soon as it is known.")
+    assert "corrected for picking the best of 2" in lines[2]
     # 9 trials of 4 GPUs for half an hour
-    assert lines[2] == "Cost so far: 18 GPU-hours in 9 trials, 2 GPU-hours a trial in the median."
-    assert lines[3].startswith("Next: Confirm it on fresh seeds")
-    assert "`sweep confirm demo --finalists 1 --seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[3]
-    assert lines[3].endswith("`sweep decide demo` runs in rounds instead, and stops as soon as it is known.")
-    assert lines[4].startswith("Pairing by seed removed 100% of the variance")
-    assert lines[5] == "9 trials: 9 complete; only those that ran to their end are compared."
+    assert lines[3] == "Cost so far: 18 GPU-hours in 9 trials, 2 GPU-hours a trial in the median."
+    assert lines[4] == "9 trials: 9 complete; only those that ran to their end are compared."
 
 
 def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
     scores = {(0.0, 0.0): [0.50, 0.52, 0.60], (0.3, 0.0): [0.65, 0.55, 0.66], (0.0, 0.5): [0.45, 0.62, 0.5]}
-    first, noise, _, step, *_ = verdict(sweep_with(scores))
-    assert first.endswith("not shown to be more than seed noise.")
-    assert "3 seeds find a true gain of 0." in noise and noise.endswith("8 times in 10.")
+    first, step, noise, *_ = verdict(sweep_with(scores))
+    assert first.startswith(
+        "No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0"
+    )
+    assert "With 3 seeds, only gains above 0." in noise and noise.endswith(" would be detected (80 % power).")
     assert "sweep confirm demo" in step
 
 
 def test_one_seed_is_never_evidence() -> None:
     lines = verdict(sweep_with({(0.0, 0.0): [0.1], (0.3, 0.0): [0.9]}))
-    assert lines[0].startswith("Best: #1 grpo α 0.3 with eval/accuracy 0.900, +0.800 against")
-    assert "on 1 matched seed: not shown" in lines[0]
-    assert lines[1].startswith("They share 1 seed, so nothing tells the difference from chance.")
-    assert "--seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[3]
+    assert lines[0].endswith("Best candidate #1 grpo α 0.3: +0.800 (1 seed).")
+    assert "--seeds 3` does it: 6 trials, about 12 GPU-hours." in lines[1]
+    assert lines[2].startswith("With 1 seed in common, the difference cannot be told from chance.")
 
 
 def test_the_baseline_may_win() -> None:
     lines = verdict(sweep_with({(0.0, 0.0): [0.9, 0.8, 0.91], (0.3, 0.0): [0.1, 0.2, 0.15]}))
-    assert lines[0].startswith("Best: the baseline #0 grpo itself, with eval/accuracy 0.870; the nearest is #1")
-    assert "Keep the baseline" in lines[3]
+    assert lines[0].startswith("No evidence that anything beats the baseline #0 grpo. Nearest #1 grpo α 0.3: -0.7")
+    assert "Keep the baseline" in lines[1]
 
 
 def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
@@ -72,7 +72,7 @@ def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
     sweep = sweep_with(scores, c2s1="PRUNED")
     assert set(comparable(sweep).configuration) == {"0", "1"}
     lines = verdict(sweep)
-    assert lines[0].startswith("Best: #1 grpo α 0.3")
+    assert "Best candidate #1 grpo α 0.3" in lines[0]
     assert lines[-1].endswith("1 configurations are left out because the scheduler stopped some of their seeds.")
 
 
@@ -83,13 +83,16 @@ def test_a_search_names_a_candidate_and_failed_seeds_silence_a_configuration() -
     }
     sweep = replace(sweep_with(scores, c3s2="FAIL"), adaptive=True)
     lines = verdict(sweep)
-    assert lines[0].startswith("Best: #1 grpo α 0.3") and "a candidate" in lines[0]
-    assert "fresh" in lines[3] and "sweep confirm demo" in lines[3]
+    assert (
+        lines[0].startswith("A candidate against the baseline #0 grpo, not yet")
+        and "#1 grpo α 0.3: +0.1" in lines[0]
+    )
+    assert "fresh" in lines[1] and "sweep confirm demo" in lines[1]
     assert "1 configurations make no claim" in lines[-1] and lines[-1].endswith("luckier ones: #3 grpo α 0.5.")
 
 
 def test_less_may_be_better() -> None:
-    assert verdict(sweep_of("min"))[0].startswith("Best: #3 rpp with eval/accuracy 0.450, -0.100 against")
+    assert "#3 rpp: -0.100 (90 % interval" in verdict(sweep_of("min"))[0]
 
 
 @pytest.mark.parametrize("score", [math.nan, 0.5])
@@ -106,20 +109,26 @@ def test_progress_is_told_by_trials_and_not_by_the_parent_alone() -> None:
     assert replace(sweep, status="KILLED", planned=4).progress == "stopped: 2 of 4 planned trials have ended"
 
 
-def test_fresh_seeds_speak_for_themselves() -> None:
-    scores = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.64]}
-    fresh = sweep_with({(0.0, 0.0): [0.52, 0.5, 0.54], (0.3, 0.0): [0.5, 0.52, 0.53]})
-    lines = verdict(replace(sweep_with(scores), confirmation=fresh))
-    assert lines[2].startswith("On fresh seeds: No configuration scored better than the baseline #0 grpo")
-    assert not any("sweep confirm" in line for line in lines)
-    better = sweep_with({(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]})
-    told = next(
-        line for line in verdict(replace(better, confirmation=better)) if line.startswith("On fresh seeds")
-    )
-    assert "more than the noise between seeds" in told
-    assert told.endswith(
-        "Next: Train with it: `sweep export` writes its configuration."
-    )  # not to confirm it again
+def test_fresh_seeds_decide() -> None:
+    gain = {(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]}
+    loss = {(0.0, 0.0): [0.52, 0.5, 0.54], (0.3, 0.0): [0.5, 0.52, 0.53]}
+    search, lucky = sweep_with(gain), sweep_with(loss)
+    cases = [
+        # fresh seeds, first words, whether a gain is confirmed, what they chose
+        (lucky, "Keep the baseline #0 grpo: on fresh seeds nothing beats it. #1 grpo α 0.3: -0.", False, "0"),
+        (search, "Confirmed: #1 grpo α 0.3 beats the baseline #0 grpo: +0.100 (90 % interval +0.", True, "1"),
+    ]
+    for fresh, words, gained, chosen in cases:
+        sweep = replace(search, confirmation=fresh)
+        told, lines = headline(sweep), verdict(sweep)
+        assert lines[0] == told.sentence and told.sentence.startswith(words)
+        assert (told.confirmed, told.configuration) == (gained, chosen)
+        assert "`sweep export demo`" in lines[1] and not any("sweep confirm" in line for line in lines)
+        # The search's own best is told once, below, as what it is.
+        assert sum("Likely better" in line for line in lines) == 1 and "picked for its luck" in lines[-3]
+        assert "24 GPU-hours in 12 trials (search and fresh seeds)" in lines[-2]
+        assert lines[0].count("#1 grpo α 0.3") == 1 and not any("#1 grpo α 0.3" in line for line in lines[1:])
+    assert not headline(search).confirmed and headline(search).configuration is None
 
 
 def test_full_weights_are_judged_by_themselves() -> None:
@@ -130,14 +139,11 @@ def test_full_weights_are_judged_by_themselves() -> None:
     )
     fresh = sweep_with({(0.0, 0.0): [0.7, 0.72], (0.3, 0.0): [0.73, 0.76]})
     lines = verdict(replace(adapters, full=fresh))
-    told = next(line for line in lines if line.startswith("Found with adapters"))
-    assert told.startswith("Found with adapters, confirmed with full weights alone on fresh seeds: #1 grpo α 0.3 ")
+    told = next(line for line in lines if line.startswith("On fresh seeds with full weights alone: "))
     # The noise of the adapters' scores is not borrowed.
-    alone, pooled = judge_fresh(fresh, None), judge_fresh(fresh, known_noise(adapters))
+    alone, pooled = judge_fresh(fresh, None), judge_fresh(fresh, adapters)
     assert alone is not None and pooled is not None and alone.reason != pooled.reason
-    assert alone.reason in told
-    assert not any("sweep confirm" in line for line in lines)
+    assert alone.reason.replace("#1 grpo α 0.3", "#1").replace("#0 grpo", "#0") in told
     begun = replace(adapters, full=replace(fresh, trials=fresh.trials.iloc[:0], status="RUNNING"))
-    assert "full weights alone on fresh seeds: running: 0 of 4" in " ".join(verdict(begun))
-    assert confirmed(replace(adapters, full=fresh), full=True)[0] == told
-    assert len(confirmed(replace(adapters, full=fresh), full=True)) == 2
+    assert "full weights alone: running: 0 of 4" in " ".join(verdict(begun))
+    assert confirmed(replace(adapters, full=fresh), full=True)[0] == lines[0]

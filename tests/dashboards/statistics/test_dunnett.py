@@ -39,3 +39,21 @@ def test_seeds_that_configurations_do_not_share_are_drawn():
     )
     assert p_value(quantile(alike, 10), alike, 10) == pytest.approx(0.05, abs=1e-6)
     assert p_value(quantile(apart, 10), apart, 10) == pytest.approx(0.05, abs=1e-3)
+    assert p_value(1e9, apart, 10) == pytest.approx(1 / 100_001)  # of 100,000 draws none is no proof of 0
+
+
+def test_a_page_made_again_has_the_same_draws():
+    shared = (frozenset([0, 1]), frozenset([1]))
+    draws = largest_t(shared, 4)
+    largest_t.cache_clear()
+    assert np.array_equal(largest_t(shared, 4), draws)
+
+
+def test_differences_are_as_correlated_as_their_seeds_overlap():
+    # One seed of four is shared with the second, which is alone: 1 / (2 sqrt(4 * 1)); the third shares none.
+    shared = (frozenset([0, 1, 2, 3]), frozenset([0]), frozenset([4]))
+    correlation = [[1, 0.25, 0], [0.25, 1, 0], [0, 0, 1]]
+    inside = stats.multivariate_t(np.zeros(3), correlation, df=10, seed=0).cdf(np.full(3, quantile(shared, 10)))
+    assert inside == pytest.approx(0.95, abs=0.0015)
+    unequal = stats.multivariate_t(np.zeros(3), np.eye(3) / 2 + 0.5, df=10, seed=0)
+    assert unequal.cdf(np.full(3, quantile(shared, 10))) > 0.953  # had all the same seeds

@@ -31,6 +31,8 @@ def test_bootstrap_draws_whole_groups() -> None:
     assert (interval.value, interval.low, interval.high) == (0.5, 0.0, 1.0)
     spread = bootstrap([[0.0, 1.0]] * 8, lambda values: float(values.mean()))
     assert (spread.low, spread.high) == (0.5, 0.5)  # all groups equal: nothing varies between them
+    alone = bootstrap([[0.0, 1.0]], lambda values: float(values.mean()))
+    assert (alone.low, alone.high) == (0.0, 1.0)  # of one group its values are drawn
 
 
 def test_bootstrap_of_one_value_has_no_width() -> None:
@@ -51,6 +53,14 @@ def test_local_mean_follows_its_neighbours() -> None:
     assert (low <= high + 1e-12).all()
 
 
+def test_the_band_of_a_local_mean_holds_ninety_percent() -> None:
+    # At 0 only the first forty values weigh, half of them 1: their mean has a standard error of sqrt(1/4 / 40).
+    _, _, low, high = local_mean([0.0] * 40 + [1.0] * 40, [0.0, 1.0] * 20 + [0.3] * 40)
+    half = stats.norm.ppf(0.95) * np.sqrt(1 / 160)
+    assert (low[0], high[0]) == pytest.approx((0.5 - half, 0.5 + half), abs=0.015)
+    assert (low[-1], high[-1]) == pytest.approx((0.3, 0.3), abs=1e-4)
+
+
 def settings(count: int = 40) -> pd.DataFrame:
     generator = np.random.default_rng(1)
     alpha = generator.uniform(0, 1, count)
@@ -60,14 +70,15 @@ def settings(count: int = 40) -> pd.DataFrame:
             "noise": generator.uniform(0, 1, count),
             "algorithm": generator.choice(["grpo", "rpp"], count),
             "constant": 1.0,
+            "eta": [None, *alpha[1:]],  # a parameter that one configuration does not have
             "mean": -((alpha - 0.5) ** 2),
         }
     )
 
 
 def test_importance_sees_an_optimum_in_the_middle_and_no_influence_where_there_is_none() -> None:
-    found = importances(settings(), ["noise", "alpha", "algorithm", "constant"])
-    assert found[0].parameter == "alpha" and found[0].share.value > 0.8 > found[0].chance
+    found = importances(settings(), ["noise", "alpha", "algorithm", "constant", "eta"])
+    assert found[0].parameter == "alpha" and found[0].share.value > found[0].share.low > 0.8 > found[0].chance
     assert {one.parameter for one in found} == {"alpha", "noise", "algorithm"}
     for one in found[1:]:
         assert one.share.value < 0.15
@@ -76,9 +87,27 @@ def test_importance_sees_an_optimum_in_the_middle_and_no_influence_where_there_i
 
 def test_importance_of_a_word() -> None:
     table = settings()
-    table["mean"] = (table.algorithm == "rpp") * 1.0 + table.noise / 100
-    assert importances(table, ["alpha", "algorithm"])[0].parameter == "algorithm"
+    table["algorithm"] = ["grpo", "rloo", "maxrl", "rloo"] * 10
+    table["mean"] = table.algorithm.map({"grpo": 0, "rloo": 1, "maxrl": 2}) + table.noise / 100
+    first, _ = importances(table, ["alpha", "algorithm"])
+    assert first.parameter == "algorithm"
+    # Ranks of 10, 20 and 10 in a row: the squares within are 10 * 99 / 12 twice and 20 * 399 / 12.
+    within, total = (2 * 10 * 99 + 20 * 399) / 12, 40 * 1599 / 12
+    assert first.share.value == pytest.approx(1 - (within / 37) / (total / 39))
+
+
+def test_importance_sees_ranks_alone_and_chance_is_that_of_shuffled_scores() -> None:
+    table = settings()
+    steep = table.assign(mean=np.exp(40 * table["mean"]))
+    found, again = (importances(one, ["noise", "alpha"]) for one in (table, steep))
+    assert found == again
+    # By chance R^2 of a parabola in 40 points has the distribution Beta(1, 37 / 2).
+    largest = stats.beta(1, 37 / 2).ppf(0.95)
+    for one in found:
+        assert one.chance == pytest.approx(1 - (1 - largest) * 39 / 37, abs=0.03)
 
 
 def test_no_importance_from_a_handful_of_configurations() -> None:
     assert importances(settings(7), ["alpha"]) == []
+    named = settings(8).assign(algorithm=list("abcdefgh"))
+    assert importances(named, ["alpha", "algorithm"])[1].share.value == 0.0  # as many values as scores

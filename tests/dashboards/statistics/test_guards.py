@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -73,3 +75,12 @@ def test_answers_that_never_differ_are_no_evaluation_without_noise():
 def test_every_degree_of_freedom_has_its_critical_value():
     values = critical_values(3, np.array([2, 6, 2]))
     assert values == pytest.approx([critical_value(3, 2), critical_value(3, 6), critical_value(3, 2)])
+
+
+@pytest.mark.parametrize("unit", [1.0, 100.0, 0.1, 1 / 3])
+def test_whole_degrees_of_freedom_do_not_depend_on_the_last_digit(unit):
+    # A baseline without noise beside others with two degrees of freedom has two by Welch: 1 / (1 / 2).
+    others = unit**2 * np.array([0.1, 0.7, 1.3])
+    found = of(base=np.zeros(3), base_freedom=1, others=others, others_freedom=2, freedom=3, pooled=0.1 * others)
+    found = replace(found, own=0.1 * others)
+    assert difference_noise(found, 3)[1].tolist() == [2, 2, 2]

@@ -1,8 +1,10 @@
 import math
 
+import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.verdict_errors import AFTER, normal
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 
 
@@ -31,3 +33,10 @@ def test_known_noise_saves_seeds():
     # With the noise known for certain: (1.645 + 0.842) sqrt(2 / n) <= 1 from n = 13 on, had the guard no price.
     assert 13 <= seeds_for(1.0, 1.0, known_freedom=10**6) <= 15
     assert seeds_for(3.0, 1.0, known_freedom=18) < seeds_for(3.0, 1.0)
+
+
+@pytest.mark.parametrize(("seeds", "configurations"), [(3, 2), (2, 3), (3, 4), (5, 9), (2, 8), (3, 8)])
+def test_the_detectable_effect_is_found_eight_times_in_ten(seeds, configurations):
+    scores = normal(np.random.default_rng(4), (8000, configurations, seeds))
+    scores[:, 1] += minimum_detectable_effect(1.0, seeds, configurations)
+    assert AFTER(scores)[0].mean() == pytest.approx(0.8, abs=0.02)  # more than four standard errors

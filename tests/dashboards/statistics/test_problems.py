@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from dashboards.statistics.problems import evaluation_interval, evaluation_noise, split
+from dashboards.statistics.problems import evaluation_interval, evaluation_noise, paired_answers, split
 
 
 def test_variances_by_hand():
@@ -15,7 +15,6 @@ def test_variances_by_hand():
     assert (found.seeds, found.problems) == (2, 3)
     assert found.evaluation == pytest.approx(1 / 6 / 3)
     assert found.training == pytest.approx(2 / 9 - 1 / 18)
-    assert found.population == pytest.approx((1 / 12 - 1 / 12) / 3)
     assert found.evaluation_share == pytest.approx(1 / 4)
     # Together they are the variance between the seeds' means.
     assert found.error(2, 3) == pytest.approx(math.sqrt((2 / 9) / 2))
@@ -33,7 +32,6 @@ def test_the_simulated_variances_are_found():
     found = split(differences, np.zeros_like(differences))
     assert found.training == pytest.approx(0.02**2, rel=0.2)
     assert found.evaluation == pytest.approx(0.4**2 / problems, rel=0.02)
-    assert found.population == pytest.approx(0.3**2 / problems, rel=0.2)
 
 
 def test_one_seed_has_the_noise_of_evaluation_alone():
@@ -48,6 +46,11 @@ def test_one_seed_has_the_noise_of_evaluation_alone():
     )
 
 
+def test_a_variance_is_not_negative():
+    found = split(np.array([[1.0, 0.0], [0.0, 1.0]]), np.zeros((2, 2)))  # equal means of seeds and of problems
+    assert (found.training, found.evaluation, found.evaluation_share) == (0, 0.5, 1)
+
+
 def test_equal_answers_leave_nothing():
     same = np.ones((2, 5))
     assert split(same, same).evaluation_share is None
@@ -58,8 +61,11 @@ def test_the_noise_of_evaluation_needs_records_of_every_seed():
     answers = {"a": dict(enumerate(ours)), "base": dict(enumerate(theirs))}
     found = evaluation_noise(answers, "a", "base", [0, 1])
     assert found == (pytest.approx(math.sqrt(1 / 18)), 2)  # as by hand above
+    three = {name: {**rows, 2: rows[0]} for name, rows in answers.items()}
+    assert evaluation_noise(three, "a", "base", [0, 1, 2]).freedom == 4  # (3 - 1) * (3 - 1)
     for seeds in ([0], [0, 1, 2]):
         assert evaluation_noise(answers, "a", "base", seeds).freedom == 0
     assert evaluation_noise({}, "a", "base", [0, 1]).freedom == 0
+    assert paired_answers(answers, "base", "base") is None
     other_set = {**answers, "base": {0: theirs[0], 1: theirs[1][:2]}}
     assert evaluation_noise(other_set, "a", "base", [0, 1]).freedom == 0

@@ -6,11 +6,7 @@ from scipy import stats
 
 from dashboards.statistics.seed_noise import Noise, baseline_noise, paired_differences, seed_noise, seed_share
 
-HAND = {
-    "base": {0: 1.0, 1: 2.0, 2: 3.0},
-    "a": {0: 2.0, 1: 3.0, 2: 5.0},
-    "b": {0: 1.0, 1: 3.0, 2: 3.0},
-}
+HAND = {"base": {0: 1.0, 1: 2.0, 2: 3.0}, "a": {0: 2.0, 1: 3.0, 2: 5.0}, "b": {0: 1.0, 1: 3.0, 2: 3.0}}
 
 
 def test_paired_differences_are_a_paired_t_test():
@@ -23,7 +19,7 @@ def test_paired_differences_are_a_paired_t_test():
 
 
 def test_only_shared_seeds_with_finite_scores_are_paired():
-    scores = {"base": {0: 1.0, 1: 2.0}, "a": {1: 5.0, 2: 9.0, 0: math.nan}, "c": {7: 1.0}}
+    scores = {"base": {0: 1.0, 1: 2.0, 3: 2.0}, "a": {1: 5.0, 2: 9.0, 0: math.nan, 3: math.inf}, "c": {7: 1.0}}
     found = paired_differences(scores, "base")
     assert list(found) == ["a"]
     assert found["a"].by_seed == {1: 3.0}
@@ -57,13 +53,14 @@ def test_two_estimates_of_one_noise_are_pooled_by_their_freedom():
     # (2 * 9 + 6 * 1) / 8 = 3
     assert Noise(3.0, 2).pooled(Noise(1.0, 6)) == pytest.approx((math.sqrt(3), 8))
     assert Noise(3.0, 2).pooled(None) == (3.0, 2)
-    assert Noise(math.nan, 0).pooled(Noise(1.0, 6)) == (1.0, 6)
+    assert Noise(math.nan, 0).pooled(Noise(1.0, 6)) == Noise(1.0, 6).pooled(Noise(math.nan, 0)) == (1.0, 6)
 
 
 def test_the_share_of_seeds_is_the_intraclass_correlation():
     # Columns 4/3, 8/3, 11/3 have the variance 37/27, three times of which is their mean square, 37/9; the
     # residuals' is 10/36. (37/9 - 10/36) / 3 = 23/18 of seeds stands beside 5/18 of noise.
     assert seed_share(HAND) == pytest.approx(23 / 28)
+    assert seed_share({**HAND, "running": {1: 9.0}}) == pytest.approx(23 / 28)
     assert seed_share({"base": {0: 1.0, 1: 2.0}, "a": {0: 2.0, 1: 1.0}}) == 0
     assert math.isnan(seed_share({"base": {0: 1.0}, "a": {0: 2.0}}))
 
@@ -75,6 +72,20 @@ def test_a_baseline_has_noise_of_its_own():
     base, others = baseline_noise({f"c{i}": dict(enumerate(row)) for i, row in enumerate(y.tolist())}, "c0")
     assert base.deviation == pytest.approx(math.sqrt(10), rel=0.1) and base.freedom == 399
     assert others.deviation == pytest.approx(1, rel=0.1) and others.freedom == 3 * 399
+
+
+def test_the_noise_of_a_baseline_by_hand():
+    # b - a is 1 0 2, so that residuals are 0, 1/2 and 1/2 each way: squares of 1 over 2 degrees of freedom.
+    # The baseline deviates from the seeds' effects 1/2, 2 and 5 by 1/2, 3 and 1: a variance of 7/4, of which two
+    # scores for every seed have put in half of 1/2.
+    scores = {"base": {0: 1.0, 1: 5.0, 2: 6.0}, "a": {2: 4.0, 0: 0.0, 1: 2.0}, "b": {0: 1.0, 1: 2.0, 2: 6.0}}
+    base, others = baseline_noise(scores, "base")
+    assert base == pytest.approx((math.sqrt(7 / 4 - 1 / 4), 2))
+    assert others == pytest.approx((math.sqrt(1 / 2), 2))
+    base, others = baseline_noise({**scores, "running": {1: 3.0}}, "base")  # three scores for one of the seeds
+    assert base == pytest.approx((math.sqrt(7 / 4 - (1 / 2 + 1 / 3 + 1 / 2) / 3 / 2), 2))
+    assert others == pytest.approx((math.sqrt(1 / 2), 2))
+    assert [one.freedom for one in baseline_noise({**scores, "base": {0: 1.0}}, "base")] == [0, 0]
 
 
 def test_a_baseline_beside_one_other_has_no_noise_to_be_told_from_it():

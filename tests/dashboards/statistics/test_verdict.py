@@ -5,26 +5,11 @@ import pytest
 from scipy import stats
 
 from dashboards.statistics import dunnett
-from dashboards.statistics.power import minimum_detectable_effect, seeds_for
+from dashboards.statistics.power import seeds_for
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.verdict import failed_share, survival_luck, verdict
 
-HAND = {
-    "base": {0: 1.0, 1: 2.0, 2: 3.0},
-    "a": {0: 2.0, 1: 3.0, 2: 5.0},
-    "b": {0: 1.0, 1: 3.0, 2: 3.0},
-}
-
-
-def synthetic_sweep(generator, configurations, seeds, effect, noise):
-    """Scores of a sweep with a common effect of the seed; one configuration is better by ``effect``."""
-    scores = 0.7 + 0.02 * generator.standard_normal(seeds) + noise(generator, (configurations, seeds))
-    scores[generator.integers(1, configurations)] += effect
-    return {f"c{i}": dict(enumerate(row.tolist())) for i, row in enumerate(scores)}
-
-
-def normal(generator, shape):
-    return 0.01 * generator.standard_normal(shape)
+HAND = {"base": {0: 1.0, 1: 2.0, 2: 3.0}, "a": {0: 2.0, 1: 3.0, 2: 5.0}, "b": {0: 1.0, 1: 3.0, 2: 3.0}}
 
 
 def test_verdict_by_hand():
@@ -43,7 +28,7 @@ def test_verdict_by_hand():
     assert found.evidence and found.candidate
     # Two differences are shrunk towards zero: 4/3 (1 - 2 (10/36) / 3 / (16/9)).
     assert found.shrunken == pytest.approx(4 / 3 * (1 - 20 / 108 * 9 / 16))
-    assert found.confirmation_seeds == seeds_for(found.shrunken, math.sqrt(10 / 36), known_freedom=4)
+    assert found.confirmation_seeds == seeds_for(found.shrunken, math.sqrt(10 / 36), known_freedom=2)
 
 
 def test_smaller_scores_can_be_better():
@@ -89,14 +74,39 @@ def test_where_more_than_a_quarter_fails_nothing_is_evidence():
     many = {**some, "d": {0: 1.0, 1: math.nan, 2: math.nan}, "e": {0: 2.0, 1: math.nan, 2: math.nan}}  # five of 15
     assert verdict(some, "base").evidence
     found = verdict(many, "base")
-    assert (found.evidence, found.candidate, found.failing) == (False, True, True)
+    assert (found.evidence, found.candidate, found.failing) == (False, False, True)
+    assert found.interval is None and found.p_value is None and "More than 25%" in found.reason
     assert found.next_step == "Find out why trials fail, then run it on fresh seeds."
 
 
-def test_known_noise_is_pooled_with_the_sweeps_own():
-    found = verdict(HAND, "base", known=Noise(1.0, 6))
-    # (4 * 10/36 + 6 * 1) / 10
-    assert (found.deviation, found.freedom) == (pytest.approx(math.sqrt(0.4 * 10 / 36 + 0.6)), 10)
+def test_on_fresh_seeds_each_configuration_is_judged_by_its_own_differences():
+    found = verdict(HAND, "base", own={"a": Noise(1.0, 4)})
+    # Differences of 1, 1 and 2 have the variance 1/3: with 4 degrees of freedom of 1, (2 / 3 + 4) / 6 = 7/9.
+    error = math.sqrt(7 / 9 / 3)
+    assert (found.deviation, found.freedom) == (pytest.approx(math.sqrt(7 / 18)), 6)
+    assert found.p_value == pytest.approx(2 * stats.t.sf(4 / 3 / error, 6))  # Bonferroni's, for a and b
+    half = stats.t.isf(0.025, 6) * error
+    assert found.interval == pytest.approx((4 / 3 - half, 4 / 3 + half))
+    alone = verdict({name: HAND[name] for name in ("base", "a")}, "base", own={})
+    test = stats.ttest_rel([2, 3, 5], [1, 2, 3], alternative="greater")
+    assert alone.p_value == pytest.approx(test.pvalue)
+    assert verdict({"base": {0: 1.0}, "a": {0: 9.0}}, "base", own={"a": Noise(0.1, 9)}).p_value is None
+
+
+def test_noise_that_is_not_alike_is_told():
+    assert verdict(HAND, "base").unlike == ""
+    generator = np.random.default_rng(0)
+    scores = generator.standard_normal((6, 5))
+    for place, sign in ((0, "the baseline is noisier"), (1, "the best configuration is noisier")):
+        noisy = scores.copy()
+        noisy[place] *= 8
+        noisy[1] += 0.5 - noisy[1].mean() + scores[2:].mean(axis=1).max()
+        rows = {f"c{i}": dict(enumerate(row)) for i, row in enumerate(noisy.tolist())}
+        assert sign in verdict(rows, "c0").unlike
+    collapsed = scores.copy()
+    collapsed[3, 0] -= 20
+    rows = {f"c{i}": dict(enumerate(row)) for i, row in enumerate(collapsed.tolist())}
+    assert "some seeds lie far from the rest" in verdict(rows, "c0").unlike
 
 
 def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apart():
@@ -142,30 +152,14 @@ def test_a_baseline_without_scores_is_refused():
         verdict({"base": {0: math.nan}, "a": {0: 1.0}}, "base")
 
 
+def test_a_baseline_that_lost_a_seed_is_compared_on_the_others():
+    found = verdict({**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}, "base")
+    assert (found.best, found.silent, found.seeds, found.difference) == ("a", (), 2, 1.0)
+
+
 def test_a_lucky_single_seed_does_not_win_over_repeated_ones():
     found = verdict({**HAND, "lucky": {0: 100.0}}, "base")
     assert (found.best, found.comparisons) == ("a", 2)
-
-
-@pytest.mark.parametrize(("configurations", "seeds", "effect"), [(8, 3, 0.05), (12, 3, 0.05), (10, 5, 0.035)])
-def test_a_large_effect_is_found(configurations, seeds, effect):
-    generator = np.random.default_rng(12)
-    found = 0
-    for _ in range(100):
-        scores = synthetic_sweep(generator, configurations, seeds, effect, normal)
-        truth = max(scores, key=lambda name: sum(scores[name].values()))
-        result = verdict(scores, "c0")
-        found += result.evidence and result.best == truth
-    assert found >= 90
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("configurations", "seeds"), [(8, 2), (8, 3), (12, 5)])
-def test_the_detectable_effect_is_found_8_times_in_10(configurations, seeds):
-    effect = minimum_detectable_effect(0.01, seeds, configurations)
-    generator = np.random.default_rng(13)
-    sweeps = [synthetic_sweep(generator, configurations, seeds, effect, normal) for _ in range(1000)]
-    assert sum(verdict(sweep, "c0").evidence for sweep in sweeps) == pytest.approx(800, abs=40)
 
 
 def test_problems_narrow_the_interval_where_seeds_differ_by_nothing_else():

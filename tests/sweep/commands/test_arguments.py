@@ -1,14 +1,32 @@
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from sweep.cli import _parser
+from sweep.cli import main
+from sweep.commands.arguments import planned_nodes
+from sweep.trials.cluster import Node
+from tests.sweep.harness import SEVERAL_RANKS, write_space
+
+FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 
 
-@pytest.mark.parametrize("verb", ["resume", "status", "stop", "confirm", "decide", "export", "ui"])
-def test_a_command_on_a_sweep_takes_its_name_and_its_folder(verb: str) -> None:
-    usual = _parser().parse_args([verb, "demo"])
-    assert (usual.name, usual.runs_dir, usual.json) == ("demo", Path("runs"), False)
-    assert _parser().parse_args([verb, "--runs-dir", "/other", "demo"]).runs_dir == Path("/other")
-    with pytest.raises(SystemExit):
-        _parser().parse_args([verb])
+def test_a_plan_is_made_for_as_many_machines_as_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    here = planned_nodes(Namespace(address=None, cpus=6, gpus=None, nodes=None))
+    described = planned_nodes(Namespace(address=None, cpus=6, gpus=8, nodes=3))
+    assert here == [Node(6, 2)]
+    assert described == [Node(6, 8)] * 3
+
+
+def test_four_gpus_on_a_machine_without_are_refused_before_ray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    space = write_space(tmp_path / "space.yaml", resources=FOUR_GPUS, trainer=SEVERAL_RANKS)
+    assert main(["run", str(space), "--runs-dir", str(tmp_path / "runs"), "--cpus", "8"]) == 3
+    what, where, hint = capsys.readouterr().err.splitlines()
+    assert what == "error: a trial needs 4 GPUs and 4 CPUs; present: 0 GPUs and 8 CPUs"
+    assert where == "where: resources.gpus_per_trial"
+    assert "--address" in hint
+    assert not (tmp_path / "runs").exists()

@@ -10,10 +10,6 @@ from tests.sweep.harness import SHORT
 OFFLINE = {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.offline": True}}
 
 
-def elsewhere(uri: str) -> dict[str, object]:
-    return {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.uri": uri}}
-
-
 @pytest.fixture(autouse=True)
 def no_store_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -35,12 +31,3 @@ def test_a_store_that_has_gone_exits_4(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 4
     assert "error: the MLflow store is gone" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.db"))
-
-
-def test_sweeps_of_two_stores_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, uri in (("one", "http://127.0.0.1:1"), ("two", "http://127.0.0.1:2")):
-        write_sweep(tmp_path, name, SCORES, trainer=elsewhere(uri))
-    assert main(["report", "one", "two", "--runs-dir", str(tmp_path)]) == 2
-    what, where, _ = capsys.readouterr().err.splitlines()
-    assert what == "error: the sweeps are in different MLflow stores"
-    assert where == "where: http://127.0.0.1:1, http://127.0.0.1:2"

@@ -30,6 +30,22 @@ def test_status_reads_ledger_and_folders(tmp_path: Path, capsys: pytest.CaptureF
     assert "best: configuration 2  ar_alpha=0.2" in out
 
 
+def test_status_names_the_best_of_every_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {"algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
+    search = {"configurations": 3, "tune_within": "algorithm.ar_alpha"}
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], parameters=arms, baselines=[], search=search)
+    assert main(["status", "demo", "--runs-dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    place = next(index for index, line in enumerate(lines) if line.startswith("demo: 7 of 24 trials"))
+    assert [line.strip() for line in lines[place + 1 : place + 5]] == [
+        "0.0: 2 of 6 trials, best #0 0.55",
+        "0.1: 2 of 6 trials, no configuration is complete",
+        "0.2: 2 of 6 trials, best #2 0.65",
+        "0.3: 1 of 6 trials, no configuration is complete",
+    ]
+    assert "fresh ones compare them" in lines[place + 6] and "confirm demo" in lines[place + 6]
+
+
 def test_the_best_of_a_loss_is_the_smallest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     objective = {"metric": "eval/completion_length", "mode": "min"}
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], objective=objective)

@@ -7,12 +7,12 @@ import pytest
 from sweep.record import disk
 from sweep.record.disk import CheckpointRoom, EndedTrials, checkpoint_sizes
 from sweep.record.folder import SweepFolder, read_spec, sweep_folder
-from sweep.record.summary import configurations
+from sweep.record.sweep_record import SweepRecord
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
-from trainer.checkpoint import keeps_weights_only, steps_on_disk
-from trainer.checkpoint import write_checkpoint as write_whole
-from trainer.policy.memory import planned_checkpoint_bytes
+from trainer.checkpoint.files import keeps_weights_only, steps_on_disk
+from trainer.checkpoint.files import write_checkpoint as write_whole
+from trainer.planning.memory import planned_checkpoint_bytes
 
 ONE = 105_920 * (4 + 8)  # float32 weights of the embedded policy and Adam's two moments
 AT_A_TIME = 2 + 1 + 1  # the last two, the best, and the one that is being written
@@ -29,7 +29,7 @@ def room(folder: SweepFolder, tmp_path: Path) -> CheckpointRoom:
     spec = make_spec(tmp_path)
     assert (spec.base.checkpoint.keep_last, spec.base.checkpoint.keep_best) == (2, True)
     assert planned_checkpoint_bytes(spec.base, on_gpu=False) == ONE
-    return CheckpointRoom(spec, folder)
+    return CheckpointRoom(SweepRecord(spec, folder))
 
 
 def write_checkpoint(folder: SweepFolder, trial: str, step: int, size: int) -> None:
@@ -106,9 +106,10 @@ def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_
     write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.2}, 2: {0: "diverged"}, 3: {}}, seeds=[0])
     folder = sweep_folder(tmp_path, "demo")
     roots = [run_trial(folder, f"c{number:03}-s0") for number in range(4)]
-    found = configurations(folder)
+    sweep = SweepRecord(read_spec(folder), folder)
+    found = sweep.configurations
     found[1].results[0] = replace(found[1].results[0], state="PRUNED")
-    EndedTrials(read_spec(folder), folder).thin(found)
+    EndedTrials(sweep).thin()
     assert [steps_on_disk(root) for root in roots] == [[8, 4], [8, 4], [8, 6, 4, 2], [8, 6, 4, 2]]
     assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
 
@@ -117,7 +118,7 @@ def test_everything_is_kept_where_the_search_space_says_so(tmp_path: Path) -> No
     write_sweep(tmp_path, "demo", {0: {0: 0.5}}, seeds=[0], storage={"ended_trials": "all"})
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
-    EndedTrials(read_spec(folder), folder).thin(configurations(folder))
+    EndedTrials(SweepRecord(read_spec(folder), folder)).thin()
     assert steps_on_disk(root) == [8, 6, 4, 2]
     assert not keeps_weights_only(root / "step-8")
 
@@ -132,6 +133,6 @@ def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
     folder = sweep_folder(tmp_path, "demo")
     root = run_trial(folder, "c000-s0")
     monkeypatch.setattr(disk, "keep_weights", refuse)
-    EndedTrials(read_spec(folder), folder).thin(configurations(folder))
+    EndedTrials(SweepRecord(read_spec(folder), folder)).thin()
     assert steps_on_disk(root) == [8, 6, 4, 2]
     assert "stay as they are: not yours" in caplog.text

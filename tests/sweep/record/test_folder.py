@@ -8,18 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweep.record.folder import (
-    all_sweeps,
-    command,
-    end_leftovers,
-    existing_sweep,
-    hold,
-    holder,
-    leftovers,
-    request_stop,
-    sweep_folder,
-)
-from sweep.record.guard import MARKER
+from sweep.driver.guard import MARKER, end_leftovers, marked
+from sweep.record.folder import all_sweeps, command, existing_sweep, hold, holder, request_stop, sweep_folder
 from trainer.errors import ConfigError, MissingError, NameHeldError, StorageError
 
 HOLD = """
@@ -109,14 +99,14 @@ def test_only_processes_with_the_marker_of_this_sweep_are_ended(tmp_path: Path) 
 
     with spawn(folder.root) as mine, spawn(other.root) as theirs:
         try:
-            assert [process.pid for process in leftovers(folder)] == [mine.pid]
-            assert end_leftovers(folder, wait_s=0) == 1
+            assert [process.pid for process in marked(folder.root)] == [mine.pid]
+            assert end_leftovers(folder.root, wait_s=0) == 1
             assert not psutil.pid_exists(mine.pid)
             assert theirs.poll() is None
         finally:
             mine.kill()
             theirs.kill()
-    assert end_leftovers(folder, wait_s=0) == 0
+    assert end_leftovers(folder.root, wait_s=0) == 0
 
 
 def test_a_command_is_ready_to_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

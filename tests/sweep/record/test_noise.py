@@ -3,19 +3,20 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise
-from sweep.record.folder import existing_sweep, read_spec
-from sweep.record.noise import sweep_noise, unpaired_noise
-from sweep.record.summary import configurations
+from sweep.record.noise import forecast_noise, noise_lines, sweep_noise, unpaired_noise
+from sweep.record.sweep_record import open_sweep, readable_sweeps
 from tests.sweep.ended_sweeps import write_sweep
+from tests.sweep.winner.test_rounds import RESULTS
 
 WHOLE: dict[int, dict[int, float | str]] = {0: {0: 0.50, 1: 0.52, 2: 0.54}, 1: {0: 0.56, 1: 0.60, 2: 0.58}}
 
 
 def noise_of(runs: Path, name: str, results: dict[int, dict[int, float | str]]) -> tuple[Noise, Noise]:
     write_sweep(runs, name, results, seeds=[0, 1, 2])
-    folder = existing_sweep(runs, name)
-    return sweep_noise(read_spec(folder), configurations(folder)), unpaired_noise(configurations(folder))
+    sweep = open_sweep(runs, name)
+    return sweep_noise(sweep), unpaired_noise(sweep)
 
 
 def test_seeds_are_paired_and_only_whole_configurations_count(tmp_path: Path) -> None:
@@ -30,3 +31,67 @@ def test_configurations_one_by_one_keep_what_seeds_do_to_all(tmp_path: Path) -> 
     _, unpaired = noise_of(tmp_path, "whole", {**WHOLE, 2: {0: 0.1, 1: "diverged"}})
     assert unpaired == (pytest.approx(0.02), 4)  # both vary by 0.02
     assert noise_of(tmp_path, "one", {0: {0: 0.5}})[1].freedom == 0
+
+
+PUBLISHED = {"worthwhile": 0.02, "published": 0.14}
+
+
+def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
+    noise = sweep_noise(open_sweep(tmp_path, "before"))
+    write_sweep(tmp_path / "other", "planned", {}, seeds=[0, 1, 2], objective=PUBLISHED)
+    spec = open_sweep(tmp_path / "other", "planned").spec
+    found = forecast_noise(spec, readable_sweeps(tmp_path), 8)
+    assert found is not None
+    assert (found.deviation, found.freedom, found.source) == (*noise, "measured in before")
+    assert found.detectable == minimum_detectable_effect(noise.deviation, 3, 8)
+    assert found.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.deviation, 8))
+    lines = noise_lines(found, spec, 8)
+    # A chi-square of 6 degrees of freedom lies between 2.204 and 10.645 in 8 of 10.
+    low, high = (noise.deviation * math.sqrt(6 / value) for value in (10.645, 2.204))
+    assert found.range == pytest.approx((low, high), rel=1e-3)
+    assert lines[0] == (
+        f"{noise.deviation:.2g} between seeds (measured in before), {low:.2g} to {high:.2g} at 80 % with 6 "
+        "degrees of freedom"
+    )
+    assert lines[1].startswith("3 seeds of 8 configurations find, 8 times in 10, a gain of 0.0")
+    assert lines[3].startswith("the published gain of 0.14 takes 2 seeds of every configuration; `sweep decide`")
+
+
+def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "noise", {0: {0: 0.5, 1: 0.52}}, seeds=[0, 1])
+    spec = open_sweep(tmp_path, "noise").spec
+    found = forecast_noise(spec, readable_sweeps(tmp_path), 4)
+    assert found is not None and found.source == "measured in noise, not paired"
+    assert found.deviation == pytest.approx(0.02 / math.sqrt(2)) and found.freedom == 1
+
+
+def test_another_evaluation_has_another_noise(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
+    write_sweep(tmp_path / "other", "planned", {}, seeds=[0], objective={"window": 1})
+    spec = open_sweep(tmp_path / "other", "planned").spec
+    assert forecast_noise(spec, readable_sweeps(tmp_path), 4) is None
+    (line,) = noise_lines(None, spec, 4)
+    assert "sweep run SPACE search.configurations=0 'seeds=[0, 1]' --name planned-noise" in line
+
+
+def test_one_seed_finds_nothing(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "before", RESULTS, seeds=[0, 1, 2])
+    write_sweep(tmp_path / "other", "planned", {}, seeds=[0])
+    spec = open_sweep(tmp_path / "other", "planned").spec
+    found = forecast_noise(spec, readable_sweeps(tmp_path), 4)
+    assert found is not None and found.detectable is None
+    assert noise_lines(found, spec, 4)[1] == (
+        "1 seed of 4 configurations find nothing: with one seed no difference can be told from chance"
+    )
+
+
+def test_sweeps_that_train_alike_are_pooled(tmp_path: Path) -> None:
+    for name, results in [("a", RESULTS), ("b", {0: RESULTS[0], 1: RESULTS[1]}), ("c", {0: {0: 0.1, 1: 0.9}})]:
+        write_sweep(tmp_path, name, results, seeds=[0, 1, 2])
+    one, other = (sweep_noise(open_sweep(tmp_path, name)) for name in ("a", "b"))
+    found = forecast_noise(open_sweep(tmp_path, "a").spec, readable_sweeps(tmp_path), 4)
+    assert found is not None and found.source == "measured in a, b"  # of c nothing is paired
+    squares = one.freedom * one.deviation**2 + other.freedom * other.deviation**2
+    assert found.freedom == one.freedom + other.freedom == 8
+    assert found.deviation == pytest.approx(math.sqrt(squares / 8))

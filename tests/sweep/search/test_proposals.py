@@ -43,9 +43,11 @@ def test_a_sampler_that_repeats_itself_is_asked_again_and_then_drawn_at_random(
     first, _ = propose(spec, space, [])
     assert first is not None
     asked: list[str] = []
+    seeded: list[tuple[object, ...]] = []
     make_sampler, ask = proposals.make_sampler, proposals.ask
 
     def noting(search: object, *rest: object) -> object:
+        seeded.append(rest[1:])
         asked.append(search.sampler)  # type: ignore[attr-defined]
         return make_sampler(search, *rest)  # type: ignore[arg-type]
 
@@ -57,3 +59,4 @@ def test_a_sampler_that_repeats_itself_is_asked_again_and_then_drawn_at_random(
     found, _ = propose(spec, space, tried(spec, space, [first]))
     assert found is not None and found != first
     assert asked == ["tpe"] * SAMPLER_ATTEMPTS + ["random"]
+    assert seeded == [(1, attempt) for attempt in range(SAMPLER_ATTEMPTS + 1)]  # for configuration 1

@@ -1,8 +1,6 @@
 """The searcher: order, what keeps its place, and a driver killed at any byte."""
 
-import json
 import math
-import os
 import pickle
 import random
 from collections.abc import Sequence
@@ -11,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sweep.search.history import TrialKey, outcome, replay
+from sweep.search.history import TrialKey, replay
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
-from tests.sweep.search.instant_sweeps import ALPHA, ETA, GRID, drain, ended, score_of, searcher_in
+from tests.sweep.search.instant_sweeps import ALPHA, ETA, drain, ended, searcher_in
 from tests.sweep.spaces import make_spec
 from trainer.errors import StorageError
 from trainer.files import read_json_lines
@@ -31,19 +29,6 @@ def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
     assert [c.origin for c in searcher.configurations] == ["baseline"] * 2 + ["search"] * 3
 
 
-def test_grid_goes_through_everything_and_skips_what_a_baseline_has_run(tmp_path: Path) -> None:
-    spec = make_spec(
-        tmp_path,
-        parameters=GRID,
-        baselines=[{ALPHA: 0.0, "lopti": False}],
-        search={"sampler": "grid"},
-        seeds=[0],
-    )
-    suggestions = drain(searcher_in(tmp_path, spec))
-    points = {json.dumps(s["parameters"], sort_keys=True) for s in suggestions}
-    assert len(points) == len(suggestions) == 5 * (1 + 2)
-
-
 def test_extending_a_finished_sweep(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     first = drain(searcher_in(tmp_path, spec))
@@ -56,27 +41,42 @@ def test_extending_a_finished_sweep(tmp_path: Path) -> None:
     assert [(s["configuration"], s["seed"]) for s in third] == [(c, 2) for c in range(7)]
 
 
+def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path: Path) -> None:
+    searcher = searcher_in(tmp_path, make_spec(tmp_path))
+    searcher.suggest("a")
+    searcher.suggest("b")
+    searcher.suggest("c")  # the second configuration
+    standings = [{"finalist": "0", "decision": "better"}, {"finalist": "1", "decision": "open"}]
+    searcher.ledger.append({"event": "look", "standings": standings, "time": 0.0})
+    resumed = searcher_in(tmp_path, make_spec(tmp_path))
+    assert [key.name for key in resumed.open_pairs] == ["c001-s0", "c001-s1"]
+
+
 def test_reasons_of_failure_are_kept(tmp_path: Path) -> None:
     searcher = searcher_in(tmp_path, make_spec(tmp_path))
-    results = [{REASON_KEY: "diverged at step 3: loss is nan"}, ended(math.nan), None, {}]
+    stopped = {SCORE: 0.5, STEP: 20}
+    results = [
+        {REASON_KEY: "diverged at step 3: loss is nan"},
+        ended(math.nan),
+        None,
+        {},
+        ended(math.inf),
+        stopped,
+    ]
     for number, result in enumerate(results):
         searcher.suggest(str(number))
         searcher.on_trial_complete(str(number), result, error=result is None)
-    reasons = [c.results[seed].reason for c in searcher.configurations[:2] for seed in (0, 1)]
-    assert reasons == [
+    found = [c.results[seed] for c in searcher.configurations for seed in (0, 1)]
+    assert [one.state for one in found] == ["FAIL"] * 5 + ["PRUNED"]
+    assert (found[5].score, found[5].step) == (0.5, 20)
+    assert [one.reason for one in found] == [
         "diverged at step 3: loss is nan",
         "score is nan",
         "died, and its retries are spent",
         "ended before its first evaluation",
+        "score is inf",
+        "",
     ]
-
-
-def test_failures_do_not_end_the_sweep(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path)
-    searcher = searcher_in(tmp_path, spec)
-    drain(searcher, result=lambda s: ended(math.nan) if s["configuration"] == 2 else ended(score_of(s)))
-    states = [outcome(c, spec.seeds).state for c in searcher.configurations]
-    assert states == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
 
 
 def test_an_interrupted_or_halted_trial_keeps_its_place(tmp_path: Path) -> None:
@@ -136,51 +136,6 @@ def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path: Path) -> Non
         assert again == expected, f"cut at byte {cut}"
 
 
-def test_killed_again_and_again(tmp_path: Path) -> None:
-    spec = make_spec(tmp_path)
-    chance = random.Random(1)
-    path = tmp_path / "events.jsonl"
-    for _ in range(200):
-        searcher = searcher_in(tmp_path, spec)
-        running: dict[str, dict[str, Any]] = {}
-        for step in range(chance.randint(1, 6)):
-            suggestion = searcher.suggest(str(step))
-            if suggestion != searcher.FINISHED:
-                running[str(step)] = suggestion
-            if running and chance.random() < 0.4:
-                trial_id = chance.choice(sorted(running))
-                searcher.on_trial_complete(trial_id, ended(score_of(running.pop(trial_id))))
-        if searcher.suggest("last") == searcher.FINISHED and not running:
-            break
-        if chance.random() < 0.3:  # died while writing
-            path.write_bytes(path.read_bytes() + b'{"event": "resu')
-    else:
-        raise AssertionError("the sweep did not come to its end")
-    results = [(r["configuration"], r["seed"]) for r in read_ledger(path) if r["event"] == "result"]
-    assert sorted(results) == [(c, s) for c in range(5) for s in (0, 1)]
-
-
-def test_torn_line_is_reported_and_cut_by_the_owner_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spec, ledger, _ = whole_sweep(tmp_path)
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(ledger[:-10])
-    whole = ledger[:-10].rfind(b"\n") + 1
-    assert len(read_ledger(path)) == ledger.count(b"\n") - 1
-    assert path.stat().st_size == len(ledger) - 10
-    searcher_in(tmp_path, spec)
-    assert path.stat().st_size == whole
-    assert "never finished" in caplog.text
-
-
-def test_damaged_line_is_named(tmp_path: Path) -> None:
-    spec, ledger, _ = whole_sweep(tmp_path)
-    lines = ledger.split(b"\n")
-    lines[2] = b"{broken"
-    (tmp_path / "events.jsonl").write_bytes(b"\n".join(lines))
-    with pytest.raises(StorageError, match=r"events\.jsonl:3"):
-        searcher_in(tmp_path, spec)
-
-
 def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "kk"
     folder.mkdir()
@@ -197,25 +152,6 @@ def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> No
     assert not (folder / "events.jsonl").exists()
 
 
-def test_full_disk_names_the_space_and_leaves_no_half_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    searcher = searcher_in(tmp_path, make_spec(tmp_path))
-    before = (tmp_path / "events.jsonl").read_bytes()
-    real_write = os.write
-
-    def half_write(descriptor: int, data: bytes) -> int:
-        if len(data) <= 20:
-            raise OSError(28, "No space left on device")
-        return real_write(descriptor, data[: max(1, len(data) // 2)])
-
-    monkeypatch.setattr(os, "write", half_write)
-    with pytest.raises(StorageError, match=r"No space left on device[\s\S]*MiB free"):
-        searcher.suggest("a")
-    monkeypatch.undo()
-    assert (tmp_path / "events.jsonl").read_bytes() == before
-
-
 def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its_place(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     asked = []
@@ -225,10 +161,11 @@ def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its
         if trial == "c001-s0":
             searcher.halt()
 
-    searcher = ConfigurationSearcher(spec, tmp_path / "events.jsonl", before_trial=before_trial)
-    trials = [searcher.suggest(str(number)) for number in range(3)]
+    ledger, study = tmp_path / "events.jsonl", tmp_path / "study.db"
+    searcher = ConfigurationSearcher(spec, ledger, study, before_trial=before_trial)
+    trials = [searcher.suggest(str(number)) for number in range(4)]
     assert [suggestion["trial"] for suggestion in trials[:2]] == ["c000-s0", "c000-s1"]
-    assert trials[2] == searcher.FINISHED
+    assert trials[2] == trials[3] == searcher.FINISHED
     assert asked == [("c000-s0", []), ("c000-s1", ["c000-s0"]), ("c001-s0", ["c000-s0", "c000-s1"])]
     events = [record["event"] for record, _ in read_json_lines(tmp_path / "events.jsonl")]
     assert events == ["configuration", "trial", "trial", "configuration"]

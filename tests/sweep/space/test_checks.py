@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sweep.space.file import load_space
 from tests.sweep.spaces import make_spec, parameters, write_space
@@ -12,270 +13,92 @@ from trainer.errors import ConfigError
 
 ALPHA = "algorithm.ar_alpha"
 
-# (changed top-level keys, what the message says, what the hint says)
-REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "path in name": ({"name": "../x"}, "a name has 1 to 64", ""),
-    "absolute name": ({"name": "/x"}, "a name has 1 to 64", ""),
-    "newline in name": ({"name": "kk\n"}, "a name has 1 to 64", ""),
-    "long name": ({"name": "k" * 65}, "a name has 1 to 64", ""),
-    "dash first": ({"name": "-kk"}, "a name has 1 to 64", ""),
-    "unknown top key": ({"serch": {}}, "unknown key serch", "did you mean search?"),
-    "unknown sampler": (
-        {"search": {"sampler": "tpee", "configurations": 1}},
-        "search.sampler",
-        "did you mean tpe?",
-    ),
-    "no count": ({"search": {"sampler": "tpe"}}, "say how many configurations", ""),
-    "negative count": ({"search": {"configurations": -1}}, "search.configurations", ""),
-    "unknown metric": (
-        {"objective": {"metric": "eval/acuracy"}},
-        "unknown metric eval/acuracy",
-        "did you mean eval/accuracy?",
-    ),
-    "training metric": ({"objective": {"metric": "rollout/reward"}}, "not measured by evaluations", "eval/"),
-    "no window": ({"objective": {"window": 0}}, "objective.window", ""),
-    "mode": ({"objective": {"mode": "maximum"}}, "objective.mode", "did you mean max?"),
-    "no seeds": ({"seeds": []}, "seeds", ""),
-    "same seeds": ({"seeds": [0, 1, 0]}, "seeds must differ", ""),
-    "negative seed": ({"seeds": [-1]}, "seeds", ""),
-    "missing preset": ({"trainer": {"preset": "tiny_kkk"}}, "no preset or file", "did you mean tiny_kk?"),
-    "override of nothing": (
-        {"trainer": {"preset": "base.yaml", "overrides": {"optim.learning": 1}}},
-        "unknown key optim.learning",
-        "did you mean optim.lr?",
-    ),
-    "override of wrong type": (
-        {"trainer": {"preset": "base.yaml", "overrides": {"optim.lr": "fast"}}},
-        "optim.lr",
-        "change the value",
-    ),
-    "override of the seed": (
-        {"trainer": {"preset": "base.yaml", "overrides": {"seed": 3}}},
-        "comes from `seeds`",
-        "seeds: [0, 1]",
-    ),
-    "searched and fixed": (
-        {"trainer": {"preset": "base.yaml", "overrides": {ALPHA: 0.1}}},
-        f"{ALPHA} is both searched and fixed",
-        "remove one",
-    ),
-    "unknown parameter": (
-        {"parameters": parameters(algorithm__ar_alfa={"uniform": [0, 1]})},
-        "unknown key algorithm.ar_alfa",
-        f"did you mean {ALPHA}?",
-    ),
-    "parameter without its section": (
-        {"parameters": parameters(ar_alpha={"uniform": [0, 1]})},
-        "switch ar_alpha is used in no `when`",
-        f"did you mean {ALPHA}?",
-    ),
-    "section as parameter": (
-        {"parameters": parameters(rollout={"choice": [1]})},
-        "rollout is a section",
-        "rollout.",
-    ),
-    "searched seed": ({"parameters": parameters(seed={"int": [0, 3]})}, "seeds are not searched", "seeds:"),
-    "continuous switch": (
-        {"parameters": parameters(lopti={"uniform": [0, 1]})},
-        "which has no list of values",
-        "give lopti a choice",
-    ),
-    "else of a switch": (
-        {
-            "parameters": parameters(
-                s={"choice": [1, 2], "when": {"lopti": True}, "else": 1},
-                optim__lr={"value": 1e-4, "when": {"s": 1}},
-            )
-        },
-        "`else` has no meaning",
-        "remove else",
-    ),
-    "two kinds": (
-        {"parameters": parameters(algorithm__ar_alpha={"uniform": [0, 1], "choice": [0]})},
-        "write exactly one of",
-        "",
-    ),
-    "no kind": ({"parameters": parameters(algorithm__ar_alpha={"when": {"lopti": True}})}, "found none", ""),
-    "misspelt kind": (
-        {"parameters": parameters(algorithm__ar_alpha={"unifrom": [0, 1]})},
-        "unknown key parameters.algorithm.ar_alpha.unifrom",
-        "did you mean uniform?",
-    ),
-    "misspelt else": (
-        {"parameters": parameters(algorithm__lopti_eta={"uniform": [0, 1], "els": 0})},
-        "unknown key",
-        "did you mean else?",
-    ),
-    "else without when": (
-        {"parameters": parameters(algorithm__ar_alpha={"uniform": [0, 1], "else": 0})},
-        "`else` needs a `when`",
-        "",
-    ),
-    "log from zero": (
-        {"parameters": parameters(optim__lr={"loguniform": [0, 1e-4]})},
-        "must be above 0 on a logarithmic scale",
-        "",
-    ),
-    "negative logint": (
-        {"parameters": parameters(rollout__group_size={"logint": [-1, 8]})},
-        "must be above 0 on a logarithmic scale",
-        "",
-    ),
-    "bounds the wrong way": (
-        {"parameters": parameters(algorithm__ar_alpha={"uniform": [0.5, 0.1]})},
-        "low 0.5 must be below high 0.1",
-        "",
-    ),
-    "no bound": ({"parameters": parameters(algorithm__ar_alpha={"uniform": [0.5]})}, "uniform", ""),
-    "infinite bound": (
-        {"parameters": parameters(algorithm__ar_alpha={"uniform": [0, float("inf")]})},
-        "finite",
-        "",
-    ),
-    "step too large": (
-        {"parameters": parameters(algorithm__ar_alpha={"quniform": [0, 0.5, 0.6]})},
-        "step 0.6 must be",
-        "",
-    ),
-    "integer step zero": (
-        {"parameters": parameters(rollout__group_size={"int": [2, 8, 0]})},
-        "step 0 must be",
-        "",
-    ),
-    "choice twice": (
-        {"parameters": parameters(algorithm__name={"choice": ["grpo", "grpo"]})},
-        "lists 'grpo' twice",
-        "",
-    ),
-    "choice of 1 and true": ({"parameters": parameters(lopti={"choice": [1, True]})}, "twice", ""),
-    "empty choice": ({"parameters": parameters(lopti={"choice": []})}, "choice", ""),
-    "nan choice": ({"parameters": parameters(lopti={"choice": [float("nan")]})}, "lists nan", ""),
-    "bound the field refuses": (
-        {"parameters": parameters(algorithm__ar_alpha={"uniform": [0.0, 1.5]})},
-        "algorithm.ar_alpha: Input should be less than or equal to 1",
-        "change the value",
-    ),
-    "choice the field refuses": (
-        {"parameters": parameters(algorithm__name={"choice": ["grpo", "ppo"]})},
-        "algorithm.advantage",
-        "valid: batch_std, dr_grpo, grpo, maxrl, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo",
-    ),
-    "else the field refuses": (
-        {"parameters": parameters(algorithm__lopti_eta={"value": 0.5, "when": {"lopti": True}, "else": -1})},
-        "algorithm.lopti_eta: Input should be greater than or equal to 0",
-        "change the value",
-    ),
-    "values that refuse each other": (
-        {"parameters": parameters(algorithm__token_filter={"choice": ["none", "drop_high"]})},
-        "token_filter=drop_high is refused by the trainer",
-        "",
-    ),
-    "unknown parent": (
-        {"parameters": parameters(algorithm__lopti_eta={"uniform": [0.2, 0.9], "when": {"lopty": True}})},
-        "names lopty, which is no parameter",
-        "did you mean lopti?",
-    ),
-    "impossible value": (
-        {"parameters": parameters(algorithm__lopti_eta={"uniform": [0.2, 0.9], "when": {"lopti": "on"}})},
-        "impossible condition of algorithm.lopti_eta: lopti is never 'on'",
-        "valid: False, True",
-    ),
-    "1 is not true": (
-        {"parameters": parameters(algorithm__lopti_eta={"uniform": [0.2, 0.9], "when": {"lopti": 1}})},
-        "lopti is never 1",
-        "valid: False, True",
-    ),
-    "contradicting conditions": (
-        {
-            "parameters": parameters(
-                order={"choice": [1, 2], "when": {"lopti": True}},
-                optim__lr={"loguniform": [1e-5, 1e-4], "when": {"order": 1, "lopti": False}},
-            )
-        },
-        "impossible condition of optim.lr: nothing is left for lopti",
-        "",
-    ),
-    "circle": (
-        {
-            "parameters": parameters(
-                lopti={"choice": [False, True], "when": {"other": 1}},
-                other={"choice": [1, 2], "when": {"lopti": True}},
-            )
-        },
-        "lopti -> other -> lopti",
-        "remove one",
-    ),
-    "baseline of something else": (
-        {"baselines": [{"lopti": False, "algorithm.ar_alfa": 0.1}]},
-        "baseline 0 sets algorithm.ar_alfa, which is not searched",
-        f"did you mean {ALPHA}?",
-    ),
-    "baseline the field refuses": (
-        {"baselines": [{"lopti": False, ALPHA: 2.0}]},
-        "algorithm.ar_alpha: Input should be less than or equal to 1",
-        "",
-    ),
-    "baseline without its switch": ({"baselines": [{ALPHA: 0.1}]}, "does not say lopti", "add lopti"),
-    "baseline with an impossible switch": ({"baselines": [{"lopti": "off"}]}, "never 'off'", "False, True"),
-    "baseline with an inactive parameter": (
-        {"baselines": [{"lopti": False, "algorithm.lopti_eta": 0.5}]},
-        "only used when lopti=True",
-        "remove algorithm.lopti_eta",
-    ),
-    "the same baseline twice": (
-        {"baselines": [{"lopti": False, ALPHA: 0.0}, {"lopti": False}]},
-        "baselines 0 and 1 are the same",
-        "remove one",
-    ),
-    "long grace period": (
-        {"scheduler": {"asha": {"grace_period": 7}}},
-        "grace_period 7 is longer than a trial, which has 6 evaluations",
-        "at most 6",
-    ),
-    "two schedulers": ({"scheduler": {"asha": {}, "median": {}}}, "choose one of asha and median", ""),
-    "unknown scheduler": ({"scheduler": "ahsa"}, "unknown key scheduler.ahsa", "did you mean asha?"),
-    "factor of one": ({"scheduler": {"asha": {"reduction_factor": 1}}}, "reduction_factor", ""),
-    "grid over a range": (
-        {"search": {"sampler": "grid"}},
-        "a grid needs values to go through, and algorithm.ar_alpha is uniform",
-        "quniform",
-    ),
-    "huge grid": (
-        {
-            "search": {"sampler": "grid"},
-            "parameters": {"data.max_prompt_tokens": {"int": [1, 10_001]}},
-            "baselines": [],
-        },
-        "more than 10000 points",
-        "random",
-    ),
-    "cmaes": ({"search": {"sampler": "cmaes", "configurations": 1}}, "search.sampler", "nsga2"),
-    "cmaes's reason": (
-        {"search": {"sampler": "cmaes", "configurations": 1}},
-        "search.sampler: CMA-ES needs hundreds of configurations",
-        "valid: gp, nsga2, tpe",
-    ),
-    "nothing to search": ({"parameters": {}, "baselines": []}, "nothing to search", "add a parameter"),
-    "nothing to run": (
-        {"baselines": [], "search": {"configurations": 0}},
-        "nothing to run",
-        "raise search.configurations",
-    ),
-    "one worker on four GPUs": (
-        {"resources": {"gpus_per_trial": 4}},
-        "one worker drives one GPU",
-        "",
-    ),
-    "zero workers": ({"resources": {"workers_per_trial": 0}}, "resources.workers_per_trial", ""),
-    "placement": ({"resources": {"placement": "SPREAD"}}, "resources.placement", "valid: PACK, STRICT_PACK"),
-    "negative retries": ({"limits": {"max_failures": -1}}, "limits.max_failures", ""),
-    "no time": ({"limits": {"time_budget_s": 0}}, "limits.time_budget_s", ""),
-}
+
+# Case -> what is written, with `fixed` overrides and `searched` parameters beside the usual ones; what the message
+# says; what the hint says.
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = yaml.safe_load("""
+bad name: [{name: ../x}, a name has 1 to 64, '']
+unknown top key: [{serch: {}}, unknown key serch, 'did you mean search?']
+unknown sampler: [{search: {sampler: tpee, configurations: 1}}, search.sampler, 'did you mean tpe?']
+no count: [{search: {sampler: tpe}}, say how many configurations, '']
+unknown metric: [{objective: {metric: eval/acuracy}}, unknown metric eval/acuracy, 'did you mean eval/accuracy?']
+training metric: [{objective: {metric: rollout/reward}}, not measured by evaluations, eval/]
+mode: [{objective: {mode: maximum}}, objective.mode, 'did you mean max?']
+no seeds: [{seeds: []}, seeds, '']
+same seeds: [{seeds: [0, 1, 0]}, seeds must differ, '']
+missing preset: [{trainer: {preset: tiny_kkk}}, no preset or file, 'did you mean tiny_kk?']
+override of nothing: [{fixed: {optim.learning: 1}}, unknown key optim.learning, 'did you mean optim.lr?']
+override of wrong type: [{fixed: {optim.lr: fast}}, optim.lr, change the value]
+override of the seed: [{fixed: {seed: 3}}, comes from `seeds`, 'seeds: [0, 1]']
+searched and fixed: [{fixed: {algorithm.ar_alpha: 0.1}}, algorithm.ar_alpha is both searched and fixed, remove one]
+unknown parameter: [{searched: {algorithm.ar_alfa: {uniform: [0, 1]}}},
+  unknown key algorithm.ar_alfa, 'did you mean algorithm.ar_alpha?']
+parameter without its section: [{searched: {ar_alpha: {uniform: [0, 1]}}},
+  switch ar_alpha is used in no `when`, 'did you mean algorithm.ar_alpha?']
+section as parameter: [{searched: {rollout: {choice: [1]}}}, rollout is a section, rollout.]
+searched seed: [{searched: {seed: {int: [0, 3]}}}, seeds are not searched, 'seeds:']
+continuous switch: [{searched: {lopti: {uniform: [0, 1]}}}, which has no list of values, give lopti a choice]
+else of a switch: [{searched: {s: {choice: [1, 2], when: {lopti: true}, else: 1},
+  optim.lr: {value: 0.0001, when: {s: 1}}}}, '`else` has no meaning', remove else]
+misspelt kind: [{searched: {algorithm.ar_alpha: {unifrom: [0, 1]}}},
+  unknown key parameters.algorithm.ar_alpha.unifrom, 'did you mean uniform?']
+misspelt else: [{searched: {algorithm.lopti_eta: {uniform: [0, 1], els: 0}}}, unknown key, 'did you mean else?']
+no bound: [{searched: {algorithm.ar_alpha: {uniform: [0.5]}}}, uniform, '']
+infinite bound: [{searched: {algorithm.ar_alpha: {uniform: [0, .inf]}}}, finite, '']
+empty choice: [{searched: {lopti: {choice: []}}}, choice, '']
+bound the field refuses: [{searched: {algorithm.ar_alpha: {uniform: [0.0, 1.5]}}},
+  'algorithm.ar_alpha: Input should be less than or equal to 1', change the value]
+choice the field refuses: [{searched: {algorithm.advantage: {choice: [grpo, ppo]}}},
+  algorithm.advantage,
+  'valid: batch_std, dr_grpo, gdpo, grpo, maxrl, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo']
+else the field refuses: [{searched: {algorithm.lopti_eta: {value: 0.5, when: {lopti: true}, else: -1}}},
+  'algorithm.lopti_eta: Input should be greater than or equal to 0', change the value]
+values that refuse each other: [{searched: {algorithm.token_filter: {choice: [none, drop_high]}}},
+  token_filter=drop_high is refused by the trainer, '']
+unknown parent: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopty: true}}}},
+  'names lopty, which is no parameter', 'did you mean lopti?']
+impossible value: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: 'on'}}}},
+  'impossible condition of algorithm.lopti_eta: lopti is never ''on''', 'valid: False, True']
+1 is not true: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: 1}}}},
+  lopti is never 1, 'valid: False, True']
+contradicting conditions: [{searched: {order: {choice: [1, 2], when: {lopti: true}},
+  optim.lr: {loguniform: [1.0e-05, 0.0001], when: {order: 1, lopti: false}}}},
+  'impossible condition of optim.lr: nothing is left for lopti', '']
+circle: [{searched: {lopti: {choice: [false, true], when: {other: 1}},
+  other: {choice: [1, 2], when: {lopti: true}}}}, lopti -> other -> lopti, remove one]
+baseline of something else: [{baselines: [{lopti: false, algorithm.ar_alfa: 0.1}]},
+  'baseline 0 sets algorithm.ar_alfa, which is not searched', 'did you mean algorithm.ar_alpha?']
+baseline the field refuses: [{baselines: [{lopti: false, algorithm.ar_alpha: 2.0}]},
+  'algorithm.ar_alpha: Input should be less than or equal to 1', '']
+baseline without its switch: [{baselines: [{algorithm.ar_alpha: 0.1}]}, does not say lopti, add lopti]
+baseline with an impossible switch: [{baselines: [{lopti: 'off'}]}, never 'off', 'False, True']
+baseline with an inactive parameter: [{baselines: [{lopti: false, algorithm.lopti_eta: 0.5}]},
+  only used when lopti=True, remove algorithm.lopti_eta]
+the same baseline twice: [{baselines: [{lopti: false, algorithm.ar_alpha: 0.0}, {lopti: false}]},
+  baselines 0 and 1 are the same, remove one]
+long grace period: [{scheduler: {asha: {grace_period: 7}}},
+  'grace_period 7 is longer than a trial, which has 6 evaluations', at most 6]
+two schedulers: [{scheduler: {asha: {}, median: {}}}, choose one of asha and median, '']
+unknown scheduler: [{scheduler: ahsa}, unknown key scheduler.ahsa, 'did you mean asha?']
+grid over a range: [{search: {sampler: grid}},
+  'a grid needs values to go through, and algorithm.ar_alpha is uniform', quniform]
+huge grid: [{search: {sampler: grid}, parameters: {data.max_prompt_tokens: {int: [1, 10001]}}, baselines: []},
+  more than 10000 points, random]
+nothing to search: [{parameters: {}, baselines: []}, nothing to search, add a parameter]
+nothing to run: [{baselines: [], search: {configurations: 0}}, nothing to run, raise search.configurations]
+one worker on four GPUs: [{resources: {gpus_per_trial: 4}}, one worker drives one GPU, '']
+placement: [{resources: {placement: SPREAD}}, resources.placement, 'valid: PACK, STRICT_PACK']
+""")
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_with_file_what_and_hint(case: str, tmp_path: Path) -> None:
-    changes, what, hint = REFUSED[case]
+    written, what, hint = REFUSED[case]
+    changes = {key: value for key, value in written.items() if key not in ("fixed", "searched")}
+    if "fixed" in written:
+        changes["trainer"] = {"preset": "base.yaml", "overrides": written["fixed"]}
+    if "searched" in written:
+        changes["parameters"] = parameters(**written["searched"])
     path = write_space(tmp_path, **changes)
     with pytest.raises(ConfigError) as caught:
         load_space(path)
@@ -372,3 +195,24 @@ def test_values_that_refuse_each_other_are_found_in_a_large_space(tmp_path: Path
     }
     with pytest.raises(ConfigError, match=r"token_filter=drop_low.* is refused"):
         make_spec(tmp_path, parameters=spec, baselines=[])
+
+
+@pytest.mark.parametrize(
+    ("within", "baselines", "what", "hint"),
+    [
+        ("rules", [], "tune_within names rules, which is no parameter", "did you mean rule?"),
+        (ALPHA, [], "is no unconditional choice", "valid: rule"),
+        ("rule", [{"rule": "AR"}], "budgets differ: baselines add to them (GRPO 0, AR 1)", "as many baselines"),
+    ],
+)
+def test_arms_that_could_not_be_compared_are_refused(
+    tmp_path: Path, within: str, baselines: list[Any], what: str, hint: str
+) -> None:
+    rules = {"rule": {"choice": ["GRPO", "AR"]}, ALPHA: {"by": {"rule": {"AR": 0.3}}, "else": 0.0}}
+    searched = {**rules, "optim.lr": {"uniform": [1e-5, 1e-3]}}
+    search = {"configurations": 2, "tune_within": within}
+    with pytest.raises(ConfigError, match=re.escape(what)) as refused:
+        make_spec(tmp_path, parameters=searched, baselines=baselines, search=search)
+    assert hint in refused.value.hint
+    with pytest.raises(ConfigError, match=r"impossible condition of algorithm\.ar_alpha: rule is never 'ARR'"):
+        make_spec(tmp_path, parameters={**searched, ALPHA: {"by": {"rule": {"ARR": 0.3}}}}, baselines=[])

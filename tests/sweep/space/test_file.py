@@ -1,6 +1,5 @@
 """Reading and writing search spaces."""
 
-import importlib.resources
 import pickle
 from pathlib import Path
 
@@ -18,38 +17,6 @@ def test_missing_files(tmp_path: Path) -> None:
         load_space(tmp_path / "none.yaml")
     with pytest.raises(MissingError, match=r"other\.yaml"):
         load_space(write_space(tmp_path, trainer={"preset": "other.yaml"}))
-
-
-def test_python_tags_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "space.yaml"
-    path.write_text("name: !!python/object/apply:os.system ['touch planted']\n")
-    with pytest.raises(ConfigError, match="not valid YAML"):
-        load_space(path)
-    assert not Path("planted").exists()
-
-
-def test_everything_of_a_space_is_read(tmp_path: Path) -> None:
-    spec = make_spec(
-        tmp_path,
-        scheduler={"asha": {"grace_period": 2, "reduction_factor": 3}},
-        trainer={"preset": "base.yaml", "overrides": {"parallel.strategy": "ddp"}},
-        resources={"gpus_per_trial": 4, "workers_per_trial": 4},
-    )
-    assert spec.base.max_steps == 60
-    assert spec.evaluations == 6
-    assert spec.scheduler.asha is not None and spec.scheduler.asha.grace_period == 2
-    assert spec.scheduler.median is None
-    assert spec.resources.gpus_per_worker == 1
-    assert spec.limits.max_failures == 2
-    assert spec.parameters["algorithm.lopti_eta"].otherwise == 0.0
-
-
-@pytest.mark.parametrize("written", ["none", None])
-def test_no_scheduler(written: str | None, tmp_path: Path) -> None:
-    path = write_space(tmp_path)
-    path.write_text(path.read_text() + ("scheduler: none\n" if written else "scheduler:\n"))
-    spec = load_space(path)
-    assert spec.scheduler.asha is None and spec.scheduler.median is None
 
 
 def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) -> None:
@@ -128,36 +95,3 @@ def test_evaluations_are_unknown_where_data_or_a_parameter_decides(tmp_path: Pat
     assert searched.evaluations is None
     assert load_space(write_space(tmp_path), ["trainer.max_steps=null"]).evaluations is None
     assert load_space(write_space(tmp_path), ["trainer.max_steps=61"]).evaluations == 7
-
-
-def test_the_spaces_that_come_with_the_project_are_valid() -> None:
-    folder = Path(str(importlib.resources.files("search_spaces")))
-    names = sorted(path.name for path in folder.glob("*.yaml"))
-    assert "quickstart.yaml" in names
-    for name in names:
-        assert load_space(folder / name).name
-
-
-def test_the_quickstart_is_eight_trials() -> None:
-    spec = load_space(Path(str(importlib.resources.files("search_spaces"))) / "quickstart.yaml")
-    assert (len(spec.baselines) + (spec.search.configurations or 0)) * len(spec.seeds) == 8
-    assert [(b["algorithm.ar_alpha"], b.get("algorithm.lopti_eta", 0)) for b in spec.baselines] == [
-        (0.0, 0),
-        (0.3, 0),
-        (0.0, 0.5),
-        (0.3, 0.5),
-    ]
-
-
-def test_a_space_with_a_key_that_was_renamed_is_read_as_today(tmp_path: Path) -> None:
-    spec = make_spec(
-        tmp_path,
-        parameters={
-            "algorithm.name": {"choice": ["grpo", "rloo"]},
-            ALPHA: {"uniform": [0.1, 0.5], "when": {"algorithm.name": "grpo"}},
-        },
-        baselines=[{"algorithm.name": "grpo", ALPHA: 0.3}],
-    )
-    assert list(spec.parameters) == ["algorithm.advantage", ALPHA]
-    assert spec.parameters[ALPHA].when == {"algorithm.advantage": "grpo"}
-    assert spec.baselines == [{"algorithm.advantage": "grpo", ALPHA: 0.3}]

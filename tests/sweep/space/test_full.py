@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sweep.space.file import dump_space, load_space
 from sweep.space.full import full_point, full_space
-from sweep.space.shrink import shrink
-from sweep.space.spec import FullSpec, SweepSpec
+from sweep.space.spec import SweepSpec
 from tests.paths import ROOT
-from tests.sweep.spaces import make_spec, parameters, write_space
+from tests.sweep.spaces import make_spec, parameters
 from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import ConfigError
-
-FOUR = {"gpus_per_trial": 4, "workers_per_trial": 4}
 
 
 def two_stages(folder: Path, full: dict[str, Any], **changes: Any) -> SweepSpec:
@@ -58,55 +56,30 @@ def test_the_section_is_kept_with_the_sweep_and_can_be_overridden(tmp_path: Path
     assert load_space(copy) == spec
 
 
-@pytest.mark.parametrize(
-    ("full", "changes", "what", "hint"),
-    [
-        ({"overides": {}}, {}, "unknown key full.overides", "did you mean overrides?"),
-        ({"overrides": {"optim.rl": 1}}, {}, "unknown key optim.rl", "did you mean optim.lr?"),
-        ({"overrides": {"optim.lr": "fast"}}, {}, "optim.lr", ""),
-        ({"overrides": {"model.lora.r": 4}}, {}, "sets model.lora.r: full weights have no adapter", "remove it"),
-        ({"overrides": {"model.lora": {}}}, {}, "sets model.lora: full weights have no adapter", "remove it"),
-        ({"overrides": {"seed": 1}}, {}, "sets seed: their seeds are fresh", "remove it"),
-        ({}, {"trainer": {"preset": "base.yaml"}}, "these train full weights", "add trainer.model.lora.r=16"),
-        (
-            {"resources": FOUR},
-            {},
-            "with full weights: 4 workers a trial, but the trainer's parallel.strategy is none",
-            "add full.overrides.parallel.strategy=ddp",
-        ),
-        (
-            {"overrides": {"parallel.device": "cuda"}},
-            {},
-            "with full weights: the trainer's configuration is for GPUs",
-            "add full.resources.gpus_per_trial=N",
-        ),
-        (
-            {"overrides": {"algorithm.advantage": "maxrl"}},
-            {},
-            "maxrl divides by a group's mean reward",
-            "",
-        ),
-        (
-            {},
-            {"trainer": "base.yaml", "parameters": {"model.lora.r": {"choice": [4, 8]}}, "baselines": []},
-            "nothing that is searched is left with full weights",
-            "search a key of neither",
-        ),
-        (
-            {},
-            {
-                "trainer": "base.yaml",
-                "parameters": {
-                    "model.lora.r": {"choice": [4, 8]},
-                    "algorithm.ar_alpha": {"uniform": [0, 1], "when": {"model.lora.r": 4}},
-                },
-                "baselines": [],
-            },
-            "with full weights: the condition of algorithm.ar_alpha names model.lora.r",
-            "",
-        ),
-    ],
-)
+# The section, other keys of the space, what the message says, what the hint says.
+REFUSED = yaml.safe_load("""
+- [{overides: {}}, {}, unknown key full.overides, 'did you mean overrides?']
+- [{overrides: {optim.rl: 1}}, {}, unknown key optim.rl, 'did you mean optim.lr?']
+- [{overrides: {optim.lr: fast}}, {}, optim.lr, '']
+- [{overrides: {model.lora.r: 4}}, {}, 'sets model.lora.r: full weights have no adapter', remove it]
+- [{overrides: {model.lora: {}}}, {}, 'sets model.lora: full weights have no adapter', remove it]
+- [{overrides: {seed: 1}}, {}, 'sets seed: their seeds are fresh', remove it]
+- [{}, {trainer: {preset: base.yaml}}, these train full weights, add trainer.model.lora.r=16]
+- [{resources: {gpus_per_trial: 4, workers_per_trial: 4}}, {},
+   "with full weights: 4 workers a trial, but the trainer's parallel.strategy is none",
+   add full.overrides.parallel.strategy=ddp]
+- [{overrides: {parallel.device: cuda}}, {}, "with full weights: the trainer's configuration is for GPUs",
+   add full.resources.gpus_per_trial=N]
+- [{overrides: {algorithm.advantage: maxrl}}, {}, "maxrl divides by a group's mean reward", '']
+- [{}, {trainer: base.yaml, parameters: {model.lora.r: {choice: [4, 8]}}, baselines: []},
+   nothing that is searched is left with full weights, search a key of neither]
+- [{}, {trainer: base.yaml, baselines: [], parameters: {model.lora.r: {choice: [4, 8]},
+   algorithm.ar_alpha: {uniform: [0, 1], when: {model.lora.r: 4}}}},
+   'with full weights: the condition of algorithm.ar_alpha names model.lora.r', '']
+""")
+
+
+@pytest.mark.parametrize(("full", "changes", "what", "hint"), REFUSED)
 def test_a_second_stage_that_could_not_run_is_refused(
     tmp_path: Path, full: dict[str, Any], changes: dict[str, Any], what: str, hint: str
 ) -> None:
@@ -121,16 +94,3 @@ def test_the_published_space_ends_in_the_full_preset() -> None:
     full, preset = full_space(spec), load_config("kk_3b")
     assert full.base == apply_overrides(preset, {"model.lora.alpha": spec.base.model.lora.alpha})
     assert (full.resources.gpus_per_trial, full.resources.workers_per_trial) == (4, 4)
-
-
-def test_a_shrunken_space_keeps_its_second_stage(tmp_path: Path) -> None:
-    overrides = {"parallel.strategy": "ddp"}
-    spec = load_space(
-        write_space(
-            tmp_path,
-            trainer={"preset": "base.yaml", "overrides": {"model.lora.r": 8}},
-            full={"overrides": overrides, "resources": {"workers_per_trial": 2}},
-        )
-    )
-    assert shrink(spec).full == FullSpec()
-    assert full_space(shrink(spec)).base.model.lora.r == 0

@@ -21,6 +21,7 @@ def parameter(**written: Any) -> ParameterSpec:
         ({"uniform": [0.0, 0.5]}, None, [0.0, 0.5]),
         ({"loguniform": [1e-6, 1e-3]}, None, [1e-6, 1e-3]),
         ({"logint": [1, 64]}, None, [1, 64]),
+        ({"by": {"rule": {"A": 1, "B": "1e-6"}}}, [1, 1e-6], [1, 1e-6]),
     ],
 )
 def test_values_that_a_parameter_takes(written: dict[str, Any], options: Any, extremes: Any) -> None:
@@ -49,11 +50,17 @@ def test_true_is_not_one() -> None:
         ({}, "found none"),
         ({"uniform": [0, 1], "choice": [1]}, "found choice and uniform"),
         ({"uniform": [0.5, 0.5]}, "must be below high"),
+        ({"uniform": [0.5, 0.1]}, "low 0.5 must be below high 0.1"),
         ({"loguniform": [0, 1]}, "must be above 0 on a logarithmic scale"),
+        ({"logint": [-1, 8]}, "must be above 0 on a logarithmic scale"),
         ({"quniform": [0, 1, 2]}, "step 2"),
+        ({"int": [2, 8, 0]}, "step 0 must be"),
         ({"choice": [1, 2, 1]}, "lists 1 twice"),
+        ({"choice": [1, True]}, "twice"),
         ({"choice": [float("nan")]}, "lists nan"),
         ({"uniform": [0, 1], "else": 0}, "needs a `when`"),
+        ({"by": {"rule": {}}}, "names one other parameter"),
+        ({"by": {"rule": {"A": 1}, "other": {"A": 1}}}, "names one other parameter"),
     ],
 )
 def test_ranges_that_make_no_sense_are_refused(written: dict[str, Any], what: str) -> None:

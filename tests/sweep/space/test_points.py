@@ -59,11 +59,7 @@ def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path: Path) -> Non
     base = TrainConfig.model_validate({"algorithm": {"lopti_eta": 0.7}})
     off = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, "lopti": False}
     with_else = space_of(tmp_path)
-    assert with_else.resolve(off, base) == {
-        "algorithm.advantage": "grpo",
-        "algorithm.ar_alpha": 0.25,
-        ETA: 0.0,
-    }
+    assert with_else.resolve(off, base) == {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, ETA: 0.0}
     without = space_of(
         tmp_path, parameters=parameters(algorithm__lopti_eta={"uniform": [0.2, 0.9], "when": {"lopti": True}})
     )
@@ -125,32 +121,10 @@ def test_grid_respects_conditions_and_lists_every_point_once(tmp_path: Path) -> 
     # 4 values of alpha, each with Lopti off (1) or on (3 thresholds).
     assert len(points) == 4 * (1 + 3) == space.grid_size(100)
     assert {"algorithm.ar_alpha": 0.3, "lopti": False} in points
+    assert not space_of(tmp_path).is_finite
     assert {"algorithm.ar_alpha": 0.0, "lopti": True, ETA: 0.7} in points
     assert len({fingerprint(point) for point in points}) == 16
     assert space.grid_size(5) == 5
-
-
-def test_options_and_membership(tmp_path: Path) -> None:
-    space = space_of(
-        tmp_path,
-        parameters=parameters(
-            rollout__group_size={"int": [2, 9, 3]},
-            optim__lr={"quniform": [1e-4, 1e-3, 3e-4]},
-            data__max_prompt_tokens={"logint": [8, 64]},
-            rollout__temperature={"loguniform": [0.5, 2.0]},
-        ),
-    )
-    group_size, lr = space.parameters["rollout.group_size"], space.parameters["optim.lr"]
-    assert group_size.options == [2, 5, 8]
-    assert lr.options == [1e-4, 4e-4, 7e-4, 1e-3]
-    assert group_size.contains(5) and not group_size.contains(4) and not group_size.contains(True)
-    tokens = space.parameters["data.max_prompt_tokens"]
-    assert tokens.contains(9) and not tokens.contains(9.5) and not tokens.contains(65)
-    temperature = space.parameters["rollout.temperature"]
-    assert temperature.contains(0.5) and not temperature.contains(0.49) and not temperature.contains("1")
-    lopti = space.parameters["lopti"]
-    assert lopti.contains(True) and not lopti.contains(1)
-    assert not space.is_finite
 
 
 def test_what_is_a_switch() -> None:

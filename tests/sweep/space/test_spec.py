@@ -2,15 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweep.spaces import TRAINER, make_spec
-
-
-def test_evaluations_of_a_trial_are_rounded_up_and_unknown_where_a_parameter_decides(tmp_path: Path) -> None:
-    assert make_spec(tmp_path).evaluations == 6  # 60 steps, one evaluation in ten
-    steps = {"preset": "base.yaml", "overrides": {"max_steps": 61}}
-    assert make_spec(tmp_path, trainer=steps).evaluations == 7
-    searched = {"max_steps": {"choice": [TRAINER["max_steps"], 90]}}
-    assert make_spec(tmp_path, parameters=searched, baselines=[]).evaluations is None
+from tests.sweep.spaces import make_spec
 
 
 @pytest.mark.parametrize(("workers", "gpus", "each"), [(4, 4, 1.0), (1, 0.5, 0.5), (2, 0, 0.0)])

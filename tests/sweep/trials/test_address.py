@@ -67,3 +67,14 @@ def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys) -> None
     assert main(["run", str(space), "--runs-dir", str(tmp_path / "runs"), "--address", f"127.0.0.1:{port}"]) == 3
     assert f"no Ray cluster at 127.0.0.1:{port}: nobody answers" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_cluster_that_others_can_reach_and_that_asks_for_no_token_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+    monkeypatch.setattr(module, "asks_for_no_token", lambda host, port: asked.append(host) or host == "192.0.2.1")
+    for host in ("127.0.0.1", "192.0.2.1", "192.0.2.2"):
+        module.warn_if_open(host, 6379)
+    assert asked == ["192.0.2.1", "192.0.2.2"]
+    assert capsys.readouterr().out.count("warning: the Ray cluster at 192.0.2.1:6379 asks for no token") == 1

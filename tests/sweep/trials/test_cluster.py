@@ -12,7 +12,8 @@ from unittest.mock import patch
 
 import pytest
 
-from sweep.record.folder import leftovers, sweep_folder
+from sweep.driver.guard import marked
+from sweep.record.folder import sweep_folder
 from sweep.space.spec import ResourcesSpec
 from sweep.trials.cluster import Node, _stderr_to, check_fit, prepare_environment, slots
 from tests.paths import ROOT
@@ -20,6 +21,7 @@ from tests.sweep.harness import finish, history, kill, results, running, wait_un
 from trainer.errors import MissingError
 
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
+PASSWORD = "a-password-xyz"
 NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
 
 
@@ -116,21 +118,22 @@ def test_more_than_any_node_has_exits_3_and_leaves_the_name_free(simulated: Simu
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_a_killed_driver_takes_its_trials_along(simulated: Simulated, tmp_path: Path) -> None:
     folder = tmp_path / "fake"
     space = ranks_space(tmp_path / "space.yaml", {"gpus_per_trial": 2, "workers_per_trial": 2})
     with running(*arguments("run", simulated, space), step_s=20) as process:
         wait_until(lambda: bool(history(folder, "c000-s0", "resume")), what="a trial to start")
         kill(process)
-    wait_until(lambda: not leftovers(sweep_folder(tmp_path, "fake")), timeout=10, what="the ranks to end")
+    wait_until(lambda: not marked(sweep_folder(tmp_path, "fake").root), what="the ranks to end")
     groups = simulated.cluster.global_state.placement_group_table
-    wait_until(lambda: {group["state"] for group in groups().values()} == {"REMOVED"}, timeout=10)
+    wait_until(lambda: {group["state"] for group in groups().values()} == {"REMOVED"})
 
 
 @pytest.mark.slow
-@pytest.mark.alone
-def test_trials_fill_the_nodes_and_outlive_one(simulated: Simulated, tmp_path: Path) -> None:
+def test_trials_fill_the_nodes_and_outlive_one(
+    simulated: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
     folder = tmp_path / "fake"
     # The first two would not end before the node is removed.
     (tmp_path / "faults.json").write_text(json.dumps({f"c00{number}-s0": {"step_s": 1.0} for number in (0, 1)}))
@@ -155,6 +158,8 @@ def test_trials_fill_the_nodes_and_outlive_one(simulated: Simulated, tmp_path: P
     # Processes of a lost node end one after the other: the trial may be seen to go, or have seen its ranks go.
     assert out.count("retry") == len(re.findall(r"c001-s0 +retry 1 of 1: .*(?:was lost|died|dead)", out)) == 1, out
     assert len(history(folder, "c000-s0", "build")) == 1
+    assert {event["password"] for trial in results(folder) for event in history(folder, trial, "build")} == {"xyz"}
+    nobody_wrote(PASSWORD, folder, Path(simulated.cluster.head_node.get_session_dir_path()))
     never_two_at_once_on_a_node(folder)
     nothing_is_left(simulated, folder)
 
@@ -187,9 +192,15 @@ def never_two_at_once_on_a_node(folder: Path) -> None:
             assert node != other or end <= begin or stop <= start
 
 
+def nobody_wrote(secret: str, *folders: Path) -> None:
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert any(path.name == "gcs_server.out" for path in files)
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+
+
 def nothing_is_left(simulated: Simulated, folder: Path) -> None:
     """No process, actor, placement group or port."""
-    wait_until(lambda: not leftovers(sweep_folder(folder.parent, "fake")), timeout=10, what="the ranks to end")
+    wait_until(lambda: not marked(sweep_folder(folder.parent, "fake").root), what="the ranks to end")
     tables = simulated.cluster.global_state
     actors = [actor["State"] for actor in tables.actor_table(None).values()]
     assert len(actors) >= 2 * (1 + 4)  # ranks stay warm for the next trial of their node

@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweep.record.folder import leftovers, sweep_folder
+from sweep.driver.guard import marked
+from sweep.record.folder import sweep_folder
 from tests.run_cli import run_cli
 from tests.sweep.harness import (
     SEVERAL_RANKS,
@@ -26,10 +27,10 @@ pytestmark = pytest.mark.slow
 
 def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path: Path) -> None:
     folder = tmp_path / "fake"
-    alphas = (0.5, 0.05, 0.02)
+    alphas = (0.5, 0.05, 0.45)
     space = write_space(
         tmp_path / "space.yaml",
-        trainer=SEVERAL_RANKS,
+        trainer={**SEVERAL_RANKS, "overrides": {**SEVERAL_RANKS["overrides"], "max_steps": 8}},
         parameters={"algorithm.ar_alpha": {"choice": list(alphas)}},
         baselines=[{"algorithm.ar_alpha": alpha} for alpha in alphas],
         search={"sampler": "random", "configurations": 0},
@@ -41,17 +42,21 @@ def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path: 
         wait_until(lambda: len(results(folder)) == 3, what="three trials to end")
         ranks = {event["pid"] for trial in results(folder) for event in history(folder, trial)}
         ranks |= {rank["pid"] for trial in results(folder) for rank in second_rank(folder, trial)}
-        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in ranks), timeout=10, what="the ranks to end")
-        code, _, err = finish(process)
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in ranks), what="the ranks to end")
+        code, out, err = finish(process)
     assert code == 0, err
-    states = {trial: result["state"] for trial, result in results(folder).items()}
-    assert states == {"c000-s0": "COMPLETE", "c001-s0": "PRUNED", "c002-s0": "PRUNED"}
+    # Rungs after 1, 2 and 4 evaluations: 0.05 falls below the best half at the first, 0.45 at the second.
+    ends = {trial: (result["state"], result["step"]) for trial, result in results(folder).items()}
+    assert ends == {"c000-s0": ("COMPLETE", 8), "c001-s0": ("PRUNED", 2), "c002-s0": ("PRUNED", 4)}
+    assert results(folder)["c002-s0"]["score"] == pytest.approx((0.452 + 0.454) / 2)
+    assert "3 trials: 1 complete, 2 stopped early, 0 failed" in out
+    assert history(folder, "c001-s0")[-1]["event"] == "close KILLED"
     # What is freed is used at once: sooner than Ray and the first ranks were there.
     start_up = history(folder, "c000-s0", "build")[0]["time"] - begin
     for stopped, following in (("c000-s0", "c001-s0"), ("c001-s0", "c002-s0")):
         started = history(folder, following, "build")[0]["time"]
         assert 0 <= started - history(folder, stopped)[-1]["time"] < start_up
-    assert leftovers(sweep_folder(tmp_path, "fake")) == []
+    assert marked(sweep_folder(tmp_path, "fake").root) == []
 
 
 def second_rank(folder: Path, trial: str) -> list[dict[str, int]]:
@@ -71,7 +76,6 @@ def test_two_ranks_train_one_model_with_ddp_and_zero(tiny_policy: Path, tmp_path
     }
     strategies = [
         {"parallel.strategy": "ddp", "parallel.zero_stage": 2},
-        {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2},
         {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3},
     ]
     space = write_space(
@@ -89,12 +93,11 @@ def test_two_ranks_train_one_model_with_ddp_and_zero(tiny_policy: Path, tmp_path
     out = run_cli("sweep", "run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2, timeout=250)
     assert out.returncode == 0, out.stdout + out.stderr
     rewards = []
-    for trial in ("c000-s0", "c001-s0", "c002-s0"):
+    for trial in ("c000-s0", "c001-s0"):
         rows = [line for line in metrics(folder, trial) if "rollout/reward" in line]
         assert [row["step"] for row in rows] == [1, 2, 3, 4]
         rewards.append([row["rollout/reward"] for row in rows])
         assert (folder / "trials" / trial / "checkpoints" / "step-4" / "model.safetensors").is_file()
     assert rewards[1] == pytest.approx(rewards[0])
-    assert rewards[2] == pytest.approx(rewards[0])
-    halves = sorted(path.name for path in (folder / "trials/c002-s0/checkpoints/step-4").glob("training_state-*"))
+    halves = sorted(path.name for path in (folder / "trials/c001-s0/checkpoints/step-4").glob("training_state-*"))
     assert halves == ["training_state-0-of-2.safetensors", "training_state-1-of-2.safetensors"]

@@ -49,13 +49,6 @@ def test_missing_data_exits_3(tmp_path: Path, key: str, capsys: pytest.CaptureFi
     assert missing in err
 
 
-def test_several_workers_need_a_strategy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    space = write_space(tmp_path / "space.yaml", resources={"workers_per_trial": 2})
-    code, err = refused(space, capsys)
-    assert code == 2
-    assert "parallel.strategy is none" in err
-
-
 def test_a_reward_that_fails_on_the_first_row_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = space_with(tmp_path, **{"reward.functions": {"tests.trainer.failing_rewards:raising": 1.0}})
     code, err = refused(space, capsys)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from sweep.record.folder import SweepFolder, sweep_folder
+from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
 from sweep.space.spec import SweepSpec
 from sweep.trials import reach
@@ -52,7 +53,7 @@ def test_nodes_look_for_folder_model_and_data_but_not_for_hub_names(
     sets = {"dev": "K-and-K/knights-and-knaves"}
     data = {"data.train": "train.parquet", "model.name_or_path": "model", "evaluation.sets": sets}
     spec, folder = sweep_in(tmp_path, **HTTP, **data)
-    reach.check_reach(spec, folder)
+    reach.check_reach(SweepRecord(spec, folder))
     mark, *inputs = looked_for
     assert mark.parent == folder.root
     assert sorted(inputs) == [tmp_path / "model", tmp_path / "train.parquet"]
@@ -63,7 +64,7 @@ def test_a_runs_folder_of_one_machine_is_refused(tmp_path: Path, looked_for: lis
     (tmp_path / "far").mkdir()
     spec, folder = sweep_in(tmp_path / "far", **HTTP)
     with pytest.raises(MissingError) as refused:
-        reach.check_reach(spec, folder)
+        reach.check_reach(SweepRecord(spec, folder))
     assert refused.value.what == f"node gpu-1 does not see {tmp_path / 'far'}"
     assert refused.value.where == "--runs-dir"
     assert list(folder.root.iterdir()) == []
@@ -72,11 +73,10 @@ def test_a_runs_folder_of_one_machine_is_refused(tmp_path: Path, looked_for: lis
 def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path: Path, looked_for: list[Path]) -> None:
     spec, folder = sweep_in(tmp_path, **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
     with pytest.raises(ConfigError, match="gpu-1 cannot write into an MLflow store that is a file"):
-        reach.check_reach(spec, folder)
+        reach.check_reach(SweepRecord(spec, folder))
     offline = spec.base.model_copy(update={"tracking": spec.base.tracking.model_copy(update={"offline": True})})
-    reach.check_reach(
-        spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": offline})}), folder
-    )
+    spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": offline})})
+    reach.check_reach(SweepRecord(spec, folder))
 
 
 def test_a_node_answers_what_it_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

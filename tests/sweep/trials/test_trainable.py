@@ -1,10 +1,13 @@
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from sweep.record.folder import SweepFolder
 from sweep.space.file import load_space
-from sweep.trials.trainable import TrialPlan, _shares_engine, windowed
+from sweep.trials import trainable
+from sweep.trials.trainable import SweepTrial, TrialPlan, _shares_engine, bind, windowed
+from sweep.trials.worker import Period
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.config.schema import apply_overrides, load_config
 
@@ -32,8 +35,61 @@ def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:
 def test_the_trials_own_process_takes_no_share_of_a_core(tmp_path: Path) -> None:
     resources = {"gpus_per_trial": 2, "workers_per_trial": 2, "cpus_per_worker": 3}
     spec = load_space(write_space(tmp_path / "s.yaml", resources=resources, trainer=SEVERAL_RANKS))
-    plan = TrialPlan("s", "s", tmp_path, tmp_path, spec.base, spec.objective, spec.resources, tmp_path / "stop")
+    plan = TrialPlan(spec, SweepFolder(tmp_path, "s"))
     placement = plan.placement()
     assert placement.head_cpus == 0
     assert placement.bundles == [{"CPU": 3, "GPU": 1}, {"CPU": 3, "GPU": 1}]
     assert placement.strategy == "STRICT_PACK"
+
+
+class Ranks:
+    """A group of ranks whose calls fail as ``fails`` says, in its second trial unless ``always``."""
+
+    fails: ClassVar[dict[str, Exception]] = {}
+    always = False
+    started = 0
+    pids = (1,)
+
+    def __init__(self, *_: Any) -> None:
+        type(self).started += 1
+        self.trials = 0
+
+    def call(self, method: str, *_: Any, **__: Any) -> list[Any]:
+        self.trials += method == "build"
+        if method in self.fails and (self.always or self.trials > 1):
+            raise self.fails[method]
+        return [Period(2, 2, True, {"eval/accuracy": 0.5})] if method == "run_period" else [0]
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fails", "always", "counts"),
+    [
+        ({"build": RuntimeError("NCCL error")}, False, False),
+        ({"run_period": RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")}, False, False),
+        ({"run_period": RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")}, True, True),
+        ({"run_period": RuntimeError("NCCL error")}, False, True),
+    ],
+)
+def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
+    fails: dict[str, Exception], always: bool, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = type("TheseRanks", (Ranks,), {"fails": {}})
+    monkeypatch.setattr(trainable, "WorkerGroup", ranks)
+    monkeypatch.setattr(trainable, "get_current_placement_group", object)
+    folder = SweepFolder(tmp_path, "s")
+    folder.root.mkdir(exist_ok=True)
+    spec = load_space(write_space(tmp_path / "s.yaml"))
+    trial: SweepTrial = object.__new__(bind(TrialPlan(spec, folder)))
+    trial.setup({"configuration": 0, "seed": 0, "overrides": {}})
+    assert trial.step()["finished"]
+    ranks.fails, ranks.always = fails, always
+    assert trial.reset_config({"configuration": 1, "seed": 0, "overrides": {}})
+    if counts:
+        with pytest.raises(RuntimeError):
+            trial.step()
+    else:
+        assert trial.step()["finished"]
+    assert ranks.started == (1 if counts and not always else 2)

@@ -43,6 +43,8 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
         ("10.0.0.1", "1111", "4")
     }
     assert {e["OMP_NUM_THREADS"] for e in environments} == {"3"}
+    caches = [Path(e["VLLM_CACHE_ROOT"]).name for e in environments]
+    assert caches == ["gpu-4-6-7", "gpu-4-6-7", "gpu-0", "gpu-4-6-7"]
 
 
 def test_ranks_of_one_node_meet_on_its_loopback_address() -> None:
@@ -115,7 +117,7 @@ class RankTrainer:
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
     yield
     ray.shutdown()
 

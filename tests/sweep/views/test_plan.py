@@ -13,14 +13,14 @@ from safetensors.torch import save_file
 
 from sweep.cli import main
 from sweep.record.folder import sweep_folder
+from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
 from sweep.trials.cluster import Node
 from sweep.trials.preflight import check_training
-from sweep.views.plan import Plan, make_plan
-from sweep.views.shortage import short_memory
+from sweep.views.plan import Disk, Plan, make_plan, short_memory
 from tests.sweep.harness import SHORT, write_space
 from trainer.errors import MissingError
-from trainer.policy.memory import Device, Footprint, size_text
+from trainer.planning.memory import Device, Footprint, size_text
 
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
@@ -30,7 +30,7 @@ def plan_of(folder: Path, overrides: dict[str, Any], nodes: list[Node], **change
     space = write_space(
         folder / "space.yaml", trainer={"preset": "tiny_kk", "overrides": {**SHORT, **overrides}}, **changes
     )
-    return make_plan(load_space(space), sweep_folder(folder / "runs", "fake"), nodes, 90.0)
+    return make_plan(SweepRecord(load_space(space), sweep_folder(folder / "runs", "fake")), nodes, 90.0)
 
 
 def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path: Path) -> None:
@@ -57,14 +57,13 @@ def test_a_checkpoint_holds_weights_and_optimizer_state(
     model.mkdir()
     save_file({"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(7)}, model / "model.safetensors")
     plan = plan_of(tmp_path, {"model.name_or_path": str(model), **overrides}, [Node(2, 0)])
-    assert plan.one_checkpoint_bytes == 22 * bytes_a_parameter
     # Two trials that run keep the last two and the best, and write one more; the third has ended.
     weights = 2 if bytes_a_parameter == 2 + 8 + 4 else 4
-    assert plan.ended_trial_bytes == 22 * weights * 2
-    assert plan.checkpoint_bytes == 22 * (2 * 4 * bytes_a_parameter + 2 * weights)
+    ended = 22 * weights * 2
+    assert plan.disk == Disk(22 * bytes_a_parameter, ended, 22 * 2 * 4 * bytes_a_parameter + ended)
     whole = {"model.name_or_path": str(model), **overrides}
     kept = plan_of(tmp_path, whole, [Node(2, 0)], storage={"ended_trials": "all"})
-    assert kept.checkpoint_bytes == 22 * bytes_a_parameter * (3 * 3 + 2)
+    assert kept.disk is not None and kept.disk.at_most == 22 * bytes_a_parameter * (3 * 3 + 2)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +82,14 @@ def test_a_hub_models_size_is_known_or_read_from_its_name(
     tmp_path: Path, name: str, billions: float | None
 ) -> None:
     plan = plan_of(tmp_path, {"model.name_or_path": name}, [Node(2, 0)])
-    assert plan.one_checkpoint_bytes == (
-        None if billions is None else pytest.approx(billions * 1e9 * 12, rel=1e-12)
-    )
+    expected = None if billions is None else pytest.approx(billions * 1e9 * 12, rel=1e-12)
+    assert (plan.disk and plan.disk.one_checkpoint) == expected
 
 
 def test_the_memory_of_a_trial_with_gpus_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = {"preset": "kk_7b", "overrides": {"max_steps": 2, "evaluation.every_steps": 1}}
     space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, limits={})
-    plan = make_plan(load_space(space), sweep_folder(tmp_path / "runs", "fake"), [Node(64, 4)], 90.0)
+    plan = make_plan(SweepRecord(load_space(space), sweep_folder(tmp_path / "runs", "fake")), [Node(64, 4)], 90.0)
     assert plan.memory is not None
     assert plan.memory.ranks == 4
     assert 8e9 < plan.memory.margin < 9e9
@@ -103,8 +101,8 @@ def test_the_memory_of_a_trial_with_gpus_is_simulated(tmp_path: Path, capsys: py
     assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB needed, 40\.0 GB there", shortage)
 
 
-def test_a_sweep_that_cannot_fit_its_gpus_is_refused_before_ray_starts(tmp_path: Path) -> None:
-    trainer = {"preset": "kk_7b", "overrides": {"parallel.zero_stage": 2}}
+def test_a_sweep_told_to_fit_its_gpus_is_refused_before_ray_starts_where_it_does_not(tmp_path: Path) -> None:
+    trainer = {"preset": "kk_7b", "overrides": {"parallel.zero_stage": 2, "parallel.strict_memory": True}}
     space = load_space(write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, limits={}))
     with pytest.raises(MissingError, match=r"it fits with parallel\.strategy=deepspeed parallel\.zero_stage=3"):
         check_training(space)
@@ -124,7 +122,7 @@ def test_searched_steps_are_forecast_for_the_longest_trial(tmp_path: Path) -> No
         baselines=[{"algorithm.ar_alpha": 0.1}],
         limits={},
     )
-    plan = make_plan(load_space(space), sweep_folder(tmp_path / "runs", "fake"), [Node(2, 0)], 90.0)
+    plan = make_plan(SweepRecord(load_space(space), sweep_folder(tmp_path / "runs", "fake")), [Node(2, 0)], 90.0)
     assert plan.steps == 30
     assert plan.seconds == 30 * 90  # two trials at a time
 
@@ -160,6 +158,18 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     )
 
 
+def test_arms_and_their_confirmation_are_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arms = {"algorithm.advantage": {"choice": ["grpo", "rloo"]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
+    search = {"configurations": 5, "tune_within": "algorithm.advantage"}
+    space = write_space(tmp_path / "space.yaml", parameters=arms, baselines=[], search=search)
+    assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "3", "--nodes", "1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "trials 10: 10 configurations x 1 seeds 5 trials to tune each of 2 values of algorithm.advantage" in out
+    # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
+    minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
+    assert f"`sweep confirm fake`: the best of each x 8 seeds, 16, {minutes} more" in out
+
+
 def test_a_second_stage_is_planned_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lora = {"preset": "tiny_kk", "overrides": {**SHORT, "model.lora.r": 4}}
     full = {"overrides": {"optim.lr": 1e-5}, "resources": {"cpus_per_worker": 4}}
@@ -175,32 +185,20 @@ def test_a_second_stage_is_planned_too(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*arguments, "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert (planned["trials"], planned["full"]["trials"], planned["full"]["full"]) == (3, 9, None)
-    assert planned["one_checkpoint_bytes"] < planned["full"]["one_checkpoint_bytes"]
-
-
-def short(plan: Plan) -> list[str]:
-    return [str(shortage) for shortage in plan.short]
+    assert planned["disk"]["one_checkpoint"] < planned["full"]["disk"]["one_checkpoint"]
 
 
 def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = {"resources": FOUR_GPUS, "limits": {}}
-    assert short(plan_of(tmp_path, ZERO_2, [Node(64, 8)], **gpus)) == []
-    assert short(plan_of(tmp_path, ZERO_2, [Node(2, 0), Node(3, 3)], **gpus)) == [
-        "GPUs: 4 on one machine needed, 3 there",
-        "CPUs: 4 on one machine needed, 3 there",
-    ]
-    assert short(plan_of(tmp_path, ZERO_2, [Node(64, 0), Node(2, 4)], **gpus)) == [
-        "GPUs: 4 with 4 CPUs on one machine needed, 0 GPUs and 64 CPUs, 4 GPUs and 2 CPUs there"
-    ]
-    spread = {**FOUR_GPUS, "placement": "PACK"}
-    assert short(plan_of(tmp_path, ZERO_2, [Node(2, 1), Node(2, 2)], resources=spread, limits={})) == [
-        "GPUs: 4 on all machines needed, 3 there"
+    assert plan_of(tmp_path, ZERO_2, [Node(64, 8)], **gpus).short == []
+    assert plan_of(tmp_path, ZERO_2, [Node(64, 0), Node(2, 4)], **gpus).short == [
+        "a trial needs 4 GPUs and 4 CPUs; present: 4 GPUs and 66 CPUs on 2 nodes, at most 4 GPUs and 2 CPUs on one"
     ]
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
     # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended with two of 4.
-    assert short(plan_of(tmp_path, {}, [Node(2, 0)])) == ["disk: 11.0 MB needed, 1.0 MB there"]
+    assert plan_of(tmp_path, {}, [Node(2, 0)]).short == ["disk: 11.0 MB needed, 1.0 MB there"]
 
 
 def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tmp_path: Path) -> None:
@@ -209,11 +207,11 @@ def test_memory_of_the_machines_is_short_where_the_trials_at_a_time_take_more(tm
     large, unknown = Node(64, 8, memory=50 * 10**9), Node(64, 8)
     assert list(short_memory(memory, [large], 1)) == []
     (shortage,) = short_memory(memory, [large], 2)
-    assert str(shortage) == "host memory of 2 trials at a time: 60.0 GB needed, 50.0 GB there"
+    assert shortage == "host memory of 2 trials at a time: 60.0 GB needed, 50.0 GB there"
     assert list(short_memory(memory, [large, large], 2)) == []
     assert list(short_memory(memory, [large, unknown], 4)) == []  # a cluster that does not say
     (shortage,) = short_memory(replace(memory, training=90 * 10**9), [large], 1)
-    assert str(shortage) == "GPU memory: 90.0 GB needed, 80.0 GB there"
+    assert shortage == "GPU memory: 90.0 GB needed, 80.0 GB there"
 
 
 def test_trials_on_cpus_take_memory_of_the_machine_but_those_of_the_embedded_policy_next_to_none(
@@ -224,7 +222,7 @@ def test_trials_on_cpus_take_memory_of_the_machine_but_those_of_the_embedded_pol
     plan = plan_of(tmp_path, {"model.name_or_path": str(tiny_policy)}, [machine])
     assert plan.memory is not None and 1.0e9 < plan.memory.host < 1.2e9  # libraries, and 105,920 parameters
     two = size_text(2 * plan.memory.host)
-    assert short(plan) == [f"host memory of 2 trials at a time: {two} needed, 1.5 GB there"]
+    assert plan.short == [f"host memory of 2 trials at a time: {two} needed, 1.5 GB there"]
 
 
 def test_evaluations_count_the_one_before_the_first_step_and_the_one_after_the_last(tmp_path: Path) -> None:

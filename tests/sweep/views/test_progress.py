@@ -10,11 +10,10 @@ import pytest
 from rich.console import Console
 
 from sweep.record.folder import SweepFolder
-from sweep.record.table import TrialRow, duration, parameter_text, trial_table
+from sweep.record.table import TrialRow, trial_table
 from sweep.space.spec import ResourcesSpec
 from sweep.views import progress
 from sweep.views.progress import Reporter, SweepCallback
-from trainer.commands.table import number
 
 CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algorithm.ar_alpha": 0.3, "seed": 1}}
 
@@ -112,11 +111,3 @@ def test_the_table_shows_state_step_score_and_reason() -> None:
     assert lines[0] == ["demo:", "2", "of", "2", "trials"]
     assert lines[2] == ["c000-s0", "COMPLETE", "60/60", "0.81", "ar_alpha=0.3"]
     assert lines[3] == ["c001-s0", "FAIL", "3/60", "x=[1,", "2]", "[red]diverged[/]"]
-
-
-def test_numbers_durations_and_parameters_are_short() -> None:
-    assert number(0.123456) == "0.1235"
-    assert number(None) == ""
-    assert number(True) == "True"
-    assert [duration(s) for s in (12.4, 80, 3599.6, 7500)] == ["12s", "1m 20s", "1h 00m", "2h 05m"]
-    assert parameter_text({"algorithm.advantage": "grpo", "optim.lr": 1e-6}) == "advantage=grpo lr=1e-06"

@@ -1,14 +1,16 @@
-import json
 from pathlib import Path
 
 import pytest
 
 from sweep.cli import main
-from sweep.record.folder import existing_sweep, read_spec
-from sweep.record.summary import configurations, planned_trials
-from sweep.winner.confirm import choose, confirmation_space
+from sweep.record.folder import existing_sweep
+from sweep.record.sweep_record import SweepRecord, open_sweep, planned_trials
+from sweep.search.ledger import Ledger, read_ledger
+from sweep.space.spec import ConfirmsSpec, SweepSpec
+from sweep.winner.confirm import choose, finalists_of, fresh_space
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import SHORT, write_space
+from trainer.config.schema import DatasetConfig
 from trainer.errors import ConfigError, MissingError
 
 # Configuration n has alpha n / 10: configuration 0 is the plain baseline.
@@ -21,18 +23,63 @@ RESULTS: dict[int, dict[int, float | str]] = {
 }
 
 
+def confirmation(
+    sweep: SweepRecord, finalists: int, seeds: int, test: str | None = None, full: bool = False
+) -> SweepSpec:
+    spec, chosen = finalists_of(sweep, finalists, full)
+    return fresh_space(sweep, spec, chosen, seeds, test)
+
+
+def with_sets(sweep: SweepRecord, sets: dict[str, DatasetConfig]) -> SweepRecord:
+    spec = sweep.spec
+    evaluation = spec.base.evaluation.model_copy(update={"sets": sets})
+    base = spec.base.model_copy(update={"evaluation": evaluation})
+    trainer = spec.trainer.model_copy(update={"config": base})
+    return SweepRecord(spec.model_copy(update={"trainer": trainer}), sweep.folder)
+
+
+def with_parameters(sweep: SweepRecord, parameters: dict[int, dict[str, float]]) -> SweepRecord:
+    """The sweep with other parameters of its configurations in the ledger."""
+    ledger = list(read_ledger(sweep.folder.ledger))
+    for event in ledger:
+        if event["event"] == "configuration":
+            event["parameters"] = parameters[event["configuration"]]
+    sweep.folder.ledger.unlink()
+    Ledger(sweep.folder.ledger).append(*ledger)
+    return sweep.read_again()
+
+
 def test_the_baseline_and_the_best_complete_ones_are_chosen(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3])
-    folder = existing_sweep(tmp_path, "demo")
-    spec = read_spec(folder)
-    assert [one.number for one in choose(spec, configurations(folder), 2)] == [0, 4, 2]
-    assert [one.number for one in choose(spec, configurations(folder), 9)] == [0, 4, 2, 3]
+    sweep = open_sweep(tmp_path, "demo")
+    assert [one.number for one in choose(sweep.spec, sweep.configurations, 2)] == [0, 4, 2]
+    assert [one.number for one in choose(sweep.spec, sweep.configurations, 9)] == [0, 4, 2, 3]
+
+
+def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
+    arms = {"algorithm.ar_alpha": {"choice": [0.1, 0.2, 0.3, 0.4]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
+    search = {"configurations": 4, "tune_within": "algorithm.ar_alpha"}
+    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], parameters=arms, baselines=[], search=search)
+    alphas = {0: 0.3, 1: 0.4, 2: 0.1, 3: 0.2, 4: 0.1}  # 2 and 4 are of the first arm
+    parameters = {number: {"algorithm.ar_alpha": alpha, "optim.lr": 1e-4} for number, alpha in alphas.items()}
+    sweep = with_parameters(open_sweep(tmp_path, "demo"), parameters)
+    folder, ledger = sweep.folder, list(read_ledger(sweep.folder.ledger))
+    assert [one.number for one in choose(sweep.spec, sweep.configurations, 9)] == [4, 3, 0]  # 1 lost a seed
+    space = confirmation(sweep, finalists=9, seeds=2)
+    assert [point["algorithm.ar_alpha"] for point in space.baselines] == [0.1, 0.2, 0.3]
+    assert space.search.tune_within is None and not space.adaptive and planned_trials(space) == 6
+    folder.ledger.unlink()
+    Ledger(folder.ledger).append(
+        *(one for one in ledger if (one["event"], one["configuration"] % 2) != ("result", 0))
+    )
+    with pytest.raises(MissingError, match=r"no configuration of 0.1 in demo is complete"):
+        finalists_of(sweep.read_again(), 9)
 
 
 def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], scheduler={"asha": {"grace_period": 1}})
-    folder = existing_sweep(tmp_path, "demo")
-    space = confirmation_space(read_spec(folder), folder, finalists=1, seeds=2)
+    sweep = open_sweep(tmp_path, "demo")
+    space = confirmation(sweep, finalists=1, seeds=2)
     assert space.name == "demo-confirm" and space.seeds == [4, 5]
     assert space.baselines == [{"algorithm.ar_alpha": 0.0}, {"algorithm.ar_alpha": 0.4}]
     assert planned_trials(space) == 4
@@ -41,22 +88,17 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> Non
     assert list(space.base.evaluation.sets) == ["dev", "test"]  # the first stays the objective
     assert test == dev.model_copy(update={"split": "test"})
     assert space.base.tracking.experiment == "demo"
-    assert space.base.tracking.tags["loptune.confirms"] == "demo"
-    assert space.base.tracking.tags["loptune.phase"] == "confirm"
-    assert space.base.tracking.tags["loptune.finalists"] == "0,4"
-    assert read_spec(folder).seeds == [0, 3]  # the sweep itself is untouched
+    assert space.confirms == ConfirmsSpec(sweep="demo", configurations=[0, 4])
+    assert [space.reported(number) for number in (0, 1)] == [0, 4]
+    assert open_sweep(tmp_path, "demo").spec.seeds == [0, 3]  # the sweep itself is untouched
 
 
 def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], objective={"metric": "eval/reward/hard"})
-    folder = existing_sweep(tmp_path, "demo")
-    spec = read_spec(folder)
-    sets = spec.base.evaluation.sets
+    sweep = open_sweep(tmp_path, "demo")
+    sets = sweep.spec.base.evaluation.sets
     hard = sets["dev"].model_copy(update={"limit": 7})
-    evaluation = spec.base.evaluation.model_copy(update={"sets": {**sets, "hard": hard}})
-    base = spec.base.model_copy(update={"evaluation": evaluation})
-    spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": base})})
-    space = confirmation_space(spec, folder, finalists=1, seeds=1)
+    space = confirmation(with_sets(sweep, {**sets, "hard": hard}), finalists=1, seeds=1)
     assert space.base.evaluation.sets["test"] == hard.model_copy(update={"split": "test"})
 
 
@@ -64,37 +106,29 @@ def test_finalists_with_full_weights(tmp_path: Path) -> None:
     lora = {"preset": "tiny_kk", "overrides": {**SHORT, "model.lora.r": 4, "optim.lr": 1e-3}}
     full = {"overrides": {"optim.lr": 1e-4}, "resources": {"cpus_per_worker": 2}}
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=lora, full=full)
-    folder = existing_sweep(tmp_path, "demo")
-    spec = read_spec(folder)
-    space = confirmation_space(spec, folder, finalists=1, seeds=2, full=True)
+    sweep = open_sweep(tmp_path, "demo")
+    space = confirmation(sweep, finalists=1, seeds=2, full=True)
     assert space.name == "demo-full" and space.seeds == [4, 5]
     assert space.baselines == [{"algorithm.ar_alpha": 0.0}, {"algorithm.ar_alpha": 0.4}]
     assert (space.base.model.lora.r, space.base.optim.lr) == (0, 1e-4)
     assert space.resources.cpus_per_worker == 2
     assert space.full is None
     assert list(space.base.evaluation.sets) == ["dev", "test"]
-    tags = space.base.tracking.tags
-    assert (tags["loptune.confirms"], tags["loptune.weights"]) == ("demo", "full")
-    again = confirmation_space(spec, folder, finalists=1, seeds=2)  # without it, adapters again
+    assert space.confirms == ConfirmsSpec(sweep="demo", configurations=[0, 4], full=True)
+    again = confirmation(sweep, finalists=1, seeds=2)  # without it, adapters again
     assert (again.name, again.base.model.lora.r) == ("demo-confirm", 4)
-    assert "loptune.weights" not in again.base.tracking.tags and again.full is None
+    assert again.confirms is not None and not again.confirms.full and again.full is None
 
 
 def test_finalists_that_differ_in_their_adapters_alone_are_one_with_full_weights(tmp_path: Path) -> None:
     lora = {"preset": "tiny_kk", "overrides": SHORT}
     searched = {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}, "model.lora.r": {"choice": [4, 8]}}
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=lora, parameters=searched, baselines=[], full={})
-    folder = existing_sweep(tmp_path, "demo")
-    spec, found = read_spec(folder), configurations(folder)
-    both = {one.number: one.parameters for one in found} | {4: {"algorithm.ar_alpha": 0.2}}
-    ledger = [json.loads(line) for line in folder.ledger.read_text().splitlines()]
-    for event in ledger:
-        if event["event"] == "configuration":  # 4 is 2 with another rank, and better
-            rank = 8 if event["configuration"] == 4 else 4
-            event["parameters"] = {**both[event["configuration"]], "model.lora.r": rank}
-    folder.ledger.write_text("".join(json.dumps(event) + "\n" for event in ledger))
-    space = confirmation_space(spec, folder, finalists=2, seeds=1, full=True)
-    assert space.base.tracking.tags["loptune.finalists"] == "0,4,3"
+    sweep = open_sweep(tmp_path, "demo")
+    parameters = {one.number: {**one.parameters, "model.lora.r": 4} for one in sweep.configurations}
+    parameters[4] = {"algorithm.ar_alpha": 0.2, "model.lora.r": 8}  # 2 with another rank, and better
+    space = confirmation(with_parameters(sweep, parameters), finalists=2, seeds=1, full=True)
+    assert space.confirms is not None and space.confirms.configurations == [0, 4, 3]
     assert space.baselines == [{"algorithm.ar_alpha": alpha} for alpha in (0.0, 0.2, 0.3)]
 
 
@@ -119,27 +153,21 @@ def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_p
     sets = {"people": {"source": "generated", "split": "dev", "people": [2], "size": 8}}
     trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}}}
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
-    folder = existing_sweep(tmp_path, "demo")
-    base = confirmation_space(read_spec(folder), folder, finalists=1, seeds=2).base
+    base = confirmation(open_sweep(tmp_path, "demo"), finalists=1, seeds=2).base
     own, test = base.evaluation.sets["people"], base.evaluation.sets["test"]
     assert test == own.model_copy(update={"split": "test"})
-    assert base.tracking.tags["team"] == "ours"
-    assert base.tracking.tags["loptune.confirms"] == "demo"
+    assert base.tracking.tags == {"team": "ours"}
 
 
 def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
     write_sweep(tmp_path, "none", {0: {0: "diverged"}}, seeds=[0])
-    folder = existing_sweep(tmp_path, "none")
     with pytest.raises(MissingError, match="no configuration of none is complete"):
-        confirmation_space(read_spec(folder), folder, 1, 1)
+        confirmation(open_sweep(tmp_path, "none"), 1, 1)
     write_sweep(tmp_path, "file", SCORES, seeds=[0, 1])
-    folder = existing_sweep(tmp_path, "file")
-    spec = read_spec(folder)
-    dev = spec.base.evaluation.sets["dev"].model_copy(update={"source": "dev.parquet"})
-    evaluation = spec.base.evaluation.model_copy(update={"sets": {"dev": dev}})
-    base = spec.base.model_copy(update={"evaluation": evaluation})
-    spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": base})})
+    sweep = open_sweep(tmp_path, "file")
+    dev = sweep.spec.base.evaluation.sets["dev"].model_copy(update={"source": "dev.parquet"})
+    sweep = with_sets(sweep, {"dev": dev})
     with pytest.raises(ConfigError, match="no test split"):
-        confirmation_space(spec, folder, 1, 1)
-    sealed = confirmation_space(spec, folder, 1, 1, test="sealed.parquet")
+        confirmation(sweep, 1, 1)
+    sealed = confirmation(sweep, 1, 1, test="sealed.parquet")
     assert sealed.base.evaluation.sets["test"].source == "sealed.parquet"

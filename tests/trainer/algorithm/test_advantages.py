@@ -1,40 +1,15 @@
 import math
+import statistics
+from dataclasses import replace
 
 import pytest
 import torch
 
-from trainer.algorithm.advantages import (
-    discounted_returns,
-    grpo_advantages,
-    reinforce_plus_plus_advantages,
-    token_rewards,
-    whiten,
-)
-
-
-def test_grpo_centres_and_scales_each_group_with_the_unbiased_deviation():
-    rewards = torch.tensor([1.0, 0.0, 1.0, 0.0, 3.0, 3.0])
-    group_ids = torch.tensor([0, 0, 0, 0, 1, 1])
-    mask = torch.tensor([[1.0, 1.0]] * 5 + [[1.0, 0.0]])
-    advantages = grpo_advantages(rewards, group_ids, mask)
-    # group 0: mean 0.5, unbiased variance (4 * 0.25) / 3
-    expected = 0.5 / (math.sqrt(1 / 3) + 1e-6)
-    assert advantages[:4, 0].tolist() == pytest.approx([expected, -expected, expected, -expected])
-    assert advantages[4:].tolist() == [[0.0, 0.0], [0.0, 0.0]]
-
-
-def test_grpo_group_of_one_keeps_its_reward():
-    advantages = grpo_advantages(torch.tensor([2.0]), torch.tensor([7]), torch.ones(1, 3))
-    assert advantages.tolist() == [pytest.approx([2.0] * 3, rel=1e-5)]
-
-
-def test_token_rewards_put_the_score_on_the_last_completion_token():
-    mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
-    old = torch.tensor([[-1.0, -2.0, 0.0], [-1.0, -1.0, -1.0]])
-    ref = torch.tensor([[-1.5, -2.0, 0.0], [-1.0, -3.0, -1.0]])
-    rewards = token_rewards(torch.tensor([3.0, -1.0]), mask, old, ref, kl_coef=0.1)
-    assert rewards[0].tolist() == pytest.approx([-0.05, 3.0, 0.0])
-    assert rewards[1].tolist() == pytest.approx([0.0, -0.2, -1.0])
+from tests.trainer.algorithm.batches import batch_of, make_batch
+from trainer.algorithm.advantages import ADVANTAGE_ESTIMATORS, discounted_returns, estimate_advantages, whiten
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.errors import RewardError
+from trainer.types import TrainBatch
 
 
 def test_discounted_returns_stop_at_the_end_of_the_completion():
@@ -55,12 +30,85 @@ def test_whitening_uses_the_tokens_of_all_ranks():
     whitened = whiten(torch.tensor([[1.0, 3.0]]), ones, add_other_rank)
     deviation = math.sqrt((9 + 1 + 1 + 9) / 3)
     assert whitened.tolist() == [pytest.approx([-3 / deviation, -1 / deviation])]
+    assert whiten(torch.tensor([[3.0]]), torch.ones(1, 1), lambda tensor: tensor).tolist() == [[0.0]]
 
 
-def test_reinforce_plus_plus_has_mean_zero_and_unit_variance_over_completion_tokens():
-    mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    per_token = torch.tensor([[0.0, 0.0, 2.0], [-1.0, 0.0, 0.0]])
-    advantages = reinforce_plus_plus_advantages(per_token, mask, 1.0, lambda tensor: tensor)
-    # returns 2, 2, 2, -1: mean 1.25, unbiased variance 2.25
-    assert advantages[0].tolist() == pytest.approx([0.5, 0.5, 0.5])
-    assert advantages[1].tolist() == pytest.approx([-1.5, 0.0, 0.0])
+def five_completions(rewards: list[float]) -> TrainBatch:
+    """Two groups of two and a completion alone, of 2, 1, 1, 2 and 1 tokens."""
+    mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
+    ids = torch.tensor([4, 4, 7, 7, 9])
+    total = torch.tensor(rewards)
+    parts = torch.stack([torch.stack([share * total, torch.ones(5)], dim=1) for share in (0.75, 0.25)], dim=1)
+    return replace(make_batch(), rewards=total, group_ids=ids, completion_mask=mask, reward_parts=parts)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "expected"),
+    [
+        ("dr_grpo", [1.0, -1.0, 0.0, 0.0, 3.0]),
+        ("rloo", [2.0, -2.0, 0.0, 0.0, 3.0]),  # minus the mean of the others of the group
+        ("maxrl", [1.0, -1.0, 0.0, 0.0, 0.0]),
+        # Rewards 2, 0, 1, 1, 3: mean 1.4, unbiased variance 5.2 / 4.
+        ("batch_std", [value / (math.sqrt(1.3) + 1e-4) for value in (1.0, -1.0, 0.0, 0.0, 3.0)]),
+    ],
+)
+def test_estimators_by_hand(advantage, expected):
+    batch = five_completions([2.0, 0.0, 1.0, 1.0, 3.0])
+    found = estimate_advantages(batch, AlgorithmConfig(advantage=advantage)).advantages
+    assert found[:, 0].tolist() == pytest.approx(expected, rel=1e-6)
+    assert torch.equal(found[:, 1], found[:, 0] * batch.completion_mask[:, 1])
+
+
+def test_maxrl_refuses_a_negative_reward():
+    with pytest.raises(RewardError, match=r"a reward of -0\.5"):
+        estimate_advantages(five_completions([2.0, 0.0, 1.0, -0.5, 3.0]), AlgorithmConfig(advantage="maxrl"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "values"),
+    [
+        # Token rewards -0.05 and 2 + 0.05, 0, 1; returns with gamma 0.5.
+        ({"advantage": "reinforce_plus_plus", "gamma": 0.5}, [-0.05 + 0.5 * 2.05, 2.05, 0.0, 1.0]),
+        ({"advantage": "reinforce_plus_plus", "gamma": 0.5, "kl_placement": "loss"}, [1.0, 2.0, 0.0, 1.0]),
+        # The penalties of the first sum to 0.2 - 0.05: rewards 2 - 0.15, 0 and 1, minus their mean of 0.95.
+        ({"advantage": "reinforce_plus_plus_baseline", "kl_placement": "reward"}, [0.9, 0.9, -0.95, 0.05]),
+        ({"advantage": "reinforce_plus_plus_baseline"}, [1.0, 1.0, -1.0, 0.0]),
+    ],
+)
+def test_the_penalty_of_reinforce_plus_plus_is_in_the_reward_or_in_the_loss(settings, values):
+    mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    log_ratio = torch.tensor([[0.5, -0.5], [0.0, 0.0], [0.0, 0.0]])
+    if settings["advantage"].endswith("baseline"):
+        log_ratio[0] = torch.tensor([2.0, -0.5])
+    old = -torch.ones(3, 2) * mask
+    batch = replace(
+        make_batch(),
+        rewards=torch.tensor([2.0, 0.0, 1.0]),
+        group_ids=torch.tensor([0, 0, 0]),
+        completion_mask=mask,
+        old_logprobs=old,
+        ref_logprobs=old - log_ratio,
+    )
+    found = estimate_advantages(batch, AlgorithmConfig(kl_coef=0.1, **settings)).advantages
+    whitened = [(value - statistics.mean(values)) / statistics.stdev(values) for value in values]
+    assert found[mask.bool()].tolist() == pytest.approx(whitened, abs=1e-6)
+
+
+@pytest.mark.parametrize("advantage", ADVANTAGE_ESTIMATORS)
+def test_another_rank_with_equal_rewards_is_a_batch_of_twice_the_size(advantage):
+    batch, config = five_completions([2.0, 0.0, 1.0, 1.0, 3.0]), AlgorithmConfig(advantage=advantage)
+    both = replace(
+        batch,
+        rewards=batch.rewards.repeat(2),
+        group_ids=torch.cat([batch.group_ids, batch.group_ids + 10]),
+        completion_mask=batch.completion_mask.repeat(2, 1),
+        reward_parts=batch.reward_parts.repeat(2, 1, 1),
+    )
+    alone = estimate_advantages(batch, config, lambda tensor: 2 * tensor).advantages
+    assert torch.allclose(alone, estimate_advantages(both, config).advantages[:5], rtol=1e-6)
+
+
+def test_gdpo_of_one_reward_is_refused():
+    for parts in (None, torch.ones(2, 1, 2)):
+        with pytest.raises(RewardError, match="two or more"):
+            estimate_advantages(batch_of(torch.ones(2, 1), reward_parts=parts), AlgorithmConfig(advantage="gdpo"))

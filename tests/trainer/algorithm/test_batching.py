@@ -1,11 +1,10 @@
-from functools import cache
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.trainer.algorithm.batches import make_batch, make_groups
-from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows
-from trainer.policy.row_cost import RowCost
+from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows, with_rewards
 
 
 def test_rows_are_prompt_completion_padding():
@@ -20,6 +19,7 @@ def test_rows_are_prompt_completion_padding():
     assert batch.completion_mask.tolist() == [[1, 1, 0], [1, 1, 1]]
     assert batch.rollout_logprobs.tolist() == [[-1, -1, 0], [-1, -1, -1]]
     assert batch.rewards.tolist() == [3, -1]
+    assert batch.truncated.tolist() == [0, 0]
     assert batch.group_ids.tolist() == [0, 0]
 
 
@@ -67,37 +67,25 @@ def test_a_packed_row_longer_than_the_budget_stands_alone():
     assert [rows.tolist() for rows in plan[0].microbatches] == [[row] for row in range(8)]
 
 
-def test_rows_are_cut_where_that_costs_least():
-    batch = make_batch()  # lengths 19 18 18 15 15 12 11 9
-
-    def lengths(cost: RowCost) -> list[list[int]]:
-        plan = plan_update_batches(batch, 8, 1000, cost=cost)
-        total = batch.prompt_lengths + batch.completion_lengths
-        return [total[rows].tolist() for rows in plan[0].microbatches]
-
-    assert lengths(RowCost(microbatch=1000)) == [[19, 18, 18, 15, 15, 12, 11, 9]]
-    # 3 * 19 + 2 * 15 + 3 * 12 = 123 and three times 7; in two 5 * 19 + 3 * 12 = 131 and twice 7, one more
-    assert lengths(RowCost(microbatch=7)) == [[19, 18, 18], [15, 15], [12, 11, 9]]
-    assert lengths(RowCost(microbatch=9)) == [[19, 18, 18, 15, 15], [12, 11, 9]]
-    assert lengths(RowCost(attention=1.0, microbatch=9)) == [[19], [18, 18], [15, 15], [12], [11], [9]]
+def test_every_rank_has_as_many_microbatches_as_the_one_with_the_most():
+    counts = [[3, 1], [1, 4]]  # of two other ranks, for both update batches
+    plan = plan_update_batches(make_batch(), 4, 36, gather=lambda items: [*items, *counts])
+    assert [[len(rows) for rows in part.microbatches] for part in plan] == [[2, 2, 0], [1, 2, 1, 0]]
+    lengths = make_batch().prompt_lengths + make_batch().completion_lengths
+    assert int(lengths[plan[1].stand_in]) == int(lengths[4:].min())  # what stands in is as short as there is
 
 
-@pytest.mark.parametrize("cost", [RowCost(microbatch=4), RowCost(attention=0.05, microbatch=11)])
-@pytest.mark.parametrize("budget", [1, 40, 60, 1000])
-def test_no_other_cut_within_the_budget_is_cheaper(cost, budget):
-    batch = make_batch()
-    total = (batch.prompt_lengths + batch.completion_lengths).sort(descending=True).values.tolist()
-
-    @cache
-    def cheapest(start: int) -> float:
-        sizes = range(1, len(total) - start + 1)
-        allowed = (size for size in sizes if size == 1 or size * total[start] <= budget)
-        return min(
-            (cost.microbatch + size * cost.of_row(total[start]) + cheapest(start + size) for size in allowed),
-            default=0.0,
-        )
-
-    parts = [select_rows(batch, rows) for rows in plan_update_batches(batch, 8, budget, cost=cost)[0].microbatches]
-    assert all(len(part.rewards) == 1 or part.input_ids.numel() <= budget for part in parts)
-    spent = sum(cost.microbatch + len(p.rewards) * cost.of_row(p.input_ids.shape[1]) for p in parts)
-    assert spent == pytest.approx(cheapest(0))
+def test_parts_of_rewards_come_without_their_weights_and_failures_share_theirs():
+    (group,) = make_groups([[1, 1, 1]], [2])
+    breakdowns = [({"math": 2.0, "length": 0.5}, 2.5), ({"math": 0.0, "length": 1.0}, 1.0), ({}, -3.0)]
+    rollouts = [
+        replace(rollout, reward=reward, reward_breakdown=parts)
+        for rollout, (parts, reward) in zip(group.rollouts, breakdowns, strict=True)
+    ]
+    groups = [replace(group, rollouts=rollouts)]
+    batch = build_batch(groups, 0, torch.device("cpu"))
+    parts = with_rewards(batch, groups, {"math": 2.0, "my.module:length": 0.5}).reward_parts
+    assert parts[..., 0].tolist() == [[1.0, 1.0], [2.0, 0.0], [-3.0, -0.75]]  # length, math
+    assert parts[..., 1].tolist() == [[0.5, 2.0]] * 3
+    single = with_rewards(batch, groups, {"math": 3.0}).reward_parts
+    assert single[0].tolist() == [[pytest.approx(0.5 / 3), 3.0], [pytest.approx(2 / 3), 3.0]]

@@ -1,18 +1,10 @@
+import math
+
 import pytest
 import torch
 
 from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.config.algorithm import AlgorithmConfig
-
-
-def test_sequence_level_importance_sampling_drops_completions_above_the_cap():
-    # Ratios per token: 2 and 0.5 (product 1), 2 and 1.5 (3, above the cap), 0.5 and padding (0.5).
-    log_ratio = torch.tensor([[2.0, 0.5], [2.0, 1.5], [0.5, 1.0]]).log()
-    old = torch.tensor([[-1.0, -2.0], [-0.5, -0.1], [-3.0, 0.0]])
-    config = AlgorithmConfig(importance_sampling_cap=2.0, importance_sampling_level="sequence")
-    weights = importance_weights(old, old - log_ratio, torch.ones(3, 2), config)
-    assert weights is not None
-    assert weights.flatten().tolist() == pytest.approx([1, 1, 0, 0, 0.5, 0.5])
 
 
 def test_importance_sampling_off_has_no_weights():
@@ -63,3 +55,43 @@ def test_a_ratio_to_the_engine_is_bounded_as_a_whole(rule, floor, expected):
     bounds = ratio_bounds(torch.tensor([3.0, 1.2, 0.25]).log(), config)
     assert bounds.tolist() == pytest.approx(expected)
     assert ratio_bounds(torch.zeros(3), AlgorithmConfig()) is None
+
+
+@pytest.mark.parametrize("level", ["sequence", "geometric_mean"])
+def test_a_completion_whose_ratio_overflows_has_no_weight(level):
+    config = AlgorithmConfig(importance_sampling_cap=2.0, importance_sampling_level=level)
+    rollout = torch.tensor([[-200.0, -1.0]])
+    weights = importance_weights(torch.full((1, 2), -1.0), rollout, torch.ones(1, 2), config)
+    assert weights.tolist() == [[0.0, 0.0]]
+
+
+def test_a_token_weight_is_finite_whatever_the_mean_of_its_completion():
+    config = AlgorithmConfig(importance_sampling_cap=2.0, importance_sampling_level="geometric_mean")
+    log_ratio = torch.tensor([[100.0, -100.0]])
+    weights = importance_weights(log_ratio, torch.zeros(1, 2), torch.ones(1, 2), config)
+    assert weights.log().tolist() == [pytest.approx([20.0, -20.0])]
+
+
+@pytest.mark.parametrize(
+    ("level", "divergence", "cap", "kept"),
+    [
+        ("token", "ratio", 2.0, [[1, 0, 1], [1, 1, 1]]),
+        ("sequence", "ratio", 2.0, [[0, 0, 0], [1, 1, 1]]),
+        ("geometric_mean", "ratio", 2.0, [[1, 1, 1], [1, 1, 1]]),
+        ("any_token", "ratio", 2.0, [[0, 0, 0], [1, 1, 1]]),
+        ("token", "k2", 0.5 * math.log(3) ** 2 + 1e-6, [[1, 1, 1], [1, 1, 1]]),
+        ("sequence", "k3", 2 - math.log(3) - 1e-6, [[0, 0, 0], [1, 1, 1]]),
+    ],
+)
+def test_rejection_drops_and_weighs_nothing(level, divergence, cap, kept):
+    log_ratio = torch.tensor([[1.0, 3.0, 1.0], [1.2, 0.9, 1.0]]).log()
+    config = AlgorithmConfig(
+        importance_sampling_rule="reject",
+        importance_sampling_level=level,
+        importance_sampling_divergence=divergence,
+        importance_sampling_cap=cap,
+    )
+    weights = importance_weights(log_ratio, torch.zeros(2, 3), torch.ones(2, 3), config)
+    assert weights.tolist() == kept
+    if level == "token":
+        assert ratio_bounds(log_ratio, config).tolist() == kept

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainer.algorithm.isolation import first_pass_reuses_forwards, isolation_passes
+from tests.trainer.algorithm.batches import batch_of
+from trainer.algorithm.isolation import isolation_passes
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.types import TrainBatch
 
@@ -17,21 +18,12 @@ HIGH = [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
 def batch() -> TrainBatch:
     # the last position of row 1 is padding: log-probability 0 must not make it a "high" token
     old = torch.tensor([[0.2, 0.5, 0.9], [0.7, 0.1, 1.0]]).log()
-    empty = torch.zeros(0)
-    return TrainBatch(empty, empty, MASK, old, old, None, empty, empty, torch.ones(2, 3), empty, empty, empty)
+    return batch_of(MASK, old_logprobs=old, advantages=torch.ones(2, 3))
 
 
 def passes(batch: TrainBatch, **settings) -> list[list[list[float]]]:
     masks = isolation_passes(batch, AlgorithmConfig(**settings), torch.Generator().manual_seed(0))
     return [mask.tolist() for mask in masks]
-
-
-def test_eta_zero_is_one_pass_over_everything(batch):
-    assert passes(batch) == [MASK.tolist()]
-
-
-def test_low_probability_tokens_come_first_and_a_token_at_eta_is_not_low(batch):
-    assert passes(batch, lopti_eta=0.5) == [LOW, HIGH]
 
 
 def test_high_first_swaps_the_passes(batch):
@@ -50,8 +42,20 @@ def test_random_split_has_the_same_sizes_and_covers_every_token_once(batch):
         first, second = isolation_passes(batch, config, torch.Generator().manual_seed(seed))
         assert first.sum() == 2
         assert torch.equal(first + second, MASK)
+        again = isolation_passes(batch, config, torch.Generator().manual_seed(seed))
+        assert torch.equal(again[0], first)
         seen.add(tuple(first.flatten().tolist()))
     assert len(seen) > 3  # it is really drawn
+
+
+@pytest.mark.parametrize("split", ["probability", "random"])
+def test_what_is_left_out_is_in_neither_pass(batch, split):
+    cut = replace(batch, truncated=torch.tensor([1.0, 0.0]))
+    config = AlgorithmConfig(lopti_eta=0.5, lopti_split=split, mask_truncated=True)
+    for seed in range(10):
+        first, second = isolation_passes(cut, config, torch.Generator().manual_seed(seed))
+        assert (first + second).tolist() == [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
+        assert first.min() == second.min() == 0 and first.sum() == second.sum() == 1
 
 
 def test_eta_one_has_an_empty_second_pass_unless_a_token_is_certain(batch):
@@ -59,29 +63,3 @@ def test_eta_one_has_an_empty_second_pass_unless_a_token_is_certain(batch):
     assert low == MASK.tolist()
     assert not any(map(any, high))
     assert math.isclose(sum(map(sum, low)), 5)
-
-
-@pytest.mark.parametrize(
-    ("improbable", "settings", "reused"),
-    [
-        # Ten completion tokens behind a prompt of two are 11 positions; up to the improbable one 7, or 8.
-        (5, {"lopti_eta": 0.5}, False),
-        (6, {"lopti_eta": 0.5}, True),
-        (1, {"lopti_eta": 0.5}, False),
-        (1, {"lopti_eta": 0.5, "lopti_order": "high_first"}, True),
-        (1, {"lopti_eta": 0.5, "loss": "gspo"}, True),
-        (1, {}, True),
-    ],
-)
-def test_forwards_are_reused_where_the_first_pass_needs_most_positions(improbable, settings, reused):
-    logprobs = torch.full((1, 10), math.log(0.9))
-    logprobs[0, improbable] = math.log(0.1)
-    batch = replace(
-        TrainBatch(*(torch.zeros(0) for _ in range(12))),
-        completion_mask=torch.ones(1, 10),
-        prompt_lengths=torch.tensor([2]),
-        group_ids=torch.tensor([0]),
-        rollout_logprobs=logprobs,
-        advantages=torch.zeros(1, 10),
-    )
-    assert first_pass_reuses_forwards(batch, AlgorithmConfig(**settings)) == reused

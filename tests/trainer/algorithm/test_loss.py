@@ -3,27 +3,12 @@ import math
 import pytest
 import torch
 
-from trainer.algorithm.loss import token_weights, update_loss
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+from tests.trainer.algorithm.batches import loss_inputs
+from trainer.algorithm.loss import update_loss
+from trainer.algorithm.loss_inputs import UpdateTotals
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
-
-MASK = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]])
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [
-        ("token_mean", [[0.2] * 4, [0.2, 0, 0, 0]]),
-        ("seq_mean_token_sum", [[0.5] * 4, [0.5, 0, 0, 0]]),
-        ("seq_mean_token_mean", [[0.125] * 4, [0.5, 0, 0, 0]]),
-        ("constant", [[0.05] * 4, [0.05, 0, 0, 0]]),
-    ],
-)
-def test_token_weights(aggregation, expected):
-    weights = token_weights(MASK, aggregation, UpdateTotals(tokens=5, sequences=2, max_tokens=10))
-    assert weights.flatten().tolist() == pytest.approx([*expected[0], *expected[1]])
 
 
 def test_the_loss_marks_the_clipped_tokens_of_the_pass():
@@ -32,11 +17,18 @@ def test_the_loss_marks_the_clipped_tokens_of_the_pass():
     new = (old + 0.4 * torch.randn(6, 40)).requires_grad_()
     advantages, token_mask = torch.randn(6, 40), (torch.rand(6, 40) < 0.7).float()
     mask, ratio = torch.ones(6, 40), (new - old).detach().exp()
+    token_mask.view(-1)[ratio.argmax()] = 0
     expected = ((advantages > 0) & (ratio > 1.24)) | ((advantages < 0) & (ratio < 0.8))
-    inputs = LossInputs(new, old, None, old, advantages, mask, token_mask, UpdateTotals(240, 6))
-    output = update_loss(inputs, AlgorithmConfig())
+    inputs = loss_inputs(new, old, advantages, UpdateTotals(240, 6), completion_mask=mask, token_mask=token_mask)
+    output = update_loss(inputs, AlgorithmConfig(dual_clip=1.3))
     assert torch.equal(output.clipped, expected * token_mask)
     assert output.clipped.sum() == output.metrics["clipped"] > 20
+    dual_clipped = (advantages < 0) & (ratio > 1.3) & token_mask.bool()
+    assert output.metrics["dual_clipped"] == dual_clipped.sum() > 5
+    assert output.metrics["tokens"] == token_mask.sum() < mask.sum()
+    inside = token_mask.bool()
+    assert output.metrics["approx_kl"].item() == pytest.approx(-ratio.log()[inside].sum().item(), rel=1e-4)
+    assert output.metrics["ratio_max"].item() == pytest.approx(ratio[inside].max().item()) != ratio.max().item()
 
 
 def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
@@ -44,12 +36,15 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
     ref = torch.tensor([[-1.5, -1.5]])
     token_mask = torch.tensor([[1.0, 0.0]])
     zero, mask = torch.zeros(1, 2), torch.ones(1, 2)
-    inputs = LossInputs(logprobs, logprobs, ref, logprobs, zero, mask, token_mask, UpdateTotals(2, 1))
+    inputs = loss_inputs(
+        logprobs, logprobs, zero, UpdateTotals(2, 1), ref_logprobs=ref, completion_mask=mask, token_mask=token_mask
+    )
 
     def loss(**settings) -> float:
         return update_loss(inputs, AlgorithmConfig(kl_coef=0.1, **settings)).loss.item()
 
     assert loss() == pytest.approx(0.1 * 0.5 * (math.exp(-0.5) + 0.5 - 1))
+    assert loss(loss_aggregation="seq_mean_token_sum") == pytest.approx(2 * loss())  # of one completion
     assert loss(advantage="reinforce_plus_plus") == 0.0
 
 
@@ -66,7 +61,7 @@ def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     rollout = torch.tensor([[math.log(0.2), math.log(0.6)]])  # weights 4 -> 2 and 0.5
     one = torch.ones(1, 2)
     config = AlgorithmConfig(kl_coef=0.0, importance_sampling_cap=2.0)
-    inputs = LossInputs(old, old, None, rollout, one, one, one, UpdateTotals(1, 1))
+    inputs = loss_inputs(old, old, one, UpdateTotals(1, 1), rollout_logprobs=rollout)
     output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))
 
@@ -97,7 +92,7 @@ def test_a_loss_against_the_engine_is_held_by_the_cap():
     now = torch.tensor([[math.log(0.8), math.log(0.3)]], requires_grad=True)  # ratios 4 and 0.5
     one = torch.ones(1, 2)
     config = AlgorithmConfig(kl_coef=0.0, importance_sampling_cap=2.0)
-    inputs = LossInputs(now, old, None, None, -one, one, one, UpdateTotals(1, 1))
+    inputs = loss_inputs(now, old, -one, UpdateTotals(1, 1), rollout_logprobs=None)
     output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(2.0 + 0.8)  # -A r is 4, cut to 2; 0.5 is clipped to 0.8
     output.loss.backward()

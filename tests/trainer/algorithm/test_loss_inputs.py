@@ -16,21 +16,3 @@ def test_the_log_ratio_is_bounded_and_has_a_gradient_within_the_bounds_alone():
     assert inputs.log_ratio[0, :3].tolist() == [-0.5, -20.0, 20.0]
     inputs.log_ratio.sum().backward()
     assert logprobs.grad[0, :3].tolist() == [1.0, 0.0, 0.0]
-
-
-def test_the_pass_is_told_from_the_completions():
-    batch = replace(make_batch(), advantages=torch.ones(8, 12), ref_logprobs=torch.full((8, 12), -2.0))
-    low = batch.completion_mask * (torch.arange(12) < 2)
-    logprobs = torch.full((8, 12), -3.0)
-    inputs = LossInputs.of(batch, logprobs, low, UpdateTotals(tokens=49, sequences=8))
-    for given, taken in (
-        (logprobs, inputs.logprobs),
-        (low, inputs.token_mask),
-        (batch.completion_mask, inputs.completion_mask),
-        (batch.old_logprobs, inputs.old_logprobs),
-        (batch.ref_logprobs, inputs.ref_logprobs),
-        (batch.rollout_logprobs, inputs.rollout_logprobs),
-        (batch.advantages, inputs.advantages),
-    ):
-        assert taken is given
-    assert inputs.totals == (49, 8, 1.0)

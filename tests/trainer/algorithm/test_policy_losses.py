@@ -3,49 +3,31 @@ import math
 import pytest
 import torch
 
+from tests.trainer.algorithm.batches import loss_inputs
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+from trainer.algorithm.loss_inputs import UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.config.algorithm import AlgorithmConfig
 
 
-def loss_of(ratio: float, advantage: float, dual_clip: float = 3.0):
-    old = torch.tensor([[-1.0]])
-    logprobs = (old + math.log(ratio)).requires_grad_()
-    one = torch.ones(1, 1)
-    inputs = LossInputs(logprobs, old, None, old, torch.tensor([[advantage]]), one, one, UpdateTotals(1, 1))
-    output = update_loss(inputs, AlgorithmConfig(kl_coef=0.0, dual_clip=dual_clip))
-    output.loss.backward()
-    assert logprobs.grad is not None
-    return output.loss.item(), logprobs.grad.item(), {k: float(v) for k, v in output.metrics.items()}
+def token_losses(
+    name: str, old: list[float], new: list[float], advantages: list[float], isolated: int = 0, **settings
+):
+    """Losses, gradients and clipped tokens of one completion; a probability of 0 is padding with a junk ratio.
 
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient", "clipped", "dual_clipped"),
-    [
-        (1.0, 2.0, -2.0, -2.0, 0, 0),
-        (1.5, 2.0, -2.48, 0.0, 1, 0),  # clipped at 1.24
-        (0.5, 2.0, -1.0, -1.0, 0, 0),  # a falling good token is not clipped
-        (0.5, -2.0, 1.6, 0.0, 1, 0),  # clipped at 0.8
-        (1.5, -2.0, 3.0, 3.0, 0, 0),
-        (5.0, -2.0, 6.0, 0.0, 0, 1),  # dual clip at 3 * 2
-    ],
-)
-def test_clipping_by_hand(ratio, advantage, loss, gradient, clipped, dual_clipped):
-    value, grad, metrics = loss_of(ratio, advantage)
-    assert value == pytest.approx(loss, rel=1e-5)
-    assert grad == pytest.approx(gradient, abs=1e-5)
-    assert metrics["clipped"] == clipped
-    assert metrics["dual_clipped"] == dual_clipped
-
-
-def token_losses(name: str, old: list[float], new: list[float], advantages: list[float], **settings):
-    """Losses, gradients and clipped tokens of one completion; a probability of 0 is padding with a junk ratio."""
+    The pass has all tokens but the first ``isolated``.
+    """
     mask = (torch.tensor([old]) > 0).float()
+    token_mask = mask * (torch.arange(len(old)) >= isolated)
     old_logprobs = torch.tensor([old]).log().masked_fill(mask == 0, 0.0)
     logprobs = torch.tensor([new]).log().masked_fill(mask == 0, -3.0).requires_grad_()
-    inputs = LossInputs(
-        logprobs, old_logprobs, None, old_logprobs, torch.tensor([advantages]), mask, mask, UpdateTotals(1, 1)
+    inputs = loss_inputs(
+        logprobs,
+        old_logprobs,
+        torch.tensor([advantages]),
+        UpdateTotals(1, 1),
+        completion_mask=mask,
+        token_mask=token_mask,
     )
     found = POLICY_LOSSES[name](inputs, AlgorithmConfig(loss=name, **settings))
     (found.losses * mask).sum().backward()
@@ -54,51 +36,77 @@ def token_losses(name: str, old: list[float], new: list[float], advantages: list
     return found.losses[kept].tolist(), logprobs.grad[kept].tolist(), found.clipped[kept].tolist()
 
 
-def test_gspo_has_one_ratio_for_the_completion():
+@pytest.mark.parametrize("isolated", [0, 1])
+def test_gspo_has_one_ratio_for_the_completion_in_every_pass(isolated):
     # Token ratios 1.2 and 0.9: their geometric mean sqrt(1.08) is above 1.0004. Padding does not count.
     mean = math.sqrt(1.08)
-    losses, gradients, clipped = token_losses("gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [2.0, 2.0, 0.0])
+    losses, gradients, clipped = token_losses("gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [2.0, 2.0, 0.0], isolated)
     assert losses == pytest.approx([-2.0008, -2.0008])
     assert (gradients, clipped) == ([0.0, 0.0], [True, True])
-    losses, gradients, clipped = token_losses("gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [-2.0, -1.0, 0.0])
+    losses, gradients, clipped = token_losses(
+        "gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [-2.0, -1.0, 0.0], isolated
+    )
     assert losses == pytest.approx([2 * mean, mean])
     assert gradients == pytest.approx([2 * mean, mean])  # of each token by itself
     assert clipped == [False, False]
 
 
-def test_cispo_clips_the_weight_and_keeps_the_gradient():
-    losses, gradients, clipped = token_losses("cispo", [0.05, 0.8], [0.5, 0.08], [2.0, 2.0])
-    assert losses == pytest.approx([-5 * 2 * math.log(0.5), -0.1 * 2 * math.log(0.08)])  # ratios 10 -> 5 and 0.1
-    assert gradients == pytest.approx([-10.0, -0.2])
-    assert clipped == [True, False]
+@pytest.mark.parametrize(
+    ("loss", "old", "new", "advantages", "clipped"),
+    [
+        ("cispo", [0.05, 0.8], [0.5, 0.08], [2.0, 2.0], [True, False]),  # ratios of 10 and 0.1
+        # Moved by 0.3 with the advantage, by 0.15, by 0.3 against it, and tenfold by 0.09 only.
+        ("dppo_tv", [0.5, 0.5, 0.5, 0.01], [0.8, 0.65, 0.8, 0.1], [1.0, 1.0, -1.0, 1.0], [True] + [False] * 3),
+        ("dppo_kl", [0.5, 0.5], [0.6, 0.66], [1.0, 1.0], [False, True]),  # 0.0204 and 0.0540
+        ("sapo", [0.4, 0.4], [0.4, 0.8], [1.0, 1.0], [False, False]),
+        ("gmpo", [0.1, 0.5, 0.1], [0.27, 0.18, 0.27], [2.0, 2.0, -2.0], [True, False, False]),
+    ],
+)
+def test_tokens_that_a_loss_holds_back_are_marked(loss, old, new, advantages, clipped):
+    assert token_losses(loss, old, new, advantages)[2] == clipped
+
+
+def test_dppo_of_a_token_that_is_certain_has_a_finite_divergence():
+    _, gradients, clipped = token_losses("dppo_kl", [1.0, 0.9, 1.0], [1.0, 1.0, 0.9], [1.0, 1.0, -1.0])
+    assert gradients == pytest.approx([-1.0, 0.0, 0.0])  # from 0.9 to 1 and back, log(1 / 0.9), is too far
+    assert clipped == [False, True, True]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "advantage", "gradient"),
-    [
-        (0.5, 0.8, 1.0, 0.0),  # rose by 0.3 with its advantage
-        (0.5, 0.8, -1.0, 1.6),  # rose against it: the ratio weighs
-        (0.5, 0.2, -1.0, 0.0),
-        (0.01, 0.1, 1.0, -10.0),  # ten times as probable, and yet by 0.09 only
-        (0.001, 0.1, 1.0, -20.0),  # the ratio of 100 is cut
-    ],
+    ("loss", "gradient"), [("clip_cov", [0.0, -2.0]), ("kl_cov", [-2.0 * math.exp(0.1) + 3.0, -2.0])]
 )
-def test_dppo_holds_back_by_the_change_of_the_probability(old, new, advantage, gradient):
-    _, gradients, clipped = token_losses("dppo_tv", [old], [new], [advantage])
-    assert gradients == pytest.approx([gradient])
-    assert clipped == [gradient == 0]
+def test_a_chosen_token_is_held_still_or_pulled_back(loss, gradient):
+    old = torch.tensor([[-1.0, -1.0]])
+    logprobs = torch.tensor([[-0.9, -1.0]], requires_grad=True)
+    inputs = loss_inputs(
+        logprobs, old, torch.full((1, 2), 2.0), UpdateTotals(1, 1), chosen=torch.tensor([[True, False]])
+    )
+    POLICY_LOSSES[loss](inputs, AlgorithmConfig(loss=loss, chosen_coef=3.0)).losses.sum().backward()
+    assert logprobs.grad[0].tolist() == pytest.approx(gradient)
 
 
-@pytest.mark.parametrize(("threshold", "held_back"), [(None, False), (0.0205, False), (0.0203, True)])
-def test_dppo_by_the_divergence_of_this_token_or_another(threshold, held_back):
-    # 0.5 log(0.5 / 0.6) + 0.5 log(0.5 / 0.4) = 0.02041
-    _, _, clipped = token_losses("dppo_kl", [0.5], [0.6], [1.0], dppo_threshold=threshold)
-    assert clipped == [held_back]
+def test_the_squared_log_ratio_pulls_every_token_back():
+    logprobs = torch.tensor([[-0.5]], requires_grad=True)
+    inputs = loss_inputs(logprobs, torch.tensor([[-1.0]]), torch.zeros(1, 1), UpdateTotals(1, 1))
+    output = update_loss(inputs, AlgorithmConfig(kl_coef=0.0, log_ratio_coef=0.1))
+    output.loss.backward()
+    assert (output.loss.item(), logprobs.grad.item()) == pytest.approx((0.1 * 0.25, 0.1 * 2 * 0.5))
 
 
-def test_sapo_has_the_plain_gradient_at_ratio_one_and_fades_from_there():
-    losses, gradients, clipped = token_losses("sapo", [0.4, 0.4, 0.4], [0.4, 0.4, 0.8], [1.0, -1.0, 1.0])
-    sigmoid = 1 / (1 + math.exp(-1))
-    assert losses == pytest.approx([-2.0, 2 / 1.05, -4 * sigmoid])
-    assert gradients == pytest.approx([-1.0, 1.0, -4 * sigmoid * (1 - sigmoid) * 2])
-    assert not any(clipped)
+def test_lp_reg_pulls_chosen_tokens_up_to_the_proxy_and_no_further():
+    # Chosen below the proxy, chosen above it, not chosen; all at ratio 1 with A = -1.
+    old = torch.full((1, 3), -4.0)
+    logprobs = old.clone().requires_grad_()
+    inputs = loss_inputs(
+        logprobs,
+        old,
+        -torch.ones(1, 3),
+        UpdateTotals(1, 1),
+        chosen=torch.tensor([[True, True, False]]),
+        proxy_logprobs=torch.tensor([[-3.5, -5.0, -3.5]]),
+    )
+    losses = POLICY_LOSSES["lp_reg"](inputs, AlgorithmConfig(loss="lp_reg", chosen_coef=2.0)).losses
+    losses.sum().backward()
+    k3 = math.exp(0.5) - 0.5 - 1
+    assert losses[0].tolist() == pytest.approx([1 + 2 * k3, 1, 1])
+    assert logprobs.grad[0].tolist() == pytest.approx([1 + 2 * (1 - math.exp(0.5)), 1, 1])

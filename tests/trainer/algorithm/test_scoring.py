@@ -1,4 +1,5 @@
-import copy
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,7 +7,9 @@ import torch
 from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.batching import plan_update_batches
-from trainer.algorithm.scoring import attach_logprobs, score_batch
+from trainer.algorithm.scoring import attach_logprobs, check_scores, score_batch
+from trainer.errors import DivergedError
+from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 from trainer.types import TrainBatch
 
@@ -35,6 +38,7 @@ def test_scores_are_those_of_each_row_alone(tokens_per_microbatch):
     assert torch.allclose(scored.old_logprobs, logprobs, atol=1e-5)
     assert torch.allclose(scored.entropies, entropies, atol=1e-5)
     assert torch.allclose(scored.ref_logprobs, by_row(other, batch)[0], atol=1e-5)
+    assert torch.equal(scored.gradient_norms > 0, batch.completion_mask.bool())
     assert not scored.old_logprobs.requires_grad
     assert not scored.old_logprobs[batch.completion_mask == 0].any()
 
@@ -46,23 +50,19 @@ def test_without_a_reference_there_are_no_reference_logprobs():
     assert attach_logprobs(batch, model, None, plan).ref_logprobs is None
 
 
-def test_graphs_are_kept_of_the_policy_alone_and_as_far_as_there_is_room():
-    batch = make_batch()
-    model = LogprobModel(random_model(), TEMPERATURE, chunk_tokens=16)
-    reference = copy.deepcopy(model)
-    plan = plan_update_batches(batch, 4, 40, kept_tokens=36)  # the first update batch has 2 x 18 and 2 x 11 tokens
-    requires_grad: dict[str, list[bool]] = {"policy": [], "reference": []}
-    for name, module in (("policy", model), ("reference", reference)):
-        module.register_forward_hook(
-            lambda _, __, scores, name=name: requires_grad[name].append(scores.logprobs.requires_grad)
-        )
-    attach_logprobs(batch, model, reference, plan)
-    assert requires_grad["policy"] == [True] + [False] * (len(requires_grad["policy"]) - 1)
-    assert not any(requires_grad["reference"])
-
-
 def test_without_entropies_there_are_none():
     batch = make_batch()
     model = LogprobModel(random_model(), TEMPERATURE, chunk_tokens=16)
     scores = score_batch(model, batch, plan_update_batches(batch, 8, 10_000), with_entropy=False)
     assert scores.entropies is None and scores.gradient_norms is None
+
+
+@pytest.mark.parametrize("name", ["old_logprobs", "ref_logprobs", "entropies"])
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_score_that_is_no_number_is_a_divergence(name, value):
+    batch = make_batch()
+    scores = torch.zeros_like(batch.completion_mask)
+    check_scores(replace(batch, ref_logprobs=None, entropies=None), 1, Parallel(torch.device("cpu")))
+    scores[0, 0] = value
+    with pytest.raises(DivergedError, match="diverged at step 3"):
+        check_scores(replace(batch, **{name: scores}), 3, Parallel(torch.device("cpu")))

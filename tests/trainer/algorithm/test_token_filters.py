@@ -4,20 +4,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from trainer.algorithm.token_filters import high_entropy_tokens, low_probability_tokens, select_tokens
+from tests.trainer.algorithm.batches import batch_of
+from trainer.algorithm.token_filters import (
+    counted_tokens,
+    high_entropy_tokens,
+    low_probability_tokens,
+    select_tokens,
+)
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.types import TrainBatch
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
 
 
 def batch_with(entropies: list[list[float]], mask: torch.Tensor = MASK, truncated: tuple[float, ...] = (0.0, 0.0)):
     old = torch.tensor([[0.2, 0.5, 0.9], [0.7, 0.1, 1.0]]).log()
-    empty = torch.zeros(0)
-    return TrainBatch(
-        *(empty, empty, mask, old, old, None, torch.tensor(entropies), empty, empty, empty, empty),
-        truncated=torch.tensor(truncated),
-    )
+    return batch_of(mask, old_logprobs=old, entropies=torch.tensor(entropies), truncated=torch.tensor(truncated))
 
 
 ENTROPIES = [[0.1, 0.5, 0.4], [0.2, 0.3, 9.0]]  # the last is padding
@@ -27,18 +28,7 @@ def test_a_token_at_eta_is_not_of_low_probability_and_padding_is_nothing():
     old = torch.tensor([[0.25, 0.5, 0.125], [0.75, 0.25, 1.0]]).log()
     assert low_probability_tokens(old, MASK, 0.25).tolist() == [[0, 0, 1], [0, 0, 0]]
     assert low_probability_tokens(old, MASK, 1.0).tolist() == MASK.tolist()
-
-
-@pytest.mark.parametrize(
-    ("share", "kept"),
-    [
-        (0.2, [[0, 1, 0], [0, 0, 0]]),  # at least 0.4 + 0.2 * (0.5 - 0.4)
-        (0.5, [[0, 1, 1], [0, 1, 0]]),  # at least the median
-        (1.0, [[1, 1, 1], [1, 1, 0]]),
-    ],
-)
-def test_tokens_of_the_highest_entropies_by_hand(share, kept):
-    assert high_entropy_tokens(batch_with(ENTROPIES), share, lambda items: items).tolist() == kept
+    assert not low_probability_tokens(old, torch.zeros(2, 3), 1.0).any()  # of tokens that are left out
 
 
 def test_the_entropies_of_all_ranks_decide():
@@ -77,7 +67,6 @@ def test_a_filter_is_applied_at_the_threshold_of_lopti():
     ("settings", "kept"),
     [
         ({"kl_coef": 0.1}, [[1, 1, 1], [1, 1, 0]]),  # the penalty pulls at them
-        ({"kl_coef": 0.1, "mask_zero_advantages": True}, [[0, 0, 0], [1, 1, 0]]),
         ({"kl_coef": 0.1, "kl_placement": "reward", "advantage": "reinforce_plus_plus"}, [[0, 0, 0], [1, 1, 0]]),
         ({"kl_coef": 0.0}, [[0, 0, 0], [1, 1, 0]]),
     ],
@@ -86,3 +75,25 @@ def test_tokens_without_advantage_are_updated_for_a_penalty_in_the_loss_only(set
     advantages = torch.tensor([[0.0, 0.0, 0.0], [-0.5, 0.5, 0.0]])
     batch = replace(batch_with(ENTROPIES), advantages=advantages)
     assert select_tokens(batch, AlgorithmConfig(**settings)).tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "counted"), [({}, MASK.tolist()), ({"mask_truncated": True}, [[0] * 3, [1, 1, 0]])]
+)
+def test_a_mean_over_tokens_counts_what_a_filter_leaves_out_but_no_truncated_completion(settings, counted):
+    batch = batch_with(ENTROPIES, truncated=(1.0, 0.0))
+    config = AlgorithmConfig(token_filter="drop_high", lopti_eta=0.3, **settings)
+    assert counted_tokens(batch, config).tolist() == counted
+
+
+def test_surprisal_relative_to_entropy_decides_with_rsi():
+    # Surprisals 0.1, 1, 3 at an entropy of 1; the last token is certain: both are 0.
+    batch = batch_of(
+        torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]]),
+        old_logprobs=torch.tensor([[-0.1, -1.0, -3.0, 0.0, 0.0]]),
+        entropies=torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0]]),
+        advantages=torch.ones(1, 5),
+    )
+    assert select_tokens(batch, AlgorithmConfig(token_filter="rsi")).tolist() == [[0, 1, 0, 1, 0]]
+    wide = AlgorithmConfig(token_filter="rsi", rsi_low=0.1, rsi_high=3.0)
+    assert select_tokens(batch, wide).tolist() == [[1, 1, 1, 1, 0]]

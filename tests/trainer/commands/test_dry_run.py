@@ -32,7 +32,18 @@ def test_a_dry_run_stops_at_what_would_stop_a_run(capsys, tiny_policy):
     assert "has no function nothing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("eta", "steps"), [(0.0, 2), (0.5, 4)])
-def test_lopti_doubles_the_optimizer_steps(capsys, tiny_policy, eta, steps):
-    words = [f"algorithm.lopti_eta={eta}", "rollout.max_new_tokens=4", f"model.name_or_path={tiny_policy}"]
+@pytest.mark.parametrize(
+    ("eta", "token_filter", "steps"),
+    [
+        (0.0, "none", 2),
+        (0.0, "high_entropy", 2),
+        (0.5, "none", 4),
+        (0.5, "high_entropy", 4),
+        (0.5, "drop_low", 2),
+        (0.5, "drop_high", 2),
+    ],
+)
+def test_lopti_doubles_the_optimizer_steps(capsys, tiny_policy, eta, token_filter, steps):
+    words = [f"algorithm.lopti_eta={eta}", f"algorithm.token_filter={token_filter}"]
+    words += ["rollout.max_new_tokens=4", f"model.name_or_path={tiny_policy}"]
     assert f"and {steps} optimizer steps" in shown(capsys, *words)

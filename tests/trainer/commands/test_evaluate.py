@@ -5,14 +5,9 @@ import pytest
 
 from tests.trainer.test_loop import small_config
 from trainer.cli import main
-from trainer.commands.evaluate import (
-    evaluation_config,
-    find_model,
-    last_checkpoints,
-    parse_set,
-    record_name,
-)
-from trainer.commands.paper import diagnosed_config
+from trainer.commands.diagnose import diagnosed_config
+from trainer.commands.evaluate import evaluation_config, parse_set, record_name
+from trainer.commands.found_model import find_model, last_checkpoints
 from trainer.config.schema import load_config, save_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.loop import Trainer
@@ -45,11 +40,9 @@ def last_evaluation(folder: Path) -> dict:
 
 
 def test_a_run_is_evaluated_as_it_evaluated_itself(run, tmp_path, capsys):
-    out = tmp_path / "deep" / "result.json"
     arguments = ["evaluate", str(run), "--offline", "--runs-dir", str(tmp_path), "--name", "again", "--json"]
-    assert main([*arguments, "--out", str(out)]) == 0
+    assert main(arguments) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert json.loads(out.read_text()) == printed
     assert json.loads((tmp_path / "again" / "evaluation.json").read_text()) == printed
     trained, again = last_evaluation(run), last_evaluation(tmp_path / "again")
     assert again["step"] == trained["step"] == printed["step"] == 2

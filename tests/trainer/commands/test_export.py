@@ -5,7 +5,6 @@ import json
 import shutil
 from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
 import torch
 import yaml
@@ -82,7 +81,7 @@ def test_the_hub_is_written_to_only_when_asked_and_privately(runs, tmp_path, mon
         create_repo=lambda repo, **options: asked.append((repo, options)),
         upload_folder=lambda **options: asked.append(options) or "https://hub/me/first",
     )
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api)
+    monkeypatch.setattr("trainer.commands.export.HfApi", lambda: api)
     export(runs, tmp_path / "one")
     assert asked == []
     export(runs, tmp_path / "two", "--push-to-hub", "me/first")
@@ -141,3 +140,15 @@ def test_a_run_with_an_adapter_is_evaluated_as_it_evaluated_itself(adapter_runs,
 def test_without_an_adapter_there_is_nothing_to_merge(runs, tmp_path, capsys):
     assert export(runs, tmp_path / "whole", "--merge") == 2
     assert "leave out --merge" in capsys.readouterr().err
+
+
+def test_the_reward_and_the_hashes_of_the_data_come_with_the_model(tiny_policy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judge.py").write_text("def exact(text, answer): return 0.0\n")
+    changes = {"tracking.offline": True, "reward.functions": {"judge:exact": 1.0}, "max_steps": 1}
+    (tmp_path / "spec.yaml").write_text(dump_config(small_config(tiny_policy, **changes)))
+    run = train("spec.yaml")
+    assert main(["export", run.name, "--output", "model"]) == 0
+    assert (tmp_path / "model" / "judge.py").read_text() == (tmp_path / "judge.py").read_text()
+    assert "| judge.py | reward judge:exact | " in (tmp_path / "model" / "README.md").read_text()
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in (tmp_path / "model").rglob("*"))

@@ -11,14 +11,7 @@ from trainer.errors import ConfigError, StorageError
 
 def test_the_project_is_a_run_that_extends_base(tmp_path):
     written = {path.name for path in write_project(tmp_path / "mine")}
-    assert written == {
-        "run.yaml",
-        "space.yaml",
-        "my_rewards.py",
-        "test_my_rewards.py",
-        "train.jsonl",
-        "dev.jsonl",
-    }
+    assert written == {"run.yaml", "space.yaml", "my_rewards.py", "test_my_rewards.py", "train.jsonl", "dev.jsonl"}
     config = load_config(str(tmp_path / "mine" / "run.yaml"))
     base = load_config("base")
     assert config.optim.lr == base.optim.lr == 1e-6
@@ -57,7 +50,7 @@ def test_a_model_folder_is_found_from_inside_the_project(tmp_path, monkeypatch):
 def test_the_embedded_policy_is_no_model_for_other_data(tmp_path):
     with pytest.raises(ConfigError, match="nothing but its generated puzzles") as raised:
         write_project(tmp_path / "mine", "tiny")
-    assert "--model smollm2-135m" in raised.value.hint
+    assert "--model random" in raised.value.hint and "smollm2-135m" in raised.value.hint
     assert not (tmp_path / "mine").exists()
 
 
@@ -74,3 +67,12 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path, capsys):
         write_project(tmp_path / "mine")
     assert main(["init", str(tmp_path / "mine")]) == 4
     assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_the_random_policy_trains_on_the_project(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine", "--model", "random"]) == 0
+    monkeypatch.chdir(tmp_path / "mine")
+    words = ["max_steps=1", "rollout.max_new_tokens=8", "tracking.offline=true", "--name", "r"]
+    assert main(["run", "run.yaml", *words]) == 0
+    assert "in all 1 steps all completions of every prompt had the same reward" in capsys.readouterr().err

@@ -1,7 +1,28 @@
 import json
+from types import SimpleNamespace
 
+import pytest
+
+from tests.conftest import random_model
 from trainer.cli import main
-from trainer.config.schema import load_config
+from trainer.commands import presets
+from trainer.commands.presets import memory_comment
+from trainer.config.schema import TrainConfig, apply_overrides, load_config
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "model"
+    random_model().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """One without a GPU and with 16 GB of memory."""
+    monkeypatch.setattr(presets, "visible_gpus", lambda: 0)
+    monkeypatch.setattr(presets, "gpu_bytes", lambda: None)
+    monkeypatch.setattr(presets.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * 10**9))
 
 
 def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, capsys):
@@ -14,9 +35,47 @@ def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, capsys):
 
 def test_presets_are_listed_with_their_first_line(capsys):
     assert main(["presets", "--json"]) == 0
-    presets = {row["name"]: row["description"] for row in json.loads(capsys.readouterr().out)}
-    assert "one CPU core" in presets["tiny_kk"]
+    listed = {row["name"]: row["description"] for row in json.loads(capsys.readouterr().out)}
+    assert "one CPU core" in listed["tiny_kk"]
     assert main(["presets"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split() == ["name", "description", "variants"]
     assert printed[-1] == "One of a preset's variants: trainer run NAME:VARIANT"
+
+
+def head(config: TrainConfig, ranks: int | None = None, gpu_gb: float | None = None) -> str:
+    comment = memory_comment(config, ranks, gpu_gb).splitlines()
+    assert len(comment) == 3 and all(line.startswith("# ") for line in comment)
+    return comment[0]
+
+
+def config_of(folder, **changes) -> TrainConfig:
+    return apply_overrides(TrainConfig(), {"model.name_or_path": str(folder), **changes})
+
+
+def test_the_device_is_the_one_the_run_will_have(folder, monkeypatch):
+    auto = config_of(folder)
+    on_gpus = config_of(folder, **{"parallel.device": "cuda"})
+    assert head(auto) == "# memory of one rank on a CPU of 16.0 GB, simulated:"
+    assert head(on_gpus) == "# memory of one rank on a GPU of 80.0 GB, simulated:"
+    assert head(auto, gpu_gb=24) == "# memory of one rank on a GPU of 24.0 GB, simulated:"
+    monkeypatch.setattr(presets, "visible_gpus", lambda: 2)
+    monkeypatch.setattr(presets, "gpu_bytes", lambda: 48 * 10**9)
+    assert head(auto) == head(on_gpus) == "# memory of one rank on a GPU of 48.0 GB, simulated:"
+    assert (
+        head(config_of(folder, **{"parallel.device": "cpu"}))
+        == "# memory of one rank on a CPU of 16.0 GB, simulated:"
+    )
+
+
+def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(folder):
+    sharded = config_of(folder, **{"parallel.strategy": "deepspeed", "parallel.device": "cuda"})
+    assert head(sharded).startswith("# memory of each of 4 ranks on a GPU")
+    assert head(sharded, ranks=2).startswith("# memory of each of 2 ranks on a GPU")
+    assert head(sharded, ranks=1).startswith("# memory of one rank on a GPU")
+
+
+def test_a_model_that_is_not_here_has_no_known_size(tmp_path):
+    assert memory_comment(config_of(tmp_path / "absent"), None, None) == (
+        f"# memory: unknown, for there is no config.json of {tmp_path / 'absent'} on this machine\n"
+    )

@@ -65,16 +65,3 @@ def test_metrics_are_found_and_printed(capsys):
 def test_the_page_of_metrics_is_the_declaration():
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert page == metrics_page(), "run: trainer metrics --markdown > docs/metrics.md"
-
-
-def test_options_are_printed_as_json_and_an_unknown_word_is_refused(capsys):
-    assert main(["options", "algorithm.ar", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [
-        {
-            "key": "algorithm.ar_alpha",
-            "allowed": "number 0 to 1",
-            "default": 0.0,
-            "description": "Advantage Reweighting strength alpha; 0 is off",
-        }
-    ]
-    assert main(["options", "nothing"]) == 2

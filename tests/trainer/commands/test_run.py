@@ -4,9 +4,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.trainer.test_loop import small_config
+from trainer.cli import main
 from trainer.commands import run
-from trainer.commands.run import RunOutcome, report_outcome, run_training
-from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.commands.run import (
+    RunOutcome,
+    _recorded_seconds,
+    _step_seconds,
+    _table_lines,
+    report_outcome,
+    run_training,
+)
+from trainer.config.schema import TrainConfig, apply_overrides, dump_config
 from trainer.errors import DivergedError, StorageError
 from trainer.types import RunContext
 
@@ -17,7 +26,7 @@ class FakeTrainer:
     """Trains for no time, and ends as it is told to."""
 
     step, total_steps, models = 3, 9, SimpleNamespace(causal_lm=SimpleNamespace(config=None))
-    request_stop = None
+    request_stop, silent_steps = None, 0
 
     def __init__(self, ends: BaseException | bool):
         self.ends = ends
@@ -92,6 +101,7 @@ def outcome(tmp_path) -> RunOutcome:
         rank=0,
         world_size=1,
         uses_lopti=False,
+        silent=False,
     )
 
 
@@ -141,3 +151,52 @@ def test_the_first_rank_alone_reports(outcome, capsys):
     for ended in (outcome, replace(outcome, done=False), replace(outcome, diverged=DivergedError(1, "loss", 0.0))):
         report_outcome(replace(ended, rank=1))
     assert capsys.readouterr() == ("", "")
+
+
+def step(rollout, update, total):
+    return {"time/rollout": rollout, "time/update": update, "time/step": total, "time/reward": 0.1}
+
+
+def test_rows_by_hand():
+    # The first step waits for what the others find.
+    found = _step_seconds([step(90, 90, 200), step(2, 5, 8), step(4, 7, 14)])
+    assert found == pytest.approx({"sampling": 3, "training": 6, "others": 2, "total": 11})
+    assert _step_seconds([step(1, 2, 4)])["others"] == 1
+
+
+def test_a_step_that_was_held_up_does_not_count():
+    steps = [step(9, 9, 20), step(2, 5, 8), step(40, 90, 200), step(3, 4, 9)]
+    assert _step_seconds(steps) == {"sampling": 3, "training": 5, "others": 2, "total": 10}
+
+
+def test_the_rows_of_a_record(tmp_path):
+    record = tmp_path / "metrics.jsonl"
+    assert _recorded_seconds(record) is None
+    lines = [{"step": 0, "eval/accuracy": 0.5}, {"step": 1, **step(1, 1, 3)}, {"step": 2, **step(2, 3, 6)}]
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert _recorded_seconds(record) == {"sampling": 2, "training": 3, "others": 1, "total": 6}
+
+
+def test_the_table_has_the_papers_rows():
+    # Table 6 of arXiv:2505.12929 for Qwen2.5-3B-Instruct.
+    seconds = {"sampling": 27.8, "training": 35.3, "others": 2.8, "total": 65.9}
+    assert _table_lines("w/ Lopti", seconds) == [
+        "s per step   w/ Lopti",
+        "sampling        27.80",
+        "training        35.30",
+        "others           2.80",
+        "total           65.90",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("token_filter", "name"), [("none", "w/"), ("high_entropy", "w/"), ("drop_low", "w/o"), ("drop_high", "w/o")]
+)
+def test_a_run_ends_with_its_rows(tiny_policy, tmp_path, capsys, token_filter, name):
+    spec = tmp_path / "spec.yaml"
+    changes = {"max_steps": 2, "algorithm.lopti_eta": 0.5, "algorithm.token_filter": token_filter}
+    spec.write_text(dump_config(small_config(tiny_policy, **changes)))
+    assert main(["run", str(spec), "--offline", "--name", "timed", "--runs-dir", str(tmp_path)]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()[-5:]
+    assert head.split() == ["s", "per", "step", name, "Lopti"]
+    assert [row.split()[0] for row in rows] == ["sampling", "training", "others", "total"]

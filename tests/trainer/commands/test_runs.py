@@ -7,8 +7,8 @@ import pytest
 
 from trainer.cli import main
 from trainer.commands import runs
-from trainer.commands.run_folder import hold
 from trainer.config.schema import load_config, save_config
+from trainer.shell.run_folder import hold
 from trainer.tracking.mlflow_store import connect, prepare_store
 
 EVALUATIONS = [

@@ -1,12 +1,13 @@
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.test_cli import TINY_RUN, error_lines, run
-from trainer.checkpoint import intact_checkpoints, keep_weights
+from trainer.checkpoint.files import intact_checkpoints, keep_weights
 from trainer.cli import main
-from trainer.commands.run_folder import resume_command
 from trainer.errors import INTERRUPTED
+from trainer.shell.run_folder import resume_command
 
 
 def files(folder) -> list[str]:
@@ -43,7 +44,7 @@ def test_a_reward_that_fails_on_the_first_problem_stops_the_start(tmp_path, caps
     (tmp_path / "data.jsonl").write_text(f'{{"prompt": "people : Ava ;", "answer": "{text}"}}\n')
     words = [
         "data.task=custom",
-        "data.prefill=",
+        'data.prefill=""',
         f"data.train={tmp_path / 'data.jsonl'}",
         f"evaluation.sets={{dev: {tmp_path / 'data.jsonl'}}}",
         "reward.functions={tests.rewards.own_rewards:misbehave: 1}",
@@ -115,3 +116,41 @@ def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, ti
     assert (tmp_path / "runs" / "r" / "metrics.jsonl").read_bytes() == metrics
     assert main([*resume, "--start-over"]) == 0  # what there was lies in earlier-1
     assert next(intact_checkpoints(checkpoints)).name == newest.name
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"), [("checkpoints", "its checkpoints are gone"), ("metrics.jsonl", "record is gone")]
+)
+def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, tiny_policy, lost, said):
+    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "tracking.offline=true", "max_steps=2"]
+    assert run(tmp_path, *words, "checkpoint.every_steps=1") == 0
+    path = tmp_path / "runs" / "r" / lost
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    resume = ["resume", "r", "--runs-dir", str(tmp_path / "runs"), "max_steps=3"]
+    assert main(resume) == 4
+    assert said in capsys.readouterr().err
+    assert main([*resume, "--start-over"]) == 0
+
+
+def test_a_run_does_not_start_in_a_sweep(tmp_path, capsys):
+    (tmp_path / "runs" / "s").mkdir(parents=True)
+    (tmp_path / "runs" / "s" / "space.lock.yaml").touch()
+    assert run(tmp_path, "--name", "s") == 2
+    assert error_lines(capsys)[0] == "error: s is a sweep"
+
+
+def test_an_empty_value_is_no_default(tmp_path, capsys):
+    assert run(tmp_path, "--name", "r", "max_steps=") == 2
+    assert error_lines(capsys)[0] == "error: max_steps= has no value"
+    assert run(tmp_path, "--name", "") == 2
+    assert "not a usable name: ''" in error_lines(capsys)[0]
+
+
+def test_a_run_that_learns_nothing_says_so_at_its_end(tmp_path, capsys, monkeypatch, tiny_policy):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judge.py").write_text("def exact(text, answer): return 1.0\n")
+    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "reward.functions={judge:exact: 1.0}"]
+    assert run(tmp_path, *words) == 0
+    assert "in all 1 steps all completions of every prompt had the same reward" in capsys.readouterr().err
+    metrics = (tmp_path / "runs" / "r" / "metrics.jsonl").read_text()
+    assert '"final/silent_steps": 1.0' in metrics

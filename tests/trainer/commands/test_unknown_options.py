@@ -4,8 +4,8 @@ import pytest
 
 from sweep.cli import main as sweep
 from trainer.cli import main as trainer
-from trainer.commands.arguments import parse_arguments
 from trainer.errors import ConfigError
+from trainer.shell.arguments import parse_arguments
 
 
 def parse(*words: str) -> None:

@@ -5,13 +5,11 @@ import shlex
 
 import pytest
 
-from rewards.knights_knaves import score
-from rewards.math_answers import score as math_score
 from tests.paths import ROOT
 from trainer.cli import _parser
-from trainer.commands.arguments import parse_arguments
 from trainer.config.extends import find_spec, preset_names, variant_names
 from trainer.config.schema import load_config
+from trainer.shell.arguments import parse_arguments
 
 PAGE = ROOT / "docs" / "paper.md"
 
@@ -113,25 +111,6 @@ def test_every_experiment_is_a_preset_or_its_variant_with_the_papers_values(mode
     assert {key: value(config, key) for key in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "reward"),
-    [
-        ("<think>so</think><answer>(1) Ava is a knight</answer>", 1 + 2),
-        ("<think>so</think><answer>(1) Ava is a knave</answer>", 1 - 1.5),
-        ("<think>so</think><answer>who knows</answer>", 1 - 2),
-        ("(1) Ava is a knight", -1 - 2),
-    ],
-)
-def test_the_reward_is_that_of_table_4(text, reward):
-    assert list(load_config("kk_3b").reward.functions) == ["knights_knaves"]
-    assert score(text, "(1) Ava is a knight").reward == reward
-
-
-def test_the_reward_of_mathematics_has_no_format_part():
-    assert list(load_config("math_7b").reward.functions) == ["math"]
-    assert [math_score(text, "5").reward for text in (r"\boxed{5}", "it is 5", "it is 6")] == [1, 1, 0]
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_the_variants_are_the_papers_experiments_and_no_others(model):
     experiments = {(estimator, method) for name, estimator, method in PAPER if name == model} - {("grpo", "")}
@@ -159,37 +138,6 @@ def test_training_takes_900_puzzles_of_each_size_and_evaluation_the_test_split()
     assert (test.name, test.split) == ("test", "+".join(f"{people}ppl" for people in range(3, 8)))
 
 
-# Parameters [G], layers, width, KV heads, head size, GPU [GB], ranks.
-SHAPES = {
-    "kk_3b": (3.09, 36, 2048, 2, 128, 80, 4),
-    "kk_7b": (7.62, 28, 3584, 4, 128, 80, 4),
-    "math_7b": (7.62, 28, 3584, 4, 128, 80, 4),
-    "kk_0.5b": (0.494, 24, 896, 2, 64, 24, 1),
-}
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_what_training_holds_and_vllm_takes_fit_the_gpu_together(name):
-    parameters, layers, width, kv_heads, head_size, gpu, ranks = SHAPES[name]
-    config = load_config(name)
-    whole_parameters = config.parallel.strategy == "none" or config.parallel.zero_stage < 3
-    copies = 1 if whole_parameters else ranks
-    if config.parallel.strategy == "none":
-        held = parameters * (4 + 4 + 8 + 2)  # float32 weights, gradients and moments; the reference in bfloat16
-    else:
-        held = parameters * (2 + 2) / copies + parameters * (12 + 4) / ranks
-    assert held == pytest.approx(
-        {"kk_3b": 24.8, "kk_0.5b": 8.9}.get(name, 38.1), abs=0.1
-    )  # as the preset's comment says
-    checkpointed = layers * config.optim.tokens_per_microbatch * width * 2 / 1e9
-    assert held + checkpointed < 0.75 * gpu  # the rest is for one layer's activations and logits
-    vllm = config.rollout.vllm.gpu_memory_utilization * gpu
-    assert held + vllm < 0.95 * gpu
-    cache_bytes_per_token = layers * 2 * kv_heads * head_size * 2
-    cached_tokens = (vllm - 2 * parameters - 2.5) * 1e9 / cache_bytes_per_token
-    assert cached_tokens > 20 * (config.data.max_prompt_tokens + config.rollout.max_new_tokens)
-
-
 @pytest.mark.parametrize("name", preset_names())
 def test_the_first_line_describes_the_preset(name):
     first = find_spec(name).path.read_text(encoding="utf-8").splitlines()[0]
@@ -213,7 +161,8 @@ def test_the_commands_of_the_papers_page_exist():
     assert len(indented) >= 7
     assert len(quoted) >= 5
     for command in [*indented, *quoted]:
-        arguments = parse_arguments(_parser(), shlex.split(command)[1:])
+        words = shlex.split(command)[1:]
+        arguments = parse_arguments(_parser(words), words)
         if hasattr(arguments, "spec") and arguments.spec:
             load_config(arguments.spec, arguments.overrides)
     rows = re.findall(r"`((?:kk|math)_[a-z0-9_.:]+)`", text)

@@ -110,13 +110,8 @@ def test_every_field_is_documented_and_every_key_is_checkable():
 
 
 def test_cross_field_rules():
-    config = TrainConfig()
     with pytest.raises(ConfigError, match="multiple"):
-        apply_overrides(config, {"checkpoint.every_steps": 7})
-    with pytest.raises(ConfigError, match="lopti_eta"):
-        apply_overrides(config, {"algorithm.token_filter": "drop_low"})
-    with pytest.raises(ConfigError, match="no token rewards"):
-        apply_overrides(config, {"algorithm.kl_placement": "reward"})
+        apply_overrides(TrainConfig(), {"checkpoint.every_steps": 7})
 
 
 def test_a_key_of_the_only_training_source_is_overridden_by_name(tmp_path):

@@ -29,13 +29,6 @@ def test_what_lies_outside_and_what_is_unknown_is_refused(values):
         Sample(**values)
 
 
-def test_the_bounds_themselves_are_allowed_and_nothing_changes_afterwards():
-    sample = Sample(count=1, size=1e-9, weight=0, share=0)
-    assert (sample.count, sample.size, sample.weight, sample.share) == (1, 1e-9, 0.0, 0.0)
-    with pytest.raises(ValidationError, match="frozen"):
-        sample.count = 2
-
-
 def test_a_default_that_would_be_refused_is_refused():
     class Wrong(Section):
         share: Probability = Field(2.0)

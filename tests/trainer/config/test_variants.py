@@ -14,6 +14,8 @@ from trainer.config.variants import configured_name, variant_name
         (("reinforce_plus_plus", 0.0, 0.5), "reinforce_plus_plus + Lopti"),
         (("grpo", 0.1, 0.5), "grpo + AR + Lopti"),
         (("grpo", 0.0, 0.5, "drop_high"), "grpo + drop high"),
+        (("grpo", 0.0, 0.5, "high_entropy"), "grpo + high entropy + Lopti"),
+        (("grpo", 0.0, 0.0, "high_entropy"), "grpo + high entropy"),
         (("grpo", 0.0, 0.5, "none", "random"), "grpo + random split"),
         (("grpo", 0.0, 0.5, "none", "probability", "high_first"), "grpo + Lopti high first"),
         # Without a threshold neither the split nor its order means anything.

@@ -1,6 +1,6 @@
 import pytest
 
-from trainer.config.bounded_yaml import MAX_BYTES
+from sweep.space.file import load_space
 from trainer.config.schema import TrainConfig, load_config
 from trainer.config.yaml_document import (
     field_names,
@@ -62,14 +62,48 @@ def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> No
 
 def test_the_line_of_the_refusal_is_named():
     with pytest.raises(ConfigError) as caught:
-        parse_yaml("name: x\nseed: 2024-02-30\n", "space.yaml")
+        parse_yaml("name: x\nseed: !!python/name:os.system\n", "space.yaml")
     assert caught.value.where == "space.yaml:2"
 
 
 def test_a_file_is_read_no_further_than_the_limit(tmp_path):
-    (tmp_path / "big.yaml").write_bytes(b"a: " + "é".encode() * MAX_BYTES)
+    (tmp_path / "big.yaml").write_bytes(b"a: " + "é".encode() * (1 << 18))
     with pytest.raises(ConfigError, match="more than 256 KiB"):
         read_yaml(tmp_path / "big.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a: " + "[" * 5000, "recursion"),
+        ("seed: 2024-13-45", "month must be in 1..12"),
+        ("seed: \x00", "special characters are not allowed"),
+        ("a: 1\n---\nb: 2", "another document"),
+        ("a: !!python/name:os.system", "could not determine a constructor"),
+    ],
+)
+def test_what_yaml_cannot_construct_is_one_error(text, what):
+    for read in (parse_yaml, parse_value):
+        with pytest.raises(ConfigError) as caught:
+            read(text, "space.yaml")
+        assert what in caught.value.what and caught.value.where.startswith("space.yaml")
+
+
+def test_a_misspelt_section_is_named_before_what_is_missing_without_it(tmp_path):
+    (tmp_path / "space.yaml").write_text("name: x\ntrainer: base\nsearchh: {configurations: 1}\n")
+    with pytest.raises(ConfigError, match="unknown key searchh") as caught:
+        load_space(tmp_path / "space.yaml")
+    assert caught.value.hint == "did you mean search?"
+
+
+def test_a_key_without_its_section_is_found_in_it(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, "extends: base\nlr: 1.0e-5\n"))
+    assert caught.value.hint == "did you mean optim.lr?"
+    (tmp_path / "space.yaml").write_text("name: x\ntrainer: base\nsearch: {configurations: 1}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_space(tmp_path / "space.yaml", ["configurations=4"])
+    assert caught.value.hint == "did you mean search.configurations?"
 
 
 def test_files_that_cannot_be_read_say_which(tmp_path):

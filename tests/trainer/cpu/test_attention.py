@@ -28,7 +28,7 @@ from trainer.cpu.attention import (
     takes_packed_rows,
     use_packed_attention,
 )
-from trainer.packing import Packing, pack
+from trainer.cpu.packing import Packing, pack
 from trainer.policy.logprobs import LogprobModel
 
 
@@ -163,34 +163,25 @@ def test_positions_that_a_model_ignores_are_noticed() -> None:
     assert not takes_packed_rows(learned)
 
 
-def test_layers_that_do_not_hand_on_the_packing_are_noticed() -> None:
+def without_packing(forward):
+    return lambda *args, packing=None, **options: forward(*args, **options)
+
+
+def with_other_shapes(forward):
+    return lambda hidden, *args, **options: forward(hidden.expand(2, -1, -1), *args, **options)
+
+
+def strict(forward):
+    return lambda input_ids, attention_mask=None, position_ids=None, use_cache=None: forward(
+        input_ids=input_ids, use_cache=use_cache
+    )
+
+
+@pytest.mark.parametrize("changed", [without_packing, with_other_shapes, strict])
+def test_models_that_lose_the_packing_or_take_none_are_noticed(changed) -> None:
     model = model_of("llama")
-    for layer in model.model.layers:
-        forward = layer.self_attn.forward
-        layer.self_attn.forward = lambda *args, packing=None, forward=forward, **options: forward(*args, **options)
-    use_packed_attention(model)
-    assert model.config._attn_implementation == "sdpa"
-
-
-def test_states_of_other_shapes_are_noticed() -> None:
-    model = model_of("llama")
-    for layer in model.model.layers:
-        forward = layer.self_attn.forward
-        layer.self_attn.forward = lambda hidden, *args, forward=forward, **options: forward(
-            hidden.expand(2, -1, -1), *args, **options
-        )
-    use_packed_attention(model)
-    assert model.config._attn_implementation == "sdpa"
-
-
-def test_models_that_take_no_packing_at_all_are_noticed() -> None:
-    model = model_of("llama")
-    forward = model.model.forward
-
-    def strict(input_ids, attention_mask=None, position_ids=None, use_cache=None):
-        return forward(input_ids=input_ids, use_cache=use_cache)
-
-    model.model.forward = strict
+    for module in [model.model] if changed is strict else [layer.self_attn for layer in model.model.layers]:
+        module.forward = changed(module.forward)
     use_packed_attention(model)
     assert model.config._attn_implementation == "sdpa"
 

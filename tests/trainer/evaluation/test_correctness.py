@@ -16,9 +16,3 @@ def test_one_character_per_problem(tmp_path):
     found = read_correctness(path)
     assert found["dev"][20][0] == pytest.approx([1, 0, 0.75, 0.25]) and found["dev"][20][1] == 4
     assert found["many"][20][0] == pytest.approx([1, 0.175]) and found["many"][20][1] == 40
-
-
-def test_a_hundred_problems_take_less_than_two_hundred_bytes():
-    record = correctness_record({"dev": (np.full(100, 12), np.full(100, 16))})
-    assert record["sets"]["dev"]["correct"] == "c" * 100
-    assert len(json.dumps({"step": 100, **record})) < 200

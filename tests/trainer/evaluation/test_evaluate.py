@@ -2,7 +2,8 @@ import pytest
 
 from rewards import Score
 from rewards.sandbox import ScoredText
-from trainer.config.schema import EvaluationConfig, TrainConfig
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics, pass_at
 from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel
@@ -118,7 +119,7 @@ class Echo:
             for prompt, of_prompt in zip(prompts, seeds, strict=True)
         ]
 
-    def score(self, texts, answers):
+    def score(self, texts, answers, rows):
         return [
             ScoredText(Score(1.0, True, {}) if int(t) % 2 == 0 else Score(0.0, False, {}), "ok") for t in texts
         ]

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import make_batch
-from trainer.algorithm.first_forwards import FirstForwards
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.metrics.step import batch_metrics
+from trainer.metrics.step import batch_metrics, memory_metrics
 from trainer.parallel.ranks import Parallel
 
 
@@ -43,18 +42,19 @@ def test_share_cut_by_the_engine_correction():
     assert dropped["rollout/importance_cut"] == pytest.approx(5 / TOKENS)
 
 
-def test_engine_mismatch_is_that_of_the_first_optimizer_step_where_no_forward_precedes_it():
+def test_metrics_of_a_forward_before_the_update_are_absent_where_there_was_none():
     batch = make_batch()
     old = -1.0 * batch.completion_mask
-    batch = replace(batch, old_logprobs=old, rollout_logprobs=None, ref_logprobs=None)
-    first = FirstForwards.of(batch)
-    first.unmoved[0, :3] = first.known[0, :4] = 1
-    first.logprobs[0, :4] = -1 + torch.tensor([3.0, 0.5, 1.0, 7.0]).log()  # the fourth when weights had moved
-    batch = replace(batch, entropies=torch.tensor([1.0] * 4 + [0] * 8).expand(8, 12) * first.known)
-    metrics = batch_metrics(batch, AlgorithmConfig(importance_sampling_cap=2.0), Parallel(), first)
-    assert metrics["rollout/engine_logprob_diff"] == pytest.approx((math.log(3) + math.log(2)) / 3)
-    assert metrics["rollout/engine_logprob_diff_max"] == pytest.approx(math.log(3))
-    assert metrics["rollout/engine_ratio"] == pytest.approx((3 + 0.5 + 1) / 3)
-    assert metrics["rollout/engine_ratio_above_2"] == metrics["rollout/importance_cut"] == pytest.approx(1 / 3)
-    assert metrics["policy/entropy"] == 1.0
-    assert metrics["policy/mean_probability"] == pytest.approx(math.exp(-1))
+    batch = replace(
+        batch, old_logprobs=old, rollout_logprobs=None, ref_logprobs=None, entropies=None, gradient_norms=None
+    )
+    metrics = batch_metrics(batch, AlgorithmConfig(importance_sampling_cap=2.0), Parallel())
+    assert metrics == {"policy/advantage_abs": 0.0, "policy/mean_probability": pytest.approx(math.exp(-1))}
+
+
+def test_a_gpu_tells_what_it_holds_beside_what_was_simulated(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30_000_000_000, 80_000_000_000))
+    gpu = Parallel(torch.device("cuda", 0))
+    assert memory_metrics(47_500_000_000, gpu) == {"memory/peak": 50.0, "memory/simulated": 47.5}
+    assert memory_metrics(None, gpu) == {"memory/peak": 50.0}
+    assert memory_metrics(47_500_000_000, Parallel(torch.device("cpu"))) == {}

@@ -1,10 +1,11 @@
 import logging
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.parallel.deepspeed import _bucket_sizes, _prints_logged, zero_config
+from trainer.parallel.deepspeed import _bucket_sizes, _prints_logged, optimizer_threads, zero_config
 
 CPU = torch.device("cpu")
 
@@ -32,6 +33,20 @@ def test_zero_configuration():
     replicated = config(strategy="deepspeed", zero_stage=0)
     replicated = zero_config(apply_overrides(replicated, {"model.dtype": "bfloat16"}), CPU)
     assert (replicated["gradient_clipping"], replicated["bf16"]) == (0.0, {"enabled": False})
+
+
+@pytest.mark.parametrize(
+    ("environment", "threads"),
+    [
+        ({}, 32),
+        ({"LOCAL_WORLD_SIZE": "64"}, 1),
+        ({"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}, 8),
+        ({"OMP_NUM_THREADS": "6", "LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}, 6),
+        ({"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "4"}, 1),  # a trial of a sweep has what it reserved
+    ],
+)
+def test_an_offloaded_optimizer_has_its_share_of_the_cores(environment, threads):
+    assert optimizer_threads(32, environment) == threads
 
 
 def test_many_gradients_are_reduced_together():

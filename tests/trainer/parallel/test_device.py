@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from trainer.config.extends import preset_names
-from trainer.config.schema import ModelConfig, load_config
+from trainer.config.model import ModelConfig
+from trainer.config.schema import load_config
 from trainer.errors import MissingError
 from trainer.parallel import device, gpus
 from trainer.parallel.device import compute_dtype, local_device
@@ -57,8 +58,28 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_with_the_reason(machine, monkey
         local_device(wanted)
     assert refused.value.what.endswith("The NVIDIA driver on your system is too old (found version 12080).")
     assert "driver 570.86.10" in refused.value.where
-    assert "make install-gpu" in refused.value.hint
+    assert "make install-gpu` installs torch for GPUs" in refused.value.hint  # this torch is a build for CPUs
     assert local_device("cpu") == CPU
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "advised"),
+    [
+        ("13.0", "570.86.10", "torch for CUDA 13.0 needs NVIDIA driver 580 or newer: update the driver"),
+        ("12.8", "470.57.02", "torch for CUDA 12.8 needs NVIDIA driver 525 or newer"),
+        ("13.0", "580.65.06", "check that `nvidia-smi` works here"),
+        ("13.0", None, "check that `nvidia-smi` works here"),
+    ],
+)
+def test_the_advice_for_a_gpu_that_torch_cannot_use_is_what_helps(machine, monkeypatch, cuda, driver, advised):
+    machine(1, 0)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(device, "driver_version", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    with pytest.raises(MissingError) as refused:
+        local_device()
+    assert refused.value.hint.startswith(advised)
+    assert "install-gpu" not in refused.value.hint
 
 
 def test_the_gpus_that_a_trial_was_given_count_without_nvidia_smi(machine, monkeypatch):

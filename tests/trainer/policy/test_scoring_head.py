@@ -13,7 +13,7 @@ def weight_gradient(chunk_tokens: int) -> torch.Tensor:
     layer = torch.nn.Linear(WIDTH, VOCABULARY, bias=False, dtype=torch.bfloat16)
     hidden = (torch.randn(TOKENS, WIDTH) + 1).bfloat16()  # all contributions of one sign: rounding adds up
     targets = torch.zeros(TOKENS, dtype=torch.int64)
-    logprobs, _, _ = ScoringHead(layer, 0.7, chunk_tokens)(hidden, targets, False)
+    logprobs, *_ = ScoringHead(layer, 0.7, chunk_tokens)(hidden, targets, False)
     logprobs.sum().backward()
     assert layer.weight.grad.dtype == torch.bfloat16
     return layer.weight.grad.float()
@@ -33,8 +33,8 @@ def test_autocast_computes_in_its_dtype_and_keeps_gradients_in_that_of_the_weigh
     for dtype in (torch.float32, torch.bfloat16):
         layer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            logprobs, entropies, norms = ScoringHead(layer, 1.3, 7)(hidden, targets, True)
-        assert not entropies.requires_grad and not norms.requires_grad
+            logprobs, entropies, norms, _ = ScoringHead(layer, 1.3, 7)(hidden, targets, True)
+        assert entropies.requires_grad and not norms.requires_grad
         logprobs.sum().backward()
         scores[dtype] = (logprobs.detach(), layer.weight.grad.clone(), layer.bias.grad.clone())
     rounded = layer.weight.bfloat16().float(), layer.bias.bfloat16().float()

@@ -40,10 +40,7 @@ def test_the_folder_loads_as_any_other_model(folder: Path, tmp_path: Path) -> No
     assert (
         (model.config.eos_token_id, model.config.pad_token_id)
         == (2, 0)
-        == (
-            tokenizer.eos_token_id,
-            tokenizer.pad_token_id,
-        )
+        == (tokenizer.eos_token_id, tokenizer.pad_token_id)
     )
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert 100_000 < sum(parameter.numel() for parameter in model.parameters()) < 110_000

@@ -8,7 +8,7 @@ import pytest
 from rewards import resolve
 from tests.paths import DATA
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
-from trainer.config.schema import DataConfig, DatasetConfig
+from trainer.config.data import DataConfig, DatasetConfig
 from trainer.errors import ConfigError
 from trainer.policy.tiny_teacher import build_tokenizer
 from trainer.problems.load import encode_prompt, load_problems
@@ -55,14 +55,6 @@ def test_generated_puzzles_for_other_tokenizers_have_the_public_wording():
     assert chat.answer == puzzle.solution_text
 
 
-def test_generated_splits_share_no_problem():
-    ids = [
-        {p.problem_id for p in load("generated", TINY, "knights_knaves", split=s)}
-        for s in ("train", "dev", "test")
-    ]
-    assert len(set.union(*ids)) == sum(map(len, ids))
-
-
 def test_published_knights_knaves_file():
     problems = load(KNIGHTS, CHAT, "knights_knaves")
     rows = pq.read_table(KNIGHTS).to_pylist()
@@ -94,23 +86,10 @@ def test_columns_are_mapped_by_dotted_names(tmp_path):
         tmp_path / "a.jsonl", [{"q": {"text": "1+1?"}, "a": {"final": 2.0}, "lvl": 3, "from": "me"}]
     )
     (problem,) = load(
-        path,
-        task="math",
-        columns={"prompt": "q.text", "answer": "a.final", "difficulty": "lvl", "source": "from"},
+        path, task="math", columns={"prompt": "q.text", "answer": "a.final", "difficulty": "lvl", "source": "from"}
     )
     assert problem.prompt.startswith("1+1? Let's")
     assert (problem.answer, problem.difficulty, problem.source) == (2, "3", "me")
-
-
-def test_json_array_and_gsm8k_solutions(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps([{"question": "1+1?", "answer": "1+1=2\n#### 2"}]))
-    assert load(path, task="math")[0].answer == "2"
-
-
-def test_limit_takes_the_first_rows():
-    assert load(KNIGHTS, CHAT, "knights_knaves", limit=3) == load(KNIGHTS, CHAT, "knights_knaves")[:3]
-    assert len(load("generated", TINY, "knights_knaves", size=9, limit=4)) == 4
 
 
 def test_problem_ids_do_not_depend_on_tokenizer_or_prompt():
@@ -182,15 +161,6 @@ def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
     with pytest.raises(ConfigError) as refused:
         load(path, task=task)
     assert refused.value.where.startswith(f"{path}, row 1, column answer")
-
-
-def test_a_hub_dataset_is_read_like_a_file(monkeypatch):
-    import datasets
-
-    rows = datasets.Dataset.from_list([{"problem": "1+1?", "answer": "2", "level": "Level 3"}])
-    monkeypatch.setattr(datasets, "load_dataset", lambda source, name, split: rows)
-    (problem,) = load("org/math", task="math")
-    assert (problem.answer, problem.difficulty, problem.source) == ("2", "Level 3", "math")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, NO_SYSTEM_TEMPLATE, byte_tokenizer
-from trainer.config.schema import DataConfig
+from trainer.config.data import DataConfig
 from trainer.errors import ConfigError
 from trainer.problems.prompts import as_question, build_prompt, check_template
 from trainer.problems.tasks import TASKS

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.paths import DATA
-from trainer.config.schema import DatasetConfig
+from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
 
@@ -20,6 +20,13 @@ def rows_of(source, **dataset):
 def write_jsonl(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "twice.csv"
+    path.write_text("prompt,answer,answer\na,1,2\n")
+    with pytest.raises(ConfigError, match="two columns are called answer"):
+        read_rows(DatasetConfig(source=str(path)))
 
 
 def test_csv_values_stay_text(tmp_path):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from trainer.errors import ConfigError
-from trainer.problems.sampler import ProblemSampler
+from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.types import Problem
 
 
@@ -67,3 +67,24 @@ def test_drop_last_begins_the_next_epoch_before_a_step_of_both():
     one.next(4), one.next(4)
     other.load_state_dict(one.state_dict())
     assert other.next(4) == one.next(4)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "problems", "prompts", "drop_last", "steps"),
+    [
+        (5, 4_500, 64, True, 350),  # Knights and Knaves as published
+        (5, 4_500, 64, False, 352),
+        (5, 10_000, 128, True, 390),  # DSR-Uniform as published
+        (5, 10_000, 128, False, 391),
+        (1, 57_000, 128, True, 445),  # ORZ, of about so many
+        (1, 4, 4, True, 1),
+        (0.5, 10, 4, True, 1),
+    ],
+)
+def test_steps_of_epochs(epochs, problems, prompts, drop_last, steps):
+    assert training_steps(epochs, problems, prompts, drop_last) == steps
+
+
+def test_steps_that_are_never_full_are_refused():
+    with pytest.raises(ConfigError, match="3 problems do not fill one step of 4"):
+        training_steps(1, 3, 4, drop_last=True)

@@ -5,9 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.conftest import random_model
-from trainer.config.schema import RewardConfig, TrainConfig, apply_overrides
+from trainer.config.reward import RewardConfig
+from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
 from trainer.rollouts import build
 from trainer.rollouts.engine import NO_RUN
@@ -52,6 +54,20 @@ def test_auto_is_vllm_where_there_are_a_gpu_and_vllm(monkeypatch, made, on_gpu, 
     engine = engine_of(on_gpu, engine=wanted)
     assert made == (["vllm"] if expected == "vllm" else [])
     assert isinstance(engine, TransformersEngine) == (expected == "transformers")
+
+
+def test_a_mixture_of_experts_is_refused_for_vllm_alone(made):
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    settings = Qwen3MoeConfig(**small, num_key_value_heads=1, vocab_size=8, num_experts=2, moe_intermediate_size=8)
+    model = Qwen3MoeForCausalLM(settings)
+    # Files, and so vLLM, number the experts of a layer.
+    assert not any(".experts.0." in name for name, _ in model.named_parameters())
+    for mode in ("colocate", "server"):
+        config = apply_overrides(TrainConfig(), {"rollout.engine": "vllm", "rollout.vllm.mode": mode})
+        with pytest.raises(ConfigError, match="qwen3_moe is a mixture of experts"):
+            build.build_engine(config, model, TOKENIZER)
+    assert isinstance(build.build_engine(TrainConfig(), model, TOKENIZER), TransformersEngine)
+    assert made == []
 
 
 @pytest.mark.parametrize("wanted", ["auto", "vllm"])

@@ -1,19 +1,9 @@
 from dataclasses import replace
 
-import pytest
-
 from tests.trainer.algorithm.batches import make_groups
 from trainer.parallel.ranks import Parallel
-from trainer.rollouts.dynamic_sampling import has_spread, sample_groups
+from trainer.rollouts.dynamic_sampling import sample_with_spread
 from trainer.types import RolloutGroup
-
-
-@pytest.mark.parametrize(
-    ("rewards", "varied"),
-    [([1, 0], True), ([1, 1], False), ([0.7] * 8, False), ([2.0], True), ([1, 1 + 1e-7], False)],
-)
-def test_spread(rewards, varied):
-    assert has_spread(rewards) is varied
 
 
 class Source:
@@ -37,16 +27,9 @@ def numbers(groups) -> list[int]:
     return [group.group_id for group in groups]
 
 
-def test_one_round_takes_the_groups_as_they_come():
-    source = Source({1})
-    found = sample_groups(source, wanted=3, max_rounds=1, parallel=Parallel())
-    assert numbers(found.groups) == numbers(found.sampled) == [0, 1, 2]
-    assert (found.dropped, source.asked) == (0, [(0, 3)])
-
-
 def test_later_rounds_ask_for_what_is_missing():
     source = Source({0, 4, 6, 7})
-    found = sample_groups(source, wanted=4, max_rounds=5, parallel=Parallel())
+    found = sample_with_spread(source, wanted=4, max_rounds=5, parallel=Parallel())
     assert source.asked == [(0, 4), (4, 3), (7, 1)]
     assert numbers(found.groups) == [0, 4, 6, 7]
     assert numbers(found.sampled) == list(range(8))
@@ -54,7 +37,7 @@ def test_later_rounds_ask_for_what_is_missing():
 
 
 def test_after_the_last_round_the_batch_is_filled_with_what_has_no_spread():
-    found = sample_groups(Source({2}), wanted=3, max_rounds=2, parallel=Parallel())
+    found = sample_with_spread(Source({2}), wanted=3, max_rounds=2, parallel=Parallel())
     assert numbers(found.groups) == [2, 0, 1]
     assert found.dropped == 2
 
@@ -82,7 +65,7 @@ def test_ranks_agree_on_the_groups_and_share_them():
             parallel.others = groups[1 - rank :: 2]
             return groups[rank::2]
 
-        found = sample_groups(collect, wanted=4, max_rounds=3, parallel=parallel)
+        found = sample_with_spread(collect, wanted=4, max_rounds=3, parallel=parallel)
         assert source.asked == [(0, 4), (4, 2)]
         shares.append(numbers(found.groups))
     assert shares == [[1, 4], [2, 5]]

@@ -86,14 +86,14 @@ def test_they_come_back_from_a_checkpoint_bit_for_bit_on_any_rank(tmp_path):
     pending = pending_of(engine)
     expected = engine.generate(PROMPTS, SEEDS, PARAMS)
     pending.begin(PROMPTS, SEEDS, PARAMS)
-    pending.save(tmp_path)
+    pending.stage()(tmp_path)
     engine.weights = 1
     resumed = pending_of(engine)
     resumed.load(tmp_path)
     assert resumed.generate(PROMPTS[1:], SEEDS[1:], PARAMS) == expected[1:]  # the share of one of two ranks
 
     (tmp_path / "none").mkdir()
-    resumed.save(tmp_path / "none")
+    resumed.stage()(tmp_path / "none")
     assert not (tmp_path / "none" / PENDING_FILE).exists()
     resumed.load(tmp_path / "none")
     assert resumed.generate(PROMPTS, SEEDS, PARAMS) != expected
@@ -116,7 +116,7 @@ def test_completions_of_all_ranks_are_saved_and_a_share_that_lacks_one_is_sample
     first.other = tuple(second._samples.items())
     pending = PendingSamples(engine, first, overlaps=False)
     pending.begin(PROMPTS[:1], SEEDS[:1], PARAMS)
-    pending.save(tmp_path)
+    pending.stage()(tmp_path)
     engine.weights = 1
     pending.load(tmp_path)
     assert pending.generate(PROMPTS, SEEDS, PARAMS) == Engine().generate(PROMPTS, SEEDS, PARAMS)

@@ -2,7 +2,6 @@ import pytest
 
 from tests.conftest import random_model
 from tests.trainer.rollouts.batches_in_steps import largest_error
-from trainer.cpu import onednn
 from trainer.rollouts import shared_prefix
 from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
 
@@ -14,11 +13,8 @@ def test_rows_that_grow_and_leave_have_the_logits_of_whole_sequences(family, gro
     assert largest_error(random_model(family), SharedPrefixBatch) < 1e-4
 
 
-def test_layers_that_are_not_plain_are_left_to_the_model(monkeypatch):
-    monkeypatch.setattr(onednn, "mkl_leaves_avx512_unused", lambda: True)
+def test_layers_that_are_not_plain_are_left_to_the_model():
     model = random_model()
-    assert is_supported(model)
-    onednn.use_onednn(model)
     assert is_supported(model)
     projection = model.model.layers[0].mlp.up_proj
 

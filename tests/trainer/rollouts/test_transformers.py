@@ -13,8 +13,8 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from tests.rounding import forward_terms, sum_tolerance
 from trainer.policy.logprobs import LogprobModel
-from trainer.rollouts import shared_prefix
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.shared_prefix import is_supported
 from trainer.rollouts.transformers import TransformersEngine, bytes_per_position
@@ -67,6 +67,11 @@ def teacher_forced(model: PreTrainedModel, prompt: Sequence[int], tokens: Sequen
     return logits[0, len(prompt) - 1 : -1]
 
 
+def rounding(model: PreTrainedModel) -> float:
+    """Largest difference of two log-probabilities; logits of these models are below 10."""
+    return sum_tolerance(forward_terms(model.config, 40), scale=10)
+
+
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logprobs_are_those_of_a_double_precision_pass(family: str, temperature: float) -> None:
@@ -79,7 +84,7 @@ def test_logprobs_are_those_of_a_double_precision_pass(family: str, temperature:
             logprobs = torch.log_softmax(teacher_forced(model, prompt, completion.token_ids) / temperature, dim=-1)
             chosen = logprobs.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0]
             error = chosen - torch.tensor(completion.logprobs, dtype=torch.float64)
-            assert error.abs().max() <= 1e-5
+            assert error.abs().max() <= rounding(model)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -95,26 +100,7 @@ def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
     for p in (0, 2):
         alone = engine.generate([PROMPTS[p]], [SEEDS[p][1:2]], PARAMS)
         assert alone[0][0].token_ids == whole[p][1].token_ids
-        assert alone[0][0].logprobs == pytest.approx(whole[p][1].logprobs, abs=1e-5)
-
-
-def test_keys_and_values_grow_with_the_completions(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model()
-    expected = sample(model)
-    for growth in (1, 100):
-        monkeypatch.setattr(shared_prefix, "MIN_GROWTH", growth)
-        assert [[c.token_ids for c in group] for group in sample(model)] == [
-            [c.token_ids for c in group] for group in expected
-        ]
-
-
-def test_a_model_can_be_trained_after_it_sampled() -> None:
-    model = make_model()
-    sample(model)
-    ids = torch.arange(12).view(2, 6)
-    model(input_ids=ids).logits.logsumexp(dim=-1).sum().backward()
-    assert all(p.grad is not None and not p.is_inference() for p in model.parameters())
-    assert not any(buffer.is_inference() for buffer in model.buffers())
+        assert alone[0][0].logprobs == pytest.approx(whole[p][1].logprobs, abs=rounding(model))
 
 
 def test_seeds_decide_what_is_sampled() -> None:
@@ -135,13 +121,6 @@ def test_completions_end_at_their_first_stop_token_or_the_limit() -> None:
         assert stops[-1] or len(stops) == 30
 
 
-def test_without_stop_tokens_every_completion_has_full_length() -> None:
-    groups = sample(make_model(), SamplingParams(1.0, max_new_tokens=5))
-    assert [[(len(c.token_ids), c.finish_reason) for c in group] for group in groups] == [
-        [(5, "length")] * len(seeds) for seeds in SEEDS
-    ]
-
-
 def test_greedy_follows_the_largest_logit_at_temperature_one() -> None:
     model = make_model()
     groups = sample(model, SamplingParams(temperature=0.0, max_new_tokens=12))
@@ -151,7 +130,7 @@ def test_greedy_follows_the_largest_logit_at_temperature_one() -> None:
         logits = teacher_forced(model, prompt, group[0].token_ids)
         assert logits.argmax(dim=-1).tolist() == list(group[0].token_ids)
         expected = torch.log_softmax(logits, dim=-1).amax(dim=-1)
-        assert group[0].logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+        assert group[0].logprobs == pytest.approx(expected.tolist(), abs=rounding(model))
 
 
 def test_truncated_logprobs_are_renormalised_over_the_kept_tokens() -> None:
@@ -164,7 +143,7 @@ def test_truncated_logprobs_are_renormalised_over_the_kept_tokens() -> None:
             place = (top.indices == torch.tensor(completion.token_ids)[:, None]).int()
             assert place.sum() == 8
             expected = (torch.log_softmax(top.values, dim=-1) * place).sum(dim=-1)
-            assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
+            assert completion.logprobs == pytest.approx(expected.tolist(), abs=rounding(model))
 
 
 def test_bfloat16_models_report_single_precision_logprobs() -> None:
@@ -218,7 +197,8 @@ def test_modes_and_global_random_state_are_left_as_they_were() -> None:
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     loss = model(input_ids=torch.tensor([PROMPTS[0]]), labels=torch.tensor([PROMPTS[0]])).loss
     loss.backward()
-    assert model.lm_head.weight.grad is not None
+    assert all(p.grad is not None and not p.is_inference() for p in model.parameters())
+    assert not any(buffer.is_inference() for buffer in model.buffers())
 
 
 def test_dropout_is_off_while_sampling() -> None:
@@ -273,11 +253,7 @@ def test_a_float32_policy_that_computes_in_bfloat16_is_sampled_in_bfloat16() -> 
 def test_the_batch_takes_the_free_memory_of_a_gpu(monkeypatch) -> None:
     # Qwen2.5-3B in bfloat16: 36 layers of 2 key heads of 128, 151,936 tokens.
     config = Qwen2Config(
-        num_hidden_layers=36,
-        hidden_size=2048,
-        num_attention_heads=16,
-        num_key_value_heads=2,
-        vocab_size=151936,
+        num_hidden_layers=36, hidden_size=2048, num_attention_heads=16, num_key_value_heads=2, vocab_size=151936
     )
     each = bytes_per_position(config, torch.bfloat16, 4496)
     assert each == 36 * 2 * 2 * 128 * 2 + 151936 * 32 / 4496

@@ -11,7 +11,7 @@ import pytest
 
 from tests.paths import ROOT
 from tests.trainer.tracking.store import config_for, context_for, free_port, history, runs_of, sqlite_store
-from trainer.config.schema import TrackingConfig
+from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError
 from trainer.tracking import mlflow_store
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.tracking.records import lines_after, metric_values, metrics_record
+from trainer.tracking.shipping import lines_after, metric_values, metrics_record
 
 
 def write_steps(path: Path, *steps: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.paths import ROOT
-from tests.trainer.tracking.store import config_for, context_for, history, sqlite_store
+from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store
 from trainer.files import JsonLines, read_json_lines
 from trainer.tracking.shipping import Connection, Shipper, TrackingState
 from trainer.tracking.tracker import Tracker, upload
@@ -91,19 +91,7 @@ def test_a_metric_of_a_step_sent_in_part_is_sent_after_the_rewind(tmp_path: Path
     assert history(uri, tracker.run_id, "eval/accuracy") == [(2, 0.5)]
 
 
-def test_a_batch_sent_twice_counts_once(tmp_path: Path, uri: str) -> None:
-    """A process killed between sending and remembering."""
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.log({"policy/loss": 1.0}, 1)
-    assert tracker.close() and tracker.run_id
-    state_file = tracker.run_dir / "tracking.json"
-    state_file.write_text(json.dumps({**json.loads(state_file.read_text()), "metrics_sent": 0}))
-    assert upload(tracker.run_dir) == tracker.run_id
-    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0)]
-
-
-@pytest.mark.parametrize("arrived", [True, False])
-@pytest.mark.parametrize("checkpoint", [0, 2, 4])
+@pytest.mark.parametrize(("arrived", "checkpoint"), [(True, 0), (True, 2), (False, 2), (False, 4)])
 def test_each_step_counts_once_however_the_last_request_of_a_killed_process_fared(
     tmp_path: Path, uri: str, arrived: bool, checkpoint: int
 ) -> None:
@@ -129,6 +117,7 @@ def test_each_step_counts_once_however_the_last_request_of_a_killed_process_fare
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
     assert killed.returncode == -9
+    assert [run.info.status for run in runs_of(uri)] == ["RUNNING"]
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     tracker.rewind(checkpoint)
     for step in range(checkpoint + 1, 7):
@@ -136,6 +125,7 @@ def test_each_step_counts_once_however_the_last_request_of_a_killed_process_fare
     assert tracker.close() and tracker.run_id
     assert history(uri, tracker.run_id, "policy/loss") == [(step, float(step)) for step in range(1, 7)]
     assert [line["step"] for line, _ in read_json_lines(tracker.run_dir / "metrics.jsonl")] == [*range(1, 7)]
+    assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
 
 
 def test_a_rewind_cut_short_by_a_kill_is_done_again(

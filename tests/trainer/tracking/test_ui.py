@@ -1,4 +1,4 @@
-"""MLflow's UI is served to this machine alone; tests/sweep/views/test_ui.py asks a real one."""
+"""MLflow's UI is served to this machine alone; tests/sweep/tracking/test_view.py asks a real one."""
 
 import os
 import socket

@@ -25,7 +25,7 @@ class Sum:
 
     @property
     def question(self) -> str:
-        """How it is asked."""
+        """The text of the question."""
         return f"What is {self.left} + {self.right}? Reply with the number only."
 
     @property
@@ -43,11 +43,7 @@ def split_of(left: int, right: int) -> Split:
 def generate(split: Split, digits: Sequence[int], size: int, seed: int) -> list[Sum]:
     """Different sums of one split, in an order that follows from the seed.
 
-    Args:
-        split: which part of all sums to draw from; the parts share no pair of numbers.
-        digits: digits of both numbers (1-3), used in turn.
-        size: number of sums.
-        seed: equal arguments give equal sums.
+    Numbers have 1 to 3 digits, as many as ``digits`` says in turn. The splits share no pair of numbers.
 
     Raises:
         ConfigError: digits outside 1-3, or more sums than there are.

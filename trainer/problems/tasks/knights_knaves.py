@@ -152,30 +152,6 @@ def difficulty(solution_text: str) -> str:
     return str(len(_ROLE.findall(solution_text)))
 
 
-def holds(statement: Statement, assignment: Sequence[bool]) -> bool:
-    """Whether a statement is true when ``assignment[i]`` says that person i is a knight.
-
-    Raises:
-        ValueError: not a statement of the form described at the top of this module.
-    """
-    match statement:
-        case ("telling-truth", int(person)):
-            return assignment[person]
-        case ("lying", int(person)):
-            return not assignment[person]
-        case ("not", part):
-            return not holds(part, assignment)
-        case ("and", left, right):
-            return holds(left, assignment) and holds(right, assignment)
-        case ("or", left, right):
-            return holds(left, assignment) or holds(right, assignment)
-        case ("->", left, right):
-            return not holds(left, assignment) or holds(right, assignment)
-        case ("<=>", left, right):
-            return holds(left, assignment) == holds(right, assignment)
-    raise ValueError(f"not a statement: {statement!r}")
-
-
 def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     """All assignments under which exactly the knights' statements are true.
 
@@ -185,7 +161,7 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     people = len(statements)
     fitting = _everything(people)
     for person, statement in enumerate(statements):
-        disagreeing = _truth_table(statement, people) ^ _knight_table(person, people)
+        disagreeing = truth_table(statement, people) ^ knight_table(person, people)
         fitting &= ~disagreeing
     return [
         tuple(bool(row >> person & 1) for person in range(people))
@@ -204,7 +180,8 @@ def digest(content: Any) -> str:
 
 
 @lru_cache(maxsize=64)
-def _knight_table(person: int, people: int) -> int:
+def knight_table(person: int, people: int) -> int:
+    """Bit r is whether the person is a knight in row r of a truth table."""
     return sum(1 << row for row in range(1 << people) if row >> person & 1)
 
 
@@ -212,17 +189,17 @@ def _everything(people: int) -> int:
     return (1 << (1 << people)) - 1
 
 
-def _truth_table(statement: Statement, people: int) -> int:
+def truth_table(statement: Statement, people: int) -> int:
     """Bit r is the statement's truth when the binary digits of r say who is a knight."""
     kind = statement[0]
     if kind == "telling-truth":
-        return _knight_table(statement[1], people)
+        return knight_table(statement[1], people)
     if kind == "lying":
-        return _everything(people) & ~_knight_table(statement[1], people)
-    left = _truth_table(statement[1], people)
+        return _everything(people) & ~knight_table(statement[1], people)
+    left = truth_table(statement[1], people)
     if kind == "not":
         return _everything(people) & ~left
-    right = _truth_table(statement[2], people)
+    right = truth_table(statement[2], people)
     if kind == "and":
         return left & right
     if kind == "or":

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from trainer.errors import ConfigError, EngineError, MissingError
-from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.engine import PROMPT_OPTIONS, Sample, SamplingParams, sampling_options
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, authorization
 
-TIMEOUTS_S = (10.0, 600.0)  # to connect, and for an answer
-SAMPLING_TIMEOUT_S = 3600.0  # for an answer: a batch of long completions may queue that long
-CONCURRENT_REQUESTS = 512  # half of the files that a process may usually open
-GENERATE = "inference/v1/generate"
+_TIMEOUTS_S = (10.0, 600.0)  # to connect, and for an answer
+_SAMPLING_TIMEOUT_S = 3600.0  # for an answer: a batch of long completions may queue that long
+_CONCURRENT_REQUESTS = 512  # half of the files that a process may usually open
+_GENERATE = "inference/v1/generate"
 POLL_S = 1.0
-INCOMPLETE = "incomplete"  # weights of no run: those of an update that has not ended
-START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.server_base_urls"
+_INCOMPLETE = "incomplete"  # weights of no run: those of an update that has not ended
+_START = "start one with `trainer serve SPEC`, and name it in rollout.vllm.server_base_urls"
 # How weights travel, by rollout.vllm.server_weight_transfer: the name of vLLM's backend.
 BACKENDS = {"http": "loptune_http", "nccl": "nccl"}
 
@@ -33,7 +33,7 @@ class VllmServer:
         self._headers = authorization()
 
     def wait(self, timeout_s: float) -> None:
-        """Until the server is up.
+        """Block until the server is up.
 
         Raises:
             MissingError: it is not after ``timeout_s``.
@@ -49,7 +49,7 @@ class VllmServer:
                 raise MissingError(
                     f"no vLLM server answers at {self.url} ({timeout_s:g} s)",
                     "rollout.vllm.server_base_urls",
-                    START,
+                    _START,
                 )
             time.sleep(POLL_S)
 
@@ -62,7 +62,7 @@ class VllmServer:
         """
         if self._call("GET", "weight_info", allowed=(404,)).status_code == 404:
             raise EngineError(
-                f"the vLLM server at {self.url} takes no weights", "rollout.vllm.server_base_urls", START
+                f"the vLLM server at {self.url} takes no weights", "rollout.vllm.server_base_urls", _START
             )
         # Before its first answer the server collects facts about its machine, which takes some seconds.
         options = self._call("GET", "server_info", params={"config_format": "json"}).json()["vllm_config"]
@@ -93,12 +93,12 @@ class VllmServer:
     def begin_update(self) -> None:
         """Stop sampling; until all weights have come, theirs is the name of no run."""
         self._call("POST", "pause", params={"mode": "abort"})
-        self._call("POST", "update_weight_version", json={"new_version": INCOMPLETE})
+        self._call("POST", "update_weight_version", json={"new_version": _INCOMPLETE})
 
     def connect(self, init_info: dict[str, Any]) -> None:
-        """Have the workers join this trainer, and leave the one before it."""
+        """Connect the workers to this trainer, and disconnect them from the one before it."""
         self._call(
-            "POST", "finish_weight_update", (500,), json={"weight_version": INCOMPLETE}
+            "POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE}
         )  # 500: none is open
         self._call("POST", "shutdown_weight_transfer_engine")
         self._call("POST", "init_weight_transfer_engine", json={"init_info": init_info})
@@ -107,17 +107,17 @@ class VllmServer:
         """Make the workers ready for weights."""
         if self._call("POST", "start_weight_update", allowed=(500,)).status_code == 500:
             # A trainer that died during an update left it open.
-            self._call("POST", "finish_weight_update", json={"weight_version": INCOMPLETE})
+            self._call("POST", "finish_weight_update", json={"weight_version": _INCOMPLETE})
             self._call("POST", "start_weight_update")
 
     def abandon_update(self) -> None:
         """Leave the server to other runs after an update that failed; it then has the weights of no run."""
         with suppress(EngineError):  # the error to report is what made the update fail
-            self._call("POST", "finish_weight_update", (500,), json={"weight_version": INCOMPLETE})
+            self._call("POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE})
             self._call("POST", "resume")
 
     def update(self, update_info: dict[str, Any]) -> None:
-        """Have the workers take some weights: what their backend has to know."""
+        """Send the workers the description of weights that their backend receives."""
         self._call("POST", "update_weights", json={"update_info": update_info})
 
     def end_update(self, name: str) -> None:
@@ -127,15 +127,8 @@ class VllmServer:
 
     def prompt_logprobs(self, token_ids: Sequence[int]) -> Tensor:
         """Log-probabilities of the tokens after the first, [n - 1]."""
-        options = {
-            "max_tokens": 1,
-            "temperature": 0,
-            "prompt_logprobs": 0,
-            "detokenize": False,
-            "ignore_eos": True,
-        }
-        body = {"token_ids": list(token_ids), "sampling_params": options}
-        found = self._call("POST", GENERATE, json=body).json()["prompt_logprobs"]
+        body = {"token_ids": list(token_ids), "sampling_params": PROMPT_OPTIONS}
+        found = self._call("POST", _GENERATE, json=body).json()["prompt_logprobs"]
         pairs = zip(token_ids[1:], found[1:], strict=True)
         return torch.tensor([entry[str(token_id)]["logprob"] for token_id, entry in pairs])
 
@@ -159,20 +152,9 @@ class VllmServer:
         Raises:
             EngineError: the request failed, or other weights answered.
         """
-        options = {
-            "temperature": params.temperature,
-            "top_p": params.top_p,
-            "top_k": params.top_k,
-            "min_p": params.min_p,
-            "max_tokens": params.max_new_tokens,
-            "stop_token_ids": list(params.stop_token_ids),
-            "ignore_eos": True,  # the caller's stop tokens are the only ones
-            "seed": seed,
-            "logprobs": 0,  # of the sampled token
-            "detokenize": False,
-        }
+        options = sampling_options(params, seed)
         body = {"token_ids": list(prompt), "sampling_params": options, "request_id": request_id}
-        [choice] = (await self._ask(session, GENERATE, body))["choices"]
+        [choice] = (await self._ask(session, _GENERATE, body))["choices"]
         others = {part["version"] for part in choice["weight_versions"] or ()} - {weights}
         if choice["finish_reason"] == "abort":  # only a run that brings its weights does that to others
             others = {"those of a run that is just bringing them"}
@@ -194,7 +176,7 @@ class VllmServer:
     def _call(self, method: str, route: str, allowed: Sequence[int] = (), **options: Any) -> requests.Response:
         try:
             response = requests.request(
-                method, f"{self.url}/{route}", headers=self._headers, **{"timeout": TIMEOUTS_S, **options}
+                method, f"{self.url}/{route}", headers=self._headers, **{"timeout": _TIMEOUTS_S, **options}
             )
         except requests.RequestException as error:
             raise self._gone(route, error) from error
@@ -237,6 +219,6 @@ class VllmServer:
 def sampling_session() -> aiohttp.ClientSession:
     """Connections for many requests that take as long as sampling does."""
     # A connection is not used again: the server may be closing it just then.
-    connector = aiohttp.TCPConnector(limit=CONCURRENT_REQUESTS, force_close=True)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUTS_S[0], sock_read=SAMPLING_TIMEOUT_S)
+    connector = aiohttp.TCPConnector(limit=_CONCURRENT_REQUESTS, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_TIMEOUTS_S[0], sock_read=_SAMPLING_TIMEOUT_S)
     return aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=True)

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.background import in_background
 from trainer.errors import ConfigError, EngineError
-from trainer.rollouts.engine import NO_RUN, EngineRun, Sample, SamplingParams
+from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine, Sample, SamplingParams, sampling_options
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
     eager_on_cpu,
@@ -42,29 +44,19 @@ def engine_for(model: PreTrainedModel, setup: EngineSetup, run: EngineRun) -> "V
     return VllmEngine(model, setup, run)
 
 
-class VllmEngine:
+class VllmEngine(RolloutEngine):
     """A vLLM engine that takes its weights from the live policy after every update.
 
     It starts with placeholder weights and only ever runs what `sync_weights` gave it. The completions of a group
     are separate requests with their own seeds that share the cached prefix of their prompt. A request's
     log-probabilities are those of the distribution sampled from, as ``Sample`` defines them.
 
-    Args:
-        model: the policy, for its configuration and device; its weights are not read here.
-        setup: what the engine is started with.
-        run: the first it samples for.
-
     Raises:
         ConfigError: vLLM is not installed, or the ranks do not divide into tensor-parallel groups.
         EngineError: vLLM does not start, out of memory or for another reason.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        setup: EngineSetup,
-        run: EngineRun = NO_RUN,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, setup: EngineSetup, run: EngineRun = NO_RUN) -> None:
         if not vllm_installed():
             raise ConfigError("vLLM is not installed", "rollout.engine", f"{INSTALL}, or rollout.engine=auto")
         self.setup = setup
@@ -87,17 +79,20 @@ class VllmEngine:
         """Sample for another run of the same setup, whose first synchronisation is checked again."""
         self._serves = run
         self._checked = False
-        self._news: dict[str, float] = {}
+        self.news = {}
         send_log_to(run.log_file)
 
     def _start(self, options: dict[str, Any]) -> Any:
         with random_state_kept(), process_state_kept(self.device.index or 0), eager_on_cpu(self.device):
             try:
-                from vllm import LLM
+                # Something keeps the frames of this import, and the run in those below it: a thread has none.
+                llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
             except ImportError as error:
                 raise start_error(error) from error
             try:
-                return LLM(**options)
+                llm = llm_of(**options)
+                gc.unfreeze()  # vLLM has frozen all there is, the run's models among it: they would stay for ever
+                return llm
             except (ImportError, RuntimeError, ValueError, AssertionError) as error:
                 self._tear_down()
                 raise start_error(error) from error
@@ -126,13 +121,8 @@ class VllmEngine:
         except EngineError:
             self.shut_down()
             raise
-        self._news = {"rollout/sync_difference": difference}
+        self.news = {"rollout/sync_difference": difference}
         self._checked = True
-
-    def metrics(self) -> dict[str, float]:
-        """What there is to tell since the last call."""
-        news, self._news = self._news, {}
-        return news
 
     def sleep(self) -> None:
         """Free GPU memory: KV cache and weights, which go to host memory (level 1) or nowhere (level 2)."""
@@ -166,12 +156,9 @@ class VllmEngine:
             EngineError: a request failed.
         """
         assert self._checked and not self._asleep, "the engine has no weights: synchronise and wake it first"
-        if len(prompts) != len(seeds):
-            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds: give one per prompt")
-        places = [(p, g) for p, row_seeds in enumerate(seeds) for g in range(len(row_seeds))]
-        requests = [(tuple(prompts[p]), seeds[p][g]) for p, g in places]
-        for (p, _), (token_ids, _) in zip(places, requests, strict=True):
-            check_request(p, token_ids, params.max_new_tokens, self.setup.max_model_len)
+        for place, prompt in enumerate(prompts):
+            check_request(place, prompt, params.max_new_tokens, self.setup.max_model_len)
+        requests = [(tuple(prompt), seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
         samples = iter(self._complete(requests, params))
         return [[next(samples) for _ in row_seeds] for row_seeds in seeds]
 
@@ -224,22 +211,7 @@ class VllmEngine:
 
         if not requests:
             return []
-        options = [
-            VllmParams(
-                temperature=params.temperature,
-                top_p=params.top_p,
-                top_k=params.top_k,
-                min_p=params.min_p,
-                max_tokens=params.max_new_tokens,
-                stop_token_ids=list(params.stop_token_ids),
-                ignore_eos=True,  # the caller's stop tokens are the only ones
-                seed=seed,
-                logprobs=0,  # of the sampled token
-                flat_logprobs=True,
-                detokenize=False,
-            )
-            for _, seed in requests
-        ]
+        options = [VllmParams(**sampling_options(params, seed), flat_logprobs=True) for _, seed in requests]
         asked = [{"prompt_token_ids": list(token_ids)} for token_ids, _ in requests]
         with random_state_kept(), eager_on_cpu(self.device), failures_named("while sampling"):
             outputs = self.llm.generate(asked, options, use_tqdm=False)

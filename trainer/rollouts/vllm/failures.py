@@ -1,4 +1,4 @@
-"""What went wrong in vLLM, in terms of the settings that mend it."""
+"""vLLM's failures, in terms of the settings that fix them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ def failures_named(when: str) -> Iterator[None]:
     """Tell of a failure as one of the engine, ``when`` it happened."""
     try:
         yield
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, AssertionError) as error:  # vLLM asserts that sleep has freed memory
         if is_short_of_memory(error):
             raise EngineError(
                 f"vLLM does not get the memory it needs {when}: {first_line(error)}",

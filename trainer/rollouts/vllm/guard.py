@@ -15,7 +15,7 @@ from trainer.errors import StorageError
 from trainer.policy.cache import cache_folder
 
 TOKEN_VARIABLE = "LOPTUNE_SERVER_TOKEN"
-OPEN_ROUTES = ("/health",)  # says that the server is up, for launchers that wait
+_OPEN_ROUTES = ("/health",)  # says that the server is up, for launchers that wait
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -74,7 +74,7 @@ class Guard:
         headers = dict(scope["headers"])
         if b"origin" in headers:  # every page's requests to another origin say so
             await _refuse(scope, send, 403, b"not for web pages\n")
-        elif scope.get("path") not in OPEN_ROUTES and not hmac.compare_digest(
+        elif scope.get("path") not in _OPEN_ROUTES and not hmac.compare_digest(
             headers.get(b"authorization", b""), self._expected
         ):
             await _refuse(scope, send, 401, b"the token is missing or wrong\n")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
@@ -17,19 +16,14 @@ from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTran
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from trainer.errors import EngineError, UserError
+from trainer.parallel.interface import own_address_towards
 from trainer.policy.adapters import base_parameters
 from trainer.rollouts.vllm.client import VllmServer
 from trainer.rollouts.vllm.sync import named_weights
 
 
 class NcclTransfer:
-    """Carries the policy's weights to the servers; every rank calls it at the same time.
-
-    Args:
-        servers: all of the run.
-        rank: of this process; rank 0 sends.
-        dtype: the servers' compute dtype.
-    """
+    """A `WeightTransfer` from rank 0 to GPUs that compute in ``dtype``."""
 
     def __init__(self, servers: Sequence[VllmServer], rank: int, dtype: torch.dtype) -> None:
         self._servers, self._rank, self._dtype = servers, rank, dtype
@@ -94,7 +88,7 @@ class _AllServers:
         self._offsets = list(accumulate(sizes, initial=0))[:-1]
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Have the servers join; they answer when all have."""
+        """Connect the servers; they answer when all have joined."""
         first = init_info["rank_offset"]
         infos = [{**init_info, "rank_offset": first + offset} for offset in self._offsets]
         _at_once(lambda server, info: server.connect(info), self._servers, infos)
@@ -105,7 +99,7 @@ class _AllServers:
             server.start_update()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Have the servers receive; they answer when they have everything."""
+        """Let the servers receive the weights; they answer when they have everything."""
         _at_once(lambda server, info: server.update(info), self._servers, [update_info] * len(self._servers))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
@@ -119,12 +113,7 @@ def _at_once(call: Callable[[VllmServer, Any], None], servers: Sequence[VllmServ
 
 def _rendezvous(urls: Sequence[str]) -> tuple[str, int]:
     """An address of this machine that all servers can reach, and a free port."""
-    addresses = []
-    for url in urls:
-        parts = urlsplit(url)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((parts.hostname, parts.port or 80))  # sends nothing: asks for the route
-            addresses.append(probe.getsockname()[0])
+    addresses = [own_address_towards(url) for url in urls]
     address = next((a for a in addresses if not a.startswith("127.")), addresses[0])
     with socket.socket() as free:
         free.bind((address, 0))

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from trainer.config.schema import VllmConfig
+from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError
-from trainer.rollouts.engine import Sample, SamplingParams
+from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
 from trainer.rollouts.vllm.setup import INSTALL, check_request, transfer_kind, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
@@ -26,18 +26,14 @@ from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
 CHUNK_BYTES = 64 << 20  # of weights in one request
 
 
-class VllmServerEngine:
+class VllmServerEngine(RolloutEngine):
     """Engines in processes of their own; rank r samples from the server ``r % number of servers``.
 
     A server holds the weights of one run at a time. Each synchronisation gives them a name of their own, and the
     server says with every completion under which name it sampled: a completion of other weights, those of
-    another run or of a server that was restarted, is an error and never trained on.
-
-    Args:
-        settings: addresses and timeouts.
-        max_model_len: context that a request may need [tokens].
-        dtype: compute dtype of policy and servers, ``float32`` or ``bfloat16``.
-        check_ids: a prompt of the run, on which servers and policy are compared; any tokens if empty.
+    another run or of a server that was restarted, is an error and never trained on. Requests may need
+    ``max_model_len`` tokens; policy and servers compute in ``dtype``, float32 or bfloat16, and are compared on
+    the prompt ``check_ids``.
 
     Raises:
         MissingError: a server does not answer in time.
@@ -61,7 +57,6 @@ class VllmServerEngine:
         self._synchronisations = 0
         self._checked = False
         self._check_ids = check_ids
-        self._news: dict[str, float] = {}
         self._sampling: asyncio.Task[Any] | None = None
         transfer = transfer_kind(settings, torch.cuda.is_available() and vllm_installed())
         for server in self._servers if self._pushes else [self._own]:
@@ -88,7 +83,7 @@ class VllmServerEngine:
             difference = check_weights_arrived(
                 self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids
             )
-            self._news = {"rollout/sync_difference": difference}
+            self.news = {"rollout/sync_difference": difference}
             self._checked = True
 
     @torch.no_grad()
@@ -103,17 +98,6 @@ class VllmServerEngine:
 
     def _name(self) -> str:
         return f"{self._run}-{self._synchronisations}"
-
-    def metrics(self) -> dict[str, float]:
-        """What there is to tell since the last call."""
-        news, self._news = self._news, {}
-        return news
-
-    def sleep(self) -> None:
-        """Nothing to do: a server's memory is not the trainer's."""
-
-    def wake(self) -> None:
-        """Nothing to do."""
 
     def close(self) -> None:
         """End a `generate` that is under way in another thread; the servers keep running."""
@@ -131,8 +115,6 @@ class VllmServerEngine:
             EngineError: a request failed, or was answered with other weights than the last synchronised.
         """
         assert self._checked, "the servers have no weights: synchronise first"
-        if len(prompts) != len(seeds):
-            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds: give one per prompt")
         for place, prompt in enumerate(prompts):
             check_request(place, prompt, params.max_new_tokens, self.max_model_len)
         requested = [(prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
@@ -165,31 +147,25 @@ class VllmServerEngine:
 
 
 class WeightTransfer(Protocol):
-    """Carries the policy's weights to servers that do not sample; every rank calls it at the same time."""
+    """Carries the policy's weights to servers that do not sample."""
 
     def send(self, model: nn.Module) -> None:
-        """Send all weights; the update stays open."""
+        """Send all weights, all ranks together; the update stays open.
+
+        Raises:
+            EngineError: a server refused them, or a transfer failed.
+        """
 
 
 class HttpTransfer:
-    """Weights as safetensors in the bodies of requests, `CHUNK_BYTES` at a time.
-
-    Args:
-        servers: all of the run.
-        rank: of this process; rank 0 sends.
-        dtype: the servers' compute dtype.
-    """
+    """Rank 0 sends weights as safetensors in the bodies of requests, `CHUNK_BYTES` at a time."""
 
     def __init__(self, servers: Sequence[VllmServer], rank: int, dtype: torch.dtype) -> None:
         self._servers = servers if rank == 0 else ()
         self._dtype = dtype
 
     def send(self, model: nn.Module) -> None:
-        """Send all weights; the update stays open.
-
-        Raises:
-            EngineError: a server refused them.
-        """
+        """Send all weights; the update stays open."""
         for server in self._servers:
             server.start_update()
         for weights in _chunks(model, self._dtype):  # a collective under ZeRO-3

@@ -1,4 +1,4 @@
-"""What an engine is started with: everything that two runs must have in common to share one."""
+"""The start options of an engine: everything that two runs must have in common to share one."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -8,14 +8,15 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedModel
 
-from trainer.config.schema import TrainConfig, VllmConfig
+from trainer.config.rollout import VllmConfig
+from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
 from trainer.policy.load import model_source
 
 # vLLM makes room for this many tokens of prompts at one time, and for the logits of so many requests: its own
 # defaults on large GPUs, 16,384 and 1,024, take 2 to 4 GB beside a trainer that needs them.
-GPU_STEP_TOKENS = 8192
+_GPU_STEP_TOKENS = 8192
 FEWEST_REQUESTS, MOST_REQUESTS = 16, 512
 CPU_KV_CACHE_MB = 256
 CPU_STEP_TOKENS = 4096
@@ -53,6 +54,22 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
     return limit
 
 
+def check_dense(model: PreTrainedModel) -> None:
+    """Whether vLLM can take the policy's weights.
+
+    Raises:
+        ConfigError: a mixture of experts. transformers keeps a layer's experts in one tensor, under a name that no
+            file of weights has and vLLM's loading does not know.
+    """
+    text = model.config.get_text_config()
+    if any(getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+        raise ConfigError(
+            f"{text.model_type} is a mixture of experts, whose weights vLLM cannot take over here",
+            "rollout.engine",
+            "rollout.engine=transformers, or a dense model",
+        )
+
+
 def check_request(place: int, token_ids: Sequence[int], max_new_tokens: int, max_model_len: int) -> None:
     """Whether a prompt and its completion fit.
 
@@ -72,13 +89,9 @@ def check_request(place: int, token_ids: Sequence[int], max_new_tokens: int, max
 
 
 def transfer_kind(settings: VllmConfig, on_gpus: bool) -> Literal["http", "nccl"]:
-    """How weights reach a server, where `auto` is left to decide: by NCCL between GPUs.
+    """The transport of weights to a server; `auto` is NCCL between GPUs, HTTP elsewhere.
 
     By HTTP the 6 GB of a model of 3 billion parameters are 8 GB of base64 in every step.
-
-    Args:
-        settings: of trainer and server.
-        on_gpus: whether there is a GPU here, and vLLM, whose code both sides run.
     """
     if settings.server_weight_transfer == "auto":
         return "nccl" if on_gpus else "http"
@@ -98,7 +111,7 @@ def without_dual_chunk_attention(config: Any) -> Any:
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """What an engine is started with."""
+    """The start options of an engine."""
 
     source: str  # folder or hub name of the model's config.json
     max_model_len: int  # context [tokens]
@@ -111,11 +124,6 @@ class EngineSetup:
 
 def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> EngineSetup:
     """The setup of a run's engines.
-
-    Args:
-        config: of the run.
-        model: the policy.
-        ranks: that sample, `tensor_parallel` of them from one engine.
 
     Raises:
         ConfigError: a request can be longer than the context.
@@ -135,7 +143,7 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
 
 
 def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[str, Any]:
-    """What `vllm.LLM` is given."""
+    """Arguments for `vllm.LLM`."""
     settings, on_cpu = setup.settings, device.type == "cpu"
     options: dict[str, Any] = {
         "model": setup.source,
@@ -171,7 +179,7 @@ def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[st
             "max_num_batched_tokens": max(CPU_STEP_TOKENS, setup.max_model_len),
         }
     else:
-        options["max_num_batched_tokens"] = GPU_STEP_TOKENS
+        options["max_num_batched_tokens"] = _GPU_STEP_TOKENS
         if settings.kv_cache_mb:
             options["kv_cache_memory_bytes"] = settings.kv_cache_mb << 20
     return options

@@ -8,14 +8,15 @@ from torch import Tensor, nn
 
 from trainer.errors import EngineError
 from trainer.policy.adapters import base_parameters
+from trainer.rollouts.engine import PROMPT_OPTIONS
 from trainer.rollouts.vllm.output import repack_output_embedding
 
 MOST_CHECKED = 512  # tokens
-CHECK_TOKENS = 32  # where no prompt is given
+_CHECK_TOKENS = 32  # where no prompt is given
 # Largest mean |difference| of the log-probabilities of the checked tokens [nats]. Two correct implementations
 # differ by rounding alone: 1e-5 in float32, 0.05 in bfloat16. A weight that did not arrive costs several nats,
 # because the engine starts from placeholder weights, not from the checkpoint.
-CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
+_CHECK_BOUNDS = {"float32": 1e-2, "bfloat16": 0.5}
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -39,12 +40,12 @@ def load_weights(llm: Any, model: nn.Module) -> None:
     """Replace all weights of the engine in one call and forget the cached prefixes of the old ones."""
     with torch.no_grad():
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named_weights(model)})
-        llm.collective_rpc(repack_worker)
+        llm.collective_rpc(_repack_worker)
     if llm.reset_prefix_cache() is False:
         raise RuntimeError("the cache of the old weights is still in use")
 
 
-def repack_worker(worker: Any) -> None:
+def _repack_worker(worker: Any) -> None:
     """`repack_output_embedding` of a worker's model."""
     repack_output_embedding(worker.model_runner.get_model())
 
@@ -52,16 +53,10 @@ def repack_worker(worker: Any) -> None:
 def check_weights_arrived(
     engine_logprobs: Callable[[list[int]], Tensor], model: nn.Module, dtype: str, prompt: Sequence[int] = ()
 ) -> float:
-    """Compare the log-probabilities that engine and policy give a prompt.
+    """Mean |difference| of the log-probabilities that engine and policy give a prompt [nats].
 
-    Args:
-        engine_logprobs: from tokens [n] to the engine's log-probabilities of those after the first [n - 1].
-        model: the policy, a Hugging Face causal language model.
-        dtype: compute dtype of both.
-        prompt: of the run; any tokens where it is empty, of which rounding makes more than of a real text.
-
-    Returns:
-        Their mean |difference| [nats].
+    ``engine_logprobs`` takes tokens [n] to those of all but the first [n - 1]; without a prompt any tokens do, of
+    which rounding makes more than of a real text.
 
     Raises:
         EngineError: they differ by more than rounding; training would follow a policy that is not the one
@@ -70,16 +65,16 @@ def check_weights_arrived(
     token_ids = list(prompt[-MOST_CHECKED:])
     if len(token_ids) < 2:
         vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-        stride = max(1, vocabulary // CHECK_TOKENS) | 1
-        token_ids = [(3 + stride * i) % vocabulary for i in range(CHECK_TOKENS)]
+        stride = max(1, vocabulary // _CHECK_TOKENS) | 1
+        token_ids = [(3 + stride * i) % vocabulary for i in range(_CHECK_TOKENS)]
     theirs = engine_logprobs(token_ids)
     ours = _policy_logprobs(model, token_ids, dtype)
     difference = float((theirs - ours).abs().mean())
-    if not difference <= CHECK_BOUNDS[dtype]:
+    if not difference <= _CHECK_BOUNDS[dtype]:
         raise EngineError(
             f"the vLLM engine disagrees with the policy after a weight synchronisation: the log-probabilities of "
             f"{len(token_ids) - 1} tokens differ by {difference:.3g} nats on average "
-            f"({CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
+            f"({_CHECK_BOUNDS[dtype]:g} is expected of {dtype} at most)",
             "rollout.engine",
             "this vLLM does not accept the weights of this model: use rollout.engine=transformers",
         )
@@ -90,14 +85,10 @@ def engine_logprobs(llm: Any, token_ids: list[int]) -> Tensor:
     """Log-probabilities that an engine of this process gives the tokens after the first, [n - 1]."""
     from vllm import SamplingParams
 
-    params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False, ignore_eos=True)
-    [output] = llm.generate([{"prompt_token_ids": token_ids}], params, use_tqdm=False)
-    return torch.tensor(
-        [
-            entry[token_id].logprob
-            for token_id, entry in zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
-        ]
-    )
+    prompt, params = {"prompt_token_ids": token_ids}, SamplingParams(**PROMPT_OPTIONS)
+    [output] = llm.generate([prompt], params, use_tqdm=False)
+    pairs = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    return torch.tensor([entry[token_id].logprob for token_id, entry in pairs])
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 import pytest
 
-from trainer.config.schema import DataConfig, DatasetConfig
+from trainer.config.data import DataConfig, DatasetConfig
 from trainer.errors import ConfigError
 from trainer.policy.tiny_teacher import build_tokenizer
 from trainer.problems.load import load_problems

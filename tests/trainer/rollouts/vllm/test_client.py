@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load
 
 from tests.conftest import random_model
-from trainer.config.schema import VllmConfig
+from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError, EngineError, MissingError
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.vllm import server as vllm_server
@@ -32,11 +32,7 @@ class FakeServer(ThreadingHTTPServer):
         self.version = "default"
         self.world_size = 1
         self.options: dict[str, Any] = {
-            "model_config": {
-                "max_model_len": 64,
-                "dtype": "torch.float32",
-                "logprobs_mode": "processed_logprobs",
-            },
+            "model_config": {"max_model_len": 64, "dtype": "torch.float32", "logprobs_mode": "processed_logprobs"},
             "weight_transfer_config": {"backend": "loptune_http"},
         }
         self.finish_reason = "stop"

@@ -7,7 +7,7 @@ import torch
 
 from tests.conftest import random_model
 from tests.trainer.rollouts.vllm.test_client import FakeServer, serving
-from trainer.config.schema import VllmConfig
+from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
 from trainer.rollouts.vllm import server as vllm_server
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tests.conftest import random_model
-from trainer.config.schema import TrainConfig, VllmConfig, apply_overrides
+from trainer.config.rollout import VllmConfig
+from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
 from trainer.rollouts.vllm import setup
 from trainer.rollouts.vllm.setup import (

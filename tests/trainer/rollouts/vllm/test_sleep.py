@@ -99,6 +99,15 @@ def test_missing_memory_at_waking_names_the_knobs(engine):
     assert "optim.tokens_per_microbatch" in failed.value.hint
 
 
+def test_an_assertion_of_vllm_is_an_error_of_the_engine(engine, monkeypatch):
+    def refuse(level: int) -> None:
+        raise AssertionError("Memory usage increased after sleeping.")
+
+    monkeypatch.setattr(engine.llm, "sleep", refuse)
+    with pytest.raises(EngineError, match="while it hands back its memory: Memory usage increased after sleeping"):
+        engine.sleep()
+
+
 def test_missing_memory_at_taking_over_weights_is_an_error_of_the_engine(engine, monkeypatch):
     def reload(llm, model) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

@@ -1,0 +1,116 @@
+"""Stopping a sweep: signals, budgets and the stop file become one orderly end."""
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ray import tune
+
+from sweep.record.folder import request_stop
+from sweep.record.sweep_record import SweepRecord
+from sweep.space.spec import STORAGE_KEY
+from trainer.errors import StorageError
+from trainer.shell.interrupt import on_interrupt
+
+POLL_S = 0.5
+
+
+class StopControl(tune.Stopper):  # type: ignore[misc]
+    """Asks all trials to stop at their next training step, once, for the first reason that comes up.
+
+    Tune asks ``stop_all`` ten times a second. A trial that sees the stop file saves a checkpoint and ends;
+    no new one is handed out; so the sweep ends by itself a training step later.
+    """
+
+    def __init__(self, sweep: SweepRecord, resume: str) -> None:
+        self.reason: str | None = None
+        self.interrupted = False
+        self.problem: StorageError | None = None  # where the reason is a fault of the storage
+        self.lost: StorageError | None = None  # set from outside where Ray has died: nothing can stop orderly
+        self.folder = sweep.folder
+        self.resume = resume  # command to go on later
+        self._limits = sweep.spec.limits
+        self._gpus_per_trial = sweep.spec.resources.gpus_per_trial
+        self._gpu_seconds = sweep.gpu_hours() * 3600
+        self._halt: Callable[[], None] = lambda: None
+        self._running: Callable[[], int] = lambda: 0
+        self._started = self._polled = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune pickles its stopper; the callbacks belong to this process.
+        return {**self.__dict__, "_halt": None, "_running": None}
+
+    def attach(self, halt: Callable[[], None], running: Callable[[], int]) -> None:
+        """Name what ends the search and what counts the running trials."""
+        self._halt, self._running = halt, running
+
+    def request(self, reason: str, *, interrupted: bool) -> None:
+        """Stop for this reason; later ones are ignored."""
+        if self.reason is None:
+            self.reason, self.interrupted = reason, interrupted
+            request_stop(self.folder)
+            self._halt()
+
+    def fail(self, problem: StorageError) -> None:
+        """Stop because storage does not work: that is no result of any trial."""
+        self.problem = self.problem or problem
+        self.request("the sweep has stopped", interrupted=False)
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Trials end by themselves; one that storage has interrupted says so."""
+        if result.get(STORAGE_KEY):
+            self.fail(StorageError(*result[STORAGE_KEY]))
+        return False
+
+    def stop_all(self) -> bool:
+        """Look at the clock, the budget, the stop file and the ledger.
+
+        Raises:
+            StorageError: the sweep's folder has disappeared, or Ray has died.
+        """
+        if self.lost is not None:
+            raise self.lost
+        now = time.monotonic()
+        if now - self._polled >= POLL_S:
+            self._gpu_seconds += (now - self._polled) * self._gpus_per_trial * self._running()
+            self._polled = now
+            self._poll(now)
+        return self.reason is not None and self._running() == 0
+
+    def check_folder(self) -> None:
+        """Raise a StorageError if the sweep's folder is gone: a trial that cannot write is a consequence."""
+        if not self.folder.ledger.exists() or not self.folder.space.exists():
+            raise StorageError(
+                f"the folder of sweep {self.folder.name} has disappeared",
+                str(self.folder.root),
+                "put it back, then resume",
+            )
+
+    def _poll(self, now: float) -> None:
+        self.check_folder()
+        limits = self._limits
+        if self.folder.stop.exists():
+            self.request("asked to stop", interrupted=True)
+        elif limits.time_budget_s is not None and now - self._started > limits.time_budget_s:
+            self.request(f"the time budget of {limits.time_budget_s:g} s is spent", interrupted=False)
+        elif limits.gpu_hours is not None and self._gpu_seconds > limits.gpu_hours * 3600:
+            self.request(f"the budget of {limits.gpu_hours:g} GPU hours is spent", interrupted=False)
+
+
+def orderly_signals(control: StopControl, show: Callable[[str], None]) -> AbstractContextManager[None]:
+    """First SIGINT, SIGTERM or SIGHUP: stop at the next training step. Second: KeyboardInterrupt at once.
+
+    The first is answered with the command to go on: where the signal reaches Ray's processes too (the end of a
+    batch job), Ray takes this process along before the sweep's last line.
+    """
+
+    def handle(received: signal.Signals) -> None:
+        if control.reason is not None:
+            raise KeyboardInterrupt
+        control.request(f"received {received.name}", interrupted=True)
+        later = f"To go on later: {control.resume}"
+        show(f"stopping after the current training step; once more to stop at once. {later}")
+
+    return on_interrupt(handle)

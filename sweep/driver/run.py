@@ -1,0 +1,385 @@
+"""Running a sweep: check everything, run the trials under Ray Tune, name the winner.
+
+The driver keeps nothing that it could lose: proposals and results are in the ledger, what was
+trained is in the trials' folders. To resume is to start Tune anew with a searcher that first hands out the
+trials without a result; each continues from its own newest checkpoint.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+from ray import tune
+from ray.exceptions import RayError
+
+from sweep.driver.again import begin_damaged_again, retry_failed
+from sweep.driver.control import StopControl, orderly_signals
+from sweep.driver.guard import MARKER, end_leftovers, guarded
+from sweep.driver.watch import watched
+from sweep.record.disk import CheckpointRoom, EndedTrials
+from sweep.record.folder import free_name, hold, raise_held, write_spec
+from sweep.record.sweep_record import SweepRecord
+from sweep.search.searcher import ConfigurationSearcher
+from sweep.space.points import input_configs, trial_config
+from sweep.space.spec import SweepSpec
+from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
+from sweep.tracking.parent_run import ParentRun, open_parent
+from sweep.tracking.upload import send_unsent
+from sweep.trials.cluster import Node, check_fit, local_node, slots, start_ray
+from sweep.trials.credentials import write_credentials
+from sweep.trials.preflight import check_training
+from sweep.trials.reach import check_reach
+from sweep.trials.scheduler import make_scheduler
+from sweep.trials.trainable import TrialPlan, bind
+from sweep.trials.worker import TrainerFactory, build_trainer
+from sweep.views.progress import Reporter, SweepCallback
+from trainer.config.schema import save_config
+from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
+from trainer.scratch import scratch_folder
+from trainer.tracking.inputs import check_inputs, record_inputs
+from trainer.tracking.tracker import CONFIG_FILE
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a sweep runs: machine, trainer and report."""
+
+    address: str | None = None  # of a Ray cluster; None starts Ray here
+    cpus: int | None = None  # CPUs of this machine to use; all if None
+    factory: TrainerFactory = build_trainer
+    check: Callable[[SweepSpec], None] = check_training  # what the factory needs, before Ray starts
+    report: bool = True  # whether to write one at the end
+    retry_failed: bool = False  # of a resumption: try trials again that have failed
+    start_over: bool = False  # of a resumption: begin trials again that have no intact checkpoint left
+    accept_changes: bool = False  # go on although data or reward files have changed
+
+    @property
+    def machine(self) -> list[str]:
+        """The words of the command line that choose the machine."""
+        address = ["--address", self.address] if self.address else []
+        return [*address, *(["--cpus", str(self.cpus)] if self.cpus else [])]
+
+
+@dataclass(frozen=True)
+class _Session:
+    """One driver at work on a sweep: from the start of Ray to the end of the search."""
+
+    sweep: SweepRecord
+    options: Options
+    nodes: list[Node]
+    parent: ParentRun | None  # None while tracking is offline
+    control: StopControl
+    reporter: Reporter
+
+    @property
+    def trial_plan(self) -> TrialPlan:
+        """The common part of all trials."""
+        parent = self.parent.run_id if self.parent else None
+        return TrialPlan(self.sweep.spec, self.sweep.folder, Path.cwd(), parent, self.options.factory)
+
+
+class ResumableError(StorageError):
+    """A failure outside of the sweep: its folder and log stay, and it can be resumed."""
+
+    def __init__(self, what: str, control: StopControl) -> None:
+        super().__init__(what, str(control.folder.log), control.resume)
+
+
+def start_sweep(sweep: SweepRecord, options: Options) -> int:
+    """Run a new sweep and return the exit code.
+
+    Raises:
+        ConfigError: a sweep of that name exists.
+        MissingError, StorageError, NameHeldError: a resource, the storage or the name is not available.
+    """
+    folder = sweep.folder
+    raise_held(folder)
+    if folder.exists() or folder.ledger.exists():
+        raise ConfigError(
+            f"sweep {folder.name} exists already",
+            str(folder.root),
+            f"{sweep.command('resume')}, or choose another --name",
+        )
+    if (folder.root / CONFIG_FILE).exists():
+        raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
+    _check(sweep.spec, options)
+    new_runs_dir = not folder.runs_dir.exists()
+    try:
+        with hold(folder):
+            _keep_inputs(sweep, options)
+            write_spec(folder, sweep.spec)
+            return _drive(sweep, options)
+    except ResumableError:
+        raise
+    except (ConfigError, MissingError, StorageError):
+        if not folder.ledger.exists():
+            free_name(folder, new_runs_dir)
+        raise
+
+
+def resume_sweep(sweep: SweepRecord, options: Options) -> int:
+    """Go on with a sweep, possibly with more configurations than before, and return the exit code.
+
+    Raises:
+        MissingError, StorageError, NameHeldError: a resource, the storage or the name is not available.
+    """
+    folder = sweep.folder
+    raise_held(folder)
+    _check(sweep.spec, options)
+    with hold(folder):
+        _keep_inputs(sweep, options)
+        ended = end_leftovers(folder.root)
+        if ended:
+            print(f"ended {ended} processes that an earlier driver left behind", flush=True)
+        if options.retry_failed:
+            print(f"trying again: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True)
+        if options.start_over:
+            print(f"beginning again: {', '.join(begin_damaged_again(sweep)) or 'no trial'}", flush=True)
+        write_spec(folder, sweep.spec)
+        return _drive(sweep.read_again(), options)
+
+
+def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
+    """Refuse data and rewards that are not those the sweep began with; record what they are."""
+    root = sweep.folder.root
+    changes = check_inputs(root, "sweep", options.accept_changes)
+    record_inputs(root, input_configs(sweep.spec), changes)
+    for change in changes:
+        print(f"accepted: {change}", flush=True)
+
+
+def _check(spec: SweepSpec, options: Options) -> None:
+    if options.address is None:
+        check_fit(spec.resources, [local_node(options.cpus)])
+    options.check(spec)
+
+
+def _drive(sweep: SweepRecord, options: Options) -> int:
+    spec, folder = sweep.spec, sweep.folder
+    folder.stop.unlink(missing_ok=True)
+    # Every process of this sweep inherits the marker, so that a later driver finds what this one leaves.
+    os.environ[MARKER] = str(folder.root)
+    control = StopControl(sweep, sweep.command("resume", *options.machine))
+    ended = ResumableError(f"the driver of sweep {folder.name} was ended by force; nothing is lost", control)
+    parent: ParentRun | None = None
+    try:
+        with guarded(folder.root, str(ended)), watched(control) as watch, _ray(options, control) as nodes:
+            watch()
+            check_fit(spec.resources, nodes)
+            if options.address is not None:
+                check_reach(sweep)
+            parent = open_parent(sweep)
+            with Reporter(folder, sweep.planned, sweep.rows()) as reporter:
+                _search(_Session(sweep, options, nodes, parent, control, reporter))
+        control.check_folder()
+    except KeyboardInterrupt:
+        control.request("interrupted", interrupted=True)
+    except BaseException:
+        if parent is not None:
+            with contextlib.suppress(StorageError):
+                parent.finish("FAILED")
+        raise
+    return _finish(sweep, options, parent, control)
+
+
+def _search(session: _Session) -> None:
+    sweep = session.sweep
+    spec, folder = sweep.spec, sweep.folder
+    room, ended = CheckpointRoom(sweep), EndedTrials(sweep)
+
+    def check_room(trial: str, running: Sequence[str]) -> None:
+        ended.thin()
+        lack = room.lack(trial, running)
+        if lack is not None:
+            session.control.fail(lack)
+
+    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study, check_room, sweep.configurations)
+    try:
+        with (
+            orderly_signals(session.control, session.reporter.line),
+            _states_in_mlflow(session) as changed,
+            scratch_folder("tune") as scratch,
+        ):
+            callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
+            session.control.attach(searcher.halt, callback.running)
+            _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
+        ended.thin()
+    finally:
+        searcher.close()
+
+
+def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopControl) -> None:
+    try:
+        tuner.fit()
+    except tune.TuneError as error:
+        raise searcher.failure or _given_up(error, control) from error
+    except RuntimeError as error:
+        # Where Ray has ended a trial's own process for memory, Tune does not count it as a failure of the trial.
+        if not isinstance(error.__cause__, RayError):
+            raise
+        told = f"Ray has ended a trial: {first_line(error.__cause__)}"
+        raise ResumableError(told, control) from error
+
+
+def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
+    """The error in Tune's traceback: the last line that names one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    told = (named or lines or [type(error).__name__])[-1]
+    return ResumableError(f"Ray Tune gave up: {told}", control)
+
+
+def _tuner(
+    session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path
+) -> tune.Tuner:
+    spec, plan = session.sweep.spec, session.trial_plan
+    return tune.Tuner(
+        tune.with_resources(bind(plan), plan.placement()),
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            scheduler=make_scheduler(session.sweep),
+            num_samples=-1,
+            max_concurrent_trials=spec.limits.max_concurrent or max(1, slots(spec.resources, session.nodes)),
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=session.sweep.folder.name,
+            # Nothing of it is needed once Tune has ended: a restart is built from the ledger.
+            storage_path=str(scratch),
+            failure_config=tune.FailureConfig(max_failures=spec.limits.max_failures),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            callbacks=[callback],
+            stop=session.control,
+            verbose=0,
+        ),
+    )
+
+
+@contextmanager
+def _ray(options: Options, control: StopControl) -> Iterator[list[Node]]:
+    try:
+        try:
+            nodes = start_ray(options.address, options.cpus, control.folder.log)
+            if options.address is not None:
+                write_credentials(control.folder.credentials)
+        except UserError:
+            raise
+        except Exception as error:  # what Ray raises where one of its daemons does not come up
+            told = f"Ray does not start: {first_line(error)}"
+            raise ResumableError(told, control) from error
+        yield nodes
+    finally:
+        ray.shutdown()
+        control.folder.credentials.unlink(missing_ok=True)
+
+
+@contextmanager
+def _states_in_mlflow(session: _Session) -> Iterator[threading.Event]:
+    """Keep the states in MLflow in step with the ledger, from a thread, because MLflow may hang."""
+    sweep, parent = session.sweep, session.parent
+    changed, over = threading.Event(), threading.Event()
+
+    known: dict[str, TrialOutcome] = {}  # as MLflow has them
+
+    def work() -> None:
+        while parent is not None and not over.is_set():
+            if changed.wait(timeout=1.0):
+                changed.clear()
+                try:
+                    latest = {outcome.key: outcome for outcome in trial_outcomes(sweep)}
+                    parent.reconcile((one for key, one in latest.items() if known.get(key) != one), create=False)
+                    known.update(latest)
+                except Exception as error:  # the end of the sweep does it again, and reports
+                    logger.warning("MLflow does not have the latest states: %s", error)
+
+    thread = threading.Thread(target=work, name="mlflow-states", daemon=True)
+    thread.start()
+    try:
+        yield changed
+    finally:
+        over.set()
+        thread.join(timeout=5)
+
+
+def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, control: StopControl) -> int:
+    rows, folder = sweep.rows(), sweep.folder
+    ended = [row for row in rows if row.ended]
+    failed = [row for row in rows if row.state == "FAIL"]
+    # The report reads MLflow: the last states come first.
+    in_mlflow = _complete_mlflow(sweep, parent, control)
+    problem = control.problem or in_mlflow
+    report = _report(sweep, parent) if problem is None and options.report else None
+    states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
+    print(
+        f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "
+        f"{states['FAIL']} failed"
+    )
+    for row in failed:
+        print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
+    best = sweep.best()
+    if best is not None:
+        print(best.text(sweep.spec.objective))
+        for line in sweep.caveats():
+            print(f"       {line}")
+    if report is not None:
+        print(f"report: {report}")
+    if parent is not None:
+        print(f"MLflow: {sweep.command('ui')}")
+    else:
+        print(f"offline: {sweep.command('upload')} sends it to MLflow and writes the report")
+    if problem is not None:
+        print(problem, flush=True)
+    if control.reason is not None:
+        left = sweep.planned - len(ended)
+        print(f"{control.reason}; {left} trials are left, nothing is lost. To go on:")
+        print(control.resume, flush=True)
+    if control.interrupted:
+        return INTERRUPTED
+    if problem is not None:
+        return problem.exit_code
+    return 1 if failed else 0
+
+
+def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
+    """Write the report and give MLflow the sweep's files; a failure here must not cost the sweep its end."""
+    if parent is None:
+        return None
+    spec, folder = sweep.spec, sweep.folder
+    try:
+        from sweep.tracking.report import write_report  # plotly takes a second to import
+
+        path = write_report(sweep, parent.uri)
+        best = sweep.best()
+        if best is not None:
+            save_config(trial_config(spec.base, best.parameters, spec.seeds[0]), folder.report / "best.yaml")
+        parent.log_artifact(folder.report)
+        if folder.study.exists():
+            parent.log_artifact(folder.study)
+        return path
+    except Exception as error:
+        logger.exception("no report")
+        print(f"no report: {' '.join(str(error).split())[:200]} ({folder.log}); try {sweep.command('report')}")
+        return None
+
+
+def _complete_mlflow(sweep: SweepRecord, parent: ParentRun | None, control: StopControl) -> UserError | None:
+    if parent is None:
+        return None
+    try:
+        unsent = send_unsent(sweep, parent.uri)
+        if unsent is not None:
+            return unsent
+        parent.reconcile(trial_outcomes(sweep))
+        parent.finish("KILLED" if control.reason is not None else "FINISHED")
+    except StorageError as error:
+        return error
+    return None

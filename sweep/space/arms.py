@@ -1,0 +1,37 @@
+"""Arms of a search: the values of `search.tune_within`, each with a search and a budget of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sweep.space.parameters import ParameterSpec
+from sweep.space.points import Space
+from sweep.space.spec import SweepSpec
+
+
+def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
+    """Name -> the search of an arm, in the order of the choice; the first is what the others are held against.
+
+    An arm has the parameters that are active with its value, the baselines with its value, and
+    `search.configurations` besides them. A search without arms is one arm without a name.
+    """
+    key = spec.search.tune_within
+    if key is None:
+        return {"": spec}
+    space, search = Space(spec.parameters), spec.search.model_copy(update={"tune_within": None})
+    points = [space.complete(baseline, spec.base) for baseline in spec.baselines]
+    return {
+        str(value): spec.model_copy(
+            update={
+                "parameters": {**spec.parameters, key: ParameterSpec(value=value)},
+                "baselines": [point for point in points if arm_of(spec, point) == str(value)],
+                "search": search,
+            }
+        )
+        for value in spec.parameters[key].options or []
+    }
+
+
+def arm_of(spec: SweepSpec, parameters: Mapping[str, Any]) -> str:
+    """The name of the arm to which a point belongs."""
+    key = spec.search.tune_within
+    return "" if key is None else str(parameters[key])

@@ -1,0 +1,101 @@
+"""How the trials of a sweep ended and what their MLflow runs are called: names, tags and colours."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dashboards.labels import colours
+from sweep.record.sweep_record import SweepRecord
+from sweep.search.history import TrialKey
+from sweep.space.arms import arm_of
+from sweep.space.spec import SweepSpec
+from trainer.config.schema import TrainConfig, value_of
+from trainer.config.variants import configured_name, variant_of
+from trainer.metrics.tags import (
+    ARM_TAG,
+    COLOUR_TAG,
+    CONFIGURATION_TAG,
+    RUN_TAG,
+    SEED_TAG,
+    SWEEP_TAG,
+    TRIAL_TAG,
+    VARIANT_TAG,
+    WEIGHTS_TAG,
+)
+
+TrialState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """The end of a trial, for its MLflow run."""
+
+    key: str  # the tag loptune.run of the trial's run
+    run_name: str
+    state: TrialState
+    reason: str = ""  # why it failed or was stopped
+    score: float | None = None  # logged as final/score
+    tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)  # for a run the trial never got to open
+
+
+def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
+    """The outcomes of the trials that have ended, for their MLflow runs; colours are those of the report."""
+    spec, ended = sweep.spec, [one for one in tuple(sweep.configurations) if one.results]
+    variants = {one.number: variant_of(_settings(spec.base, one.resolved)) for one in ended}
+    shades = colours(variants.values())
+    outcomes = []
+    for one in ended:
+        variant = variants[one.number]
+        for seed, result in one.results.items():
+            key = TrialKey(one.number, seed)
+            tags = {**trial_tags(spec, key), VARIANT_TAG: variant, COLOUR_TAG: shades[variant]}
+            tags |= {ARM_TAG: arm} if (arm := arm_of(spec, one.parameters)) else {}
+            outcomes.append(
+                TrialOutcome(
+                    key=tags[RUN_TAG],
+                    run_name=trial_name(_settings(spec.base, one.resolved), one.resolved, seed),
+                    state=result.state,
+                    reason=sweep.failure_reason(key, result),
+                    score=result.score,
+                    tags=tags,
+                    params=one.resolved,
+                )
+            )
+    return outcomes
+
+
+def trial_name(setting: Callable[[str], Any], searched: Mapping[str, Any], seed: int) -> str:
+    """The name of a trial where people compare them: its configuration and its seed."""
+    own = {key: value for key, value in searched.items() if key != "seed"}
+    return f"{configured_name(setting, own)} · seed {seed}"
+
+
+def _settings(base: TrainConfig, resolved: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Key -> value in a configuration, without validating it again: a large sweep asks thousands of times."""
+
+    def setting(key: str) -> Any:
+        section, _, name = key.partition(".")
+        part = resolved.get(section)
+        if key in resolved:
+            return resolved[key]
+        return part[name] if isinstance(part, Mapping) and name in part else value_of(base, key)
+
+    return setting
+
+
+def trial_tags(spec: SweepSpec, trial: TrialKey) -> dict[str, str]:
+    """The MLflow tags that place a trial."""
+    return {
+        SWEEP_TAG: spec.name,
+        TRIAL_TAG: trial.name,
+        CONFIGURATION_TAG: str(spec.reported(trial.configuration)),
+        SEED_TAG: str(trial.seed),
+        RUN_TAG: f"{spec.name}/{trial.name}",
+        **weights_tag(spec),
+    }
+
+
+def weights_tag(spec: SweepSpec) -> dict[str, str]:
+    """The tag of a sweep of finalists with full weights, and of its trials."""
+    return {WEIGHTS_TAG: "full"} if spec.confirms is not None and spec.confirms.full else {}

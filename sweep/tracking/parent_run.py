@@ -1,0 +1,196 @@
+"""The MLflow run of a sweep: parent of its trials' runs, opened by the sweep's driver."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sweep.record.sweep_record import SweepRecord, planned_trials
+from sweep.space.arms import arms
+from sweep.space.spec import SweepSpec
+from sweep.tracking.outcomes import TrialOutcome, TrialState, trial_outcomes, weights_tag
+from sweep.tracking.view import save_view
+from trainer.metrics.tags import (
+    ADAPTIVE_TAG,
+    ARMS_TAG,
+    BASELINE_TAG,
+    CONFIRMS_TAG,
+    NOTE_TAG,
+    PARENT_TAG,
+    PLANNED_TAG,
+    REASON_TAG,
+    RUN_TAG,
+    STATE_TAG,
+    SWEEP_TAG,
+    TWO_STAGES_TAG,
+)
+from trainer.tracking.inputs import INPUTS_FILE, change_tags
+from trainer.tracking.mlflow_store import (
+    connect,
+    find_experiment,
+    find_runs,
+    log_missing_params,
+    open_run,
+    patience,
+    prepare_store,
+    retry,
+    tracking_uri,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_T = TypeVar("_T")
+
+ASKED_SINGLY = 20  # runs that are asked for one by one
+
+_STATUS: dict[TrialState, str] = {
+    "RUNNING": "RUNNING",
+    "COMPLETE": "FINISHED",
+    "PRUNED": "KILLED",
+    "FAIL": "FAILED",
+}
+
+
+class ParentRun:
+    """An open parent run. Every method repeats itself for a bounded time, then raises StorageError."""
+
+    def __init__(self, client: "MlflowClient", uri: str, run_id: str, experiment_id: str) -> None:
+        self._client = client
+        self._experiment_id = experiment_id
+        self.uri = uri
+        self.run_id = run_id
+
+    def log_artifact(self, path: Path, artifact_path: str = "") -> None:
+        """Copy a file, or a folder's content, to the run."""
+        send = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+        self._retry(lambda: send(self.run_id, str(path), artifact_path or None))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set or replace tags."""
+        self._log(self.run_id, tags, {})
+
+    def finish(self, status: str) -> None:
+        """Set the final status: FINISHED, FAILED or KILLED."""
+        self._retry(lambda: self._client.set_terminated(self.run_id, status))
+
+    def reconcile(self, outcomes: Iterable[TrialOutcome], create: bool = True) -> int:
+        """Bring the trials' runs up to date; returns how many were changed or created.
+
+        A run left RUNNING by a killed process gets its end; a trial that died before it opened a run gets one if
+        ``create``: not while ranks live that may be about to. Doing it twice changes nothing.
+        """
+        outcomes = list(outcomes)
+        # All runs of a large sweep are megabytes; after a trial has ended only its own is wanted.
+        few = len(outcomes) <= ASKED_SINGLY
+        wanted = [{RUN_TAG: outcome.key} for outcome in outcomes] if few else [{PARENT_TAG: self.run_id}]
+        runs = {run.data.tags.get(RUN_TAG): run for tags in wanted for run in self._find(tags)}
+        return sum(
+            self._reconcile(outcome, runs.get(outcome.key))
+            for outcome in outcomes
+            if create or outcome.key in runs
+        )
+
+    def _find(self, tags: Mapping[str, str]) -> list[Any]:
+        return self._retry(lambda: find_runs(self._client, [self._experiment_id], tags))
+
+    def _reconcile(self, outcome: TrialOutcome, run: Any | None) -> bool:
+        tags = {**outcome.tags, STATE_TAG: outcome.state, REASON_TAG: outcome.reason[:500]}
+        if outcome.reason:
+            tags[NOTE_TAG] = outcome.reason  # what MLflow shows at the top of the run's page
+        scores = {} if outcome.score is None else {"final/score": outcome.score}
+        if run is None:
+            tags[PARENT_TAG] = self.run_id
+            run_id = open_run(self._client, self.uri, self._experiment_id, outcome.run_name, tags, outcome.key)
+            self._retry(lambda: log_missing_params(self._client, run_id, outcome.params))
+        else:
+            run_id = run.info.run_id
+            tags = {name: value for name, value in tags.items() if run.data.tags.get(name, "") != value}
+            scores = {name: value for name, value in scores.items() if run.data.metrics.get(name) != value}
+            if not tags and not scores and run.info.status == _STATUS[outcome.state]:
+                return False
+        self._log(run_id, tags, scores)
+        # Whoever ended the run knows when: to end it again would make it last until now.
+        if outcome.state != "RUNNING" and (run is None or run.info.status != _STATUS[outcome.state]):
+            self._retry(lambda: self._client.set_terminated(run_id, _STATUS[outcome.state]))
+        return True
+
+    def _log(self, run_id: str, tags: Mapping[str, str], metrics: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        now = round(time.time() * 1000)
+        values = [Metric(name, value, now, 0) for name, value in metrics.items()]
+        texts = [RunTag(name, str(value)) for name, value in tags.items()]
+        self._retry(lambda: self._client.log_batch(run_id, metrics=values, tags=texts))
+
+    def _retry(self, action: Callable[[], _T]) -> _T:
+        return retry(action, self.uri, patience(self.uri))
+
+
+def open_parent_run(
+    uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str], params: Mapping[str, Any]
+) -> ParentRun:
+    """Find the sweep's parent run again, or create it; tags are replaced, params it has stay as they are.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
+    client = connect(uri)
+    experiment_id = find_experiment(client, uri, experiment)
+    every_tag = {**tags, SWEEP_TAG: sweep_name}
+    run_id = open_run(client, uri, experiment_id, f"sweep {sweep_name}", every_tag, f"sweep/{sweep_name}")
+    parent = ParentRun(client, uri, run_id, experiment_id)
+    parent.set_tags(tags)
+    retry(lambda: log_missing_params(client, run_id, params), uri, patience(uri))
+    return parent
+
+
+def open_parent(sweep: SweepRecord) -> ParentRun | None:
+    """The sweep's run in MLflow with its view and the states so far; None while tracking is offline.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
+    spec = sweep.spec
+    if spec.base.tracking.offline:
+        return None
+    uri = tracking_uri(spec.base.tracking, sweep.folder.runs_dir)
+    prepare_store(uri)
+    tags = _parent_tags(spec) | change_tags(sweep.folder.root)
+    parent = open_parent_run(uri, spec.experiment, spec.name, tags, _parent_params(spec))
+    for file in (sweep.folder.space, sweep.folder.root / INPUTS_FILE):
+        if file.is_file():
+            parent.log_artifact(file)
+    save_view(uri, spec)
+    parent.reconcile(trial_outcomes(sweep))
+    return parent
+
+
+def _parent_tags(spec: SweepSpec) -> dict[str, str]:
+    """Tags and not parameters: `sweep extend` changes some of them."""
+    confirms = spec.confirms
+    return {
+        **spec.base.tracking.tags,
+        PLANNED_TAG: str(planned_trials(spec)),
+        ADAPTIVE_TAG: str(spec.adaptive).lower(),
+        **({BASELINE_TAG: str(spec.reported(0))} if spec.baselines else {}),
+        **({ARMS_TAG: json.dumps(list(arms(spec)))} if spec.search.tune_within else {}),
+        **({TWO_STAGES_TAG: "true"} if spec.full else {}),
+        **({CONFIRMS_TAG: confirms.sweep} if confirms else {}),
+        **weights_tag(spec),
+    }
+
+
+def _parent_params(spec: SweepSpec) -> dict[str, str]:
+    return {
+        "objective": f"{spec.objective.mode} {spec.objective.metric}",
+        "objective.window": str(spec.objective.window),
+        "objective.worthwhile": f"{spec.objective.worthwhile:g}",
+        "sampler": spec.search.sampler,
+        "configurations": str(planned_trials(spec) // len(spec.seeds)),
+        "seeds": ", ".join(map(str, spec.seeds)),
+        "gpus_per_trial": f"{spec.resources.gpus_per_trial:g}",
+        "cpus_per_trial": str(spec.resources.workers_per_trial * spec.resources.cpus_per_worker),
+        **{f"space.{key}": parameter.kind for key, parameter in spec.parameters.items()},
+    }

@@ -1,0 +1,75 @@
+"""Sending records to MLflow later: a whole sweep that ran offline, or trials that could not reach it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from sweep.record.folder import hold, raise_held, write_spec
+from sweep.record.sweep_record import SweepRecord
+from sweep.space.spec import SweepSpec
+from sweep.tracking.outcomes import trial_outcomes
+from sweep.tracking.parent_run import open_parent
+from sweep.tracking.report import write_report
+from trainer.errors import StorageError
+from trainer.metrics.tags import PARENT_TAG
+from trainer.tracking.mlflow_store import tracking_uri
+from trainer.tracking.shipping import STATE_FILE, has_unsent
+from trainer.tracking.tracker import upload
+
+_NAMED = 5  # trials in a message
+_AT_A_TIME = 20  # runs that are looked for one by one: those sent without their parent are not found by it
+
+
+def online(spec: SweepSpec) -> SweepSpec:
+    """The space with MLflow."""
+    base = spec.base
+    tracked = base.model_copy(update={"tracking": base.tracking.model_copy(update={"offline": False})})
+    overrides = {key: value for key, value in spec.trainer.overrides.items() if key != "tracking.offline"}
+    trainer = spec.trainer.model_copy(update={"config": tracked, "overrides": overrides})
+    return spec.model_copy(update={"trainer": trainer})
+
+
+def upload_sweep(sweep: SweepRecord) -> Path:
+    """Send what MLflow lacks of a sweep and its trials, which from then on are tracked there; write the report.
+
+    Raises:
+        NameHeldError: a driver is at work.
+        StorageError: MLflow cannot be reached.
+    """
+    folder = sweep.folder
+    raise_held(folder)
+    sweep = SweepRecord(online(sweep.spec), folder)
+    with hold(folder):
+        parent = open_parent(sweep)
+        assert parent is not None, "the space is online"
+        uri = tracking_uri(sweep.spec.base.tracking, folder.runs_dir)
+        for state in sorted((folder.root / "trials").glob(f"*/{STATE_FILE}")):
+            upload(state.parent, uri, {PARENT_TAG: parent.run_id})
+        outcomes = [replace(one, tags={**one.tags, PARENT_TAG: parent.run_id}) for one in trial_outcomes(sweep)]
+        for start in range(0, len(outcomes), _AT_A_TIME):
+            parent.reconcile(outcomes[start : start + _AT_A_TIME])
+        parent.finish("FINISHED" if len(outcomes) >= sweep.planned else "KILLED")
+        write_spec(folder, sweep.spec)
+        return write_report(sweep, uri)
+
+
+def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
+    """Send what trials could not send; returns the error that prevents it. No driver may be at work."""
+    waiting = [path for path in sorted((sweep.folder.root / "trials").glob("*")) if has_unsent(path)]
+    left, problem = [], None
+    for run_dir in waiting:
+        away = problem is not None and problem.where == uri  # nobody waits for a dead server trial by trial
+        try:
+            if not away:
+                upload(run_dir, uri)
+                continue
+        except StorageError as error:
+            problem = error
+        left.append(run_dir.name)
+    if problem is None:
+        return None
+    names = ", ".join(left[:_NAMED]) + (f" and {len(left) - _NAMED} more" if len(left) > _NAMED else "")
+    return StorageError(
+        f"MLflow lacks a part of the record of {names}: {problem.what}",
+        problem.where,
+        f"repair that, then {sweep.command('resume')} sends it and writes the report",
+    )

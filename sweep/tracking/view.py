@@ -1,0 +1,124 @@
+"""The view of a sweep in MLflow: columns, sorting and charts, kept as MLflow keeps those saved by hand.
+
+MLflow 3.17 stores a saved view of the runs' page as a tag of the experiment, ``mlflow.sharedViewState.ID``: an
+envelope with the page's state as JSON. The page opens with it at ``?viewStateShareKey=ID``.
+"""
+
+import json
+import time
+import uuid
+from typing import Any
+
+from sweep.space.spec import SweepSpec
+from trainer.config.variants import short_names
+from trainer.metrics.tags import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
+from trainer.tracking.mlflow_store import connect, patience, retry
+
+TAG = "mlflow.sharedViewState."
+_KIND_TAG = "mlflow.experimentKind"  # without it MLflow shows its pages of GenAI traces
+SCORE = "final/score"
+NAME = "attributes.`Run Name`"
+WIDTH = 120  # [px] of a column
+GRID = {"isReordered": True, "columns": 2, "cardHeight": 400}  # how charts are laid out
+RULE = ("algorithm.advantage", "algorithm.ar_alpha", "algorithm.lopti_eta")  # shown whether searched or not
+_SPACE = uuid.UUID("5d9d2c5e-6f0c-4a57-9c43-5a2b0f1e7a10")  # ids of views and charts are made of names
+
+
+def save_view(uri: str, spec: SweepSpec) -> str:
+    """Write a sweep's view, unless it is there: somebody may have changed it in MLflow.
+
+    Returns the path of MLflow's page that opens it; empty where the store lacks the experiment.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
+    client = connect(uri)
+    found = retry(lambda: client.get_experiment_by_name(spec.experiment), uri, patience(uri))
+    if found is None:
+        return ""
+    if _KIND_TAG not in found.tags:
+        client.set_experiment_tag(found.experiment_id, _KIND_TAG, "custom_model_development")
+    key = view_id(spec.name)
+    if TAG + key not in found.tags:
+        now = round(time.time() * 1000)
+        envelope = {"name": f"sweep {spec.name}", "createdAt": now, "updatedAt": now}
+        tag = json.dumps({**envelope, "state": json.dumps(view_state(spec))})
+        retry(lambda: client.set_experiment_tag(found.experiment_id, TAG + key, tag), uri, patience(uri))
+    return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
+
+
+def view_id(sweep: str) -> str:
+    """The id of a sweep's view."""
+    return uuid.uuid5(_SPACE, sweep).hex
+
+
+def view_state(spec: SweepSpec) -> dict[str, Any]:
+    """The state of MLflow's runs page that shows a sweep: the best trial first, then its charts."""
+    searched = [key for key, parameter in spec.parameters.items() if "." in key and parameter.kind != "value"]
+    # What is searched first, and of it the rule: a window shows two or three columns.
+    parameters = sorted(dict.fromkeys([*searched, *RULE]), key=lambda key: (key not in searched, key not in RULE))
+    told = [
+        f"metrics.`{SCORE}`",
+        *(f"params.`{key}`" for key in parameters),
+        *(f"tags.`{tag}`" for tag in (SEED_TAG, VARIANT_TAG, STATE_TAG)),
+    ]
+    section = _id("section")
+    return {
+        "searchFilter": f"tags.`{SWEEP_TAG}` = '{spec.name}'",
+        "orderByKey": told[0],
+        "orderByAsc": spec.objective.mode == "min",
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "modelVersionFilter": "All Runs",
+        "datasetsFilter": [],
+        # All trials have the same devices, so that their duration is what they cost.
+        "selectedColumns": [*told, "attributes.`Duration`", "attributes.`Description`"],
+        "columnOrder": [NAME, *told, "duration", "attributes.`Description`"],
+        "columnWidths": {NAME: 2 * WIDTH, **dict.fromkeys(told, WIDTH)},
+        "runsHiddenMode": "SHOW_ALL",
+        "compareRunSections": [{"uuid": section, "name": f"Sweep {spec.name}", "display": True, **GRID}],
+        "compareRunCharts": [{**chart, "metricSectionId": section} for chart in _charts(spec, searched)],
+        "isAccordionReordered": True,  # so that MLflow puts its own sections below
+        "viewMaximized": False,
+        "runListHidden": False,
+        "groupBy": None,
+        "groupsExpanded": {},
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "autoRefreshEnabled": True,
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+    }
+
+
+def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
+    metric, names = spec.objective.metric, short_names(searched)
+    curves = {
+        "type": "LINE",
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "xAxisKey": "step",
+        "selectedXAxisMetricKey": "",
+        "yAxisKey": "metric",
+        "yAxisExpressions": [],
+        "scaleType": "linear",
+        "xAxisScaleType": "linear",
+        "lineSmoothness": 0,
+        "range": {},
+        "ignoreOutliers": False,
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+    }
+    parallel = {"type": "PARALLEL", "selectedParams": searched, "selectedMetrics": [SCORE], "showAllRuns": False}
+    charts = {f"{metric} of every trial, a colour per update rule": curves, "All settings and the score": parallel}
+    for key, name in names.items():
+        charts[f"Score against {name}"] = {
+            "type": "SCATTER",
+            "xaxis": {"key": key, "type": "PARAM"},
+            "yaxis": {"key": SCORE, "type": "METRIC"},
+        }
+    common = {"runsCountToCompare": 100, "deleted": False, "isGenerated": False}
+    return [{**common, **chart, "uuid": _id(name), "displayName": name} for name, chart in charts.items()]
+
+
+def _id(name: str) -> str:
+    return uuid.uuid5(_SPACE, name).hex

@@ -1,0 +1,51 @@
+"""Environment for the ranks of a cluster: plain variables through Ray, credentials through a file of the sweep.
+
+Ray writes the environment of a job into its logs and tells it to whoever asks its jobs API.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from trainer.config.credentials import split_credentials
+from trainer.files import write_atomically
+
+_FORWARDED = ("MLFLOW_", "LOPTUNE_", "HF_HOME", "HF_HUB_OFFLINE")
+_SERVERS = ("MLFLOW_AUTH_", "MLFLOW_FLASK_")  # for the MLflow server alone; no rank needs them
+_SECRET = ("PASSWORD", "TOKEN", "SECRET", "KEY")
+
+
+def plain_environment() -> dict[str, str]:
+    """The driver's variables that ranks need and anybody may read."""
+    return {name: value for name, value in _forwarded().items() if not _is_secret(name, value)}
+
+
+def write_credentials(path: Path) -> None:
+    """Write the driver's credentials into a file that its user alone can read; remove it where there are none.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    secrets = {name: value for name, value in _forwarded().items() if _is_secret(name, value)}
+    if secrets:
+        write_atomically(path, json.dumps(secrets), mode=0o600)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def take_credentials(path: Path) -> None:
+    """Put the credentials of the file, if there is one, into the environment of this process."""
+    if path.is_file():
+        os.environ.update(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _forwarded() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_FORWARDED) and not name.startswith(_SERVERS)
+    }
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return any(word in name for word in _SECRET) or bool(split_credentials(value)[2])

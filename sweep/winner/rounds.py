@@ -1,0 +1,295 @@
+"""Confirming finalists in rounds of fresh seeds, until it is known which of them beat the baseline.
+
+The ledger of NAME-confirm (or NAME-full) begins with the plan (the looks and their boundaries), and every look
+adds where each finalist stands: going on needs nothing else.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import asdict, astuple, dataclass, field
+from typing import Any, Literal
+
+from dashboards.statistics.seed_noise import Noise
+from dashboards.statistics.sequential import Design, Standing, make_design, standings
+from sweep.record.folder import SweepFolder, hold, read_spec, write_spec
+from sweep.record.noise import score, sweep_noise
+from sweep.record.sweep_record import SweepRecord
+from sweep.search.history import LOOK, PLAN
+from sweep.search.ledger import Ledger, read_ledger
+from sweep.space.spec import DecideSpec, SweepSpec
+from sweep.tracking.parent_run import open_parent
+from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space, is_baseline
+from trainer.errors import INTERRUPTED, ConfigError, MissingError
+from trainer.metrics.tags import PLANNED_TAG, ROUNDS_TAG
+
+_BASELINE = "0"  # its number in NAME-confirm
+
+Outcome = Literal["better", "not better", "undecided", "open"]
+_WORDS = {
+    "better": "is better",
+    "not better": "is not better by {}",
+    "worse": "is worse",
+    "failed": "failed on a seed, and the seeds that are left are its luckier ones",
+}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision as its ledger tells it. Finalists are named by their number in NAME-confirm."""
+
+    design: Design
+    known: Noise  # between seeds, from the sweep that is decided
+    looks: tuple[tuple[Standing, ...], ...] = ()  # after every look, the finalists that were open before it
+
+    @property
+    def retired(self) -> set[str]:
+        """Finalists that need no further seeds."""
+        return {one.finalist for look in self.looks for one in look if one.decision != "open"}
+
+    @property
+    def outcome(self) -> Outcome:
+        """better: a finalist is. not better: none is, by the worthwhile gain. undecided: no look is left."""
+        if any(one.decision == "better" for look in self.looks for one in look):
+            return "better"
+        if len(self.retired) == self.design.finalists:
+            return "not better"
+        return "undecided" if len(self.looks) == len(self.design.looks) else "open"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rounds as `sweep confirm` asks for them."""
+
+    settings: DecideSpec = field(default_factory=DecideSpec)  # finalists, and the budget of all rounds
+    full: bool = False  # full weights in place of adapters
+    test: str | None = None  # file of the sealed problems
+    again: str = ""  # command to go on
+
+
+def decide(
+    sweep: SweepRecord, asked: Asked, run: Callable[[SweepRecord], int], say: Callable[[str], None]
+) -> tuple[int, Decision]:
+    """Run rounds until the outcome is known, the budget is spent or somebody stops it.
+
+    Returns the exit code and the decision so far. ``run`` trains the missing trials of a sweep and returns an exit
+    code; ``say`` prints a line.
+
+    Raises:
+        MissingError: the sweep has no complete baseline, or nothing to hold against it.
+        ConfigError: its finalists run on fixed seeds.
+    """
+    fresh, decision = _opened(sweep, asked, say)
+    say(_plan_text(decision, sweep.spec))
+    code, budget = 0, asked.settings.hours
+    while decision.outcome == "open":
+        seeds = decision.design.looks[len(decision.looks)]
+        numbers = [fresh.spec.seeds[0] + number for number in range(seeds)]
+        fresh = SweepRecord(fresh.spec.model_copy(update={"seeds": numbers}), fresh.folder)
+        price = _price(fresh, sweep)
+        if budget is not None and price > budget:
+            if not decision.looks:
+                say(f"not started: the first round needs {price:.3g} hours, the budget is {budget:g}")
+            else:
+                say(f"budget spent: with the next look it would cost {price:.3g} of {budget:g} hours")
+            say(f"not decided yet. To go on with a larger budget: {asked.again}")
+            return code, decision
+        say(f"next look: {_missing(fresh)} trials, {price:.3g} hours with all before them")
+        code = run(fresh)
+        fresh = fresh.read_again()
+        if code not in (0, 1) or _missing(fresh):
+            say(f"not decided yet. To go on: {asked.again}")
+            return (code if code not in (0, 1) else INTERRUPTED), decision
+        decision = _look(fresh, decision)
+        for line in _look_text(decision, fresh.spec):
+            say(line)
+    say(f"{sweep.folder.name}: {_outcome_text(decision, fresh.spec)}")
+    return code, decision
+
+
+def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tuple[SweepRecord, Decision]:
+    """The sweep of the finalists, begun if it does not exist, and its decision so far."""
+    folder = confirmation_folder(sweep, asked.full)
+    if not folder.ledger.exists():
+        _begin(sweep, asked)
+    fresh, decision = SweepRecord(read_spec(folder), folder), read_decision(folder)
+    if decision is None or fresh.spec.confirms is None:
+        raise ConfigError(
+            f"the finalists of {sweep.folder.name} run on fixed seeds, which are not fresh any more",
+            str(folder.root),
+            f"{fresh.command('status')} shows them",
+        )
+    _, chosen = finalists_of(sweep, asked.settings.finalists, asked.full)
+    now, first = [one.number for one in chosen], fresh.spec.confirms.configurations
+    if now != first:
+        told = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
+        say(f"the finalists stay those of the first round, {told[0]}; the sweep's best are {told[1]} by now")
+    return fresh, decision
+
+
+def read_decision(folder: SweepFolder) -> Decision | None:
+    """The decision that a sweep's ledger records; None where the sweep is not run in rounds."""
+    if not folder.ledger.exists():
+        return None
+    plan, looks = None, []
+    for record in read_ledger(folder.ledger):
+        if record.get("event") == PLAN:
+            plan = record
+        elif record.get("event") == LOOK:
+            looks.append(tuple(Standing(**one) for one in record["standings"]))
+    if plan is None:
+        return None
+    design: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in plan["design"].items()
+    }
+    known = Noise(plan["deviation"] if plan["deviation"] is not None else float("nan"), plan["freedom"])
+    return Decision(Design(**design), known, tuple(looks))
+
+
+def decision_as_json(decision: Decision, space: SweepSpec, hours: float) -> dict[str, Any]:
+    """The decision for the tag of an MLflow run of NAME-confirm, whose trials took ``hours`` of their devices.
+
+    Numbers have five digits, a standing is a list. The tag holds 8000 characters, a standing takes less than 60:
+    ten finalists at eight looks fit.
+    """
+
+    def short(value: Any) -> Any:
+        return float(f"{value:.5g}") if isinstance(value, float) else value
+
+    looks = [[[_reported(one, space), *map(short, astuple(one)[1:])] for one in look] for look in decision.looks]
+    return {
+        "planned": list(decision.design.looks),
+        "worthwhile": short(decision.design.worthwhile),
+        "looks": looks,
+        "outcome": decision.outcome,
+        "device_hours": short(hours),
+    }
+
+
+def log_decision(sweep: SweepRecord, decision: Decision, full: bool) -> None:
+    """Write the decision to the MLflow run of NAME-confirm, for the report.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
+    folder = confirmation_folder(sweep, full)
+    fresh = SweepRecord(read_spec(folder), folder)
+    parent = open_parent(fresh)
+    if parent is None:
+        return
+    done, ended = decision.outcome != "open", sum(row.ended for row in fresh.rows())
+    record = decision_as_json(decision, fresh.spec, sum(fresh.device_hours().values()))
+    tags = {ROUNDS_TAG: json.dumps(record, separators=(",", ":"))}
+    parent.set_tags(tags | ({PLANNED_TAG: str(ended)} if done else {}))
+    parent.finish("FINISHED" if done else "KILLED")
+
+
+def _reported(standing: Standing, space: SweepSpec) -> str:
+    """The finalist's number in the sweep that chose it."""
+    return str(space.reported(int(standing.finalist)))
+
+
+def _outcome_text(decision: Decision, space: SweepSpec) -> str:
+    """The outcome in a sentence."""
+    worthwhile = f"{decision.design.worthwhile:g}"
+    winners = [one for look in decision.looks for one in look if one.decision == "better"]
+    if winners:
+        best = max(winners, key=lambda one: one.gain)
+        return f"configuration #{_reported(best, space)} is better than the baseline: {_gain(best)}"
+    if decision.outcome == "not better":
+        return "; ".join(
+            f"configuration #{_reported(one, space)} {_WORDS[one.decision].format(worthwhile)} ({_gain(one)})"
+            for look in decision.looks
+            for one in look
+            if one.decision != "open"
+        )
+    return f"not decided: no finalist is shown to be better, or not better by {worthwhile}"
+
+
+def _begin(sweep: SweepRecord, asked: Asked) -> None:
+    settings = asked.settings
+    spec, chosen = finalists_of(sweep, settings.finalists, asked.full)
+    if len(chosen) < 2 or not is_baseline(sweep.spec, chosen[0]):
+        raise MissingError(
+            f"{sweep.folder.name} has no baseline and another configuration that ran to their end on all seeds",
+            str(sweep.folder.root),
+            sweep.command("status"),
+        )
+    known = sweep_noise(sweep)
+    # Equal scores are coarse scores, not the absence of noise; and full weights have a noise of their own.
+    if known.deviation <= 1e-9 or asked.full:
+        known = Noise(float("nan"), 0)
+    worthwhile = spec.objective.worthwhile
+    design = make_design(known if known.freedom else None, worthwhile, len(chosen) - 1, settings.max_seeds)
+    # The budget is counted over all rounds, before each.
+    limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
+    space = fresh_space(sweep, spec, chosen, design.looks[0], asked.test, sealed=asked.test is not None)
+    space = space.model_copy(update={"limits": limits})
+    folder = confirmation_folder(sweep, asked.full)
+    folder.root.mkdir(parents=True, exist_ok=True)
+    with hold(folder):
+        write_spec(folder, space)
+        Ledger(folder.ledger).append(
+            {
+                "event": PLAN,
+                "design": asdict(design),
+                "deviation": known.deviation if known.freedom else None,
+                "freedom": known.freedom,
+                "time": time.time(),
+            }
+        )
+
+
+def _look(fresh: SweepRecord, decision: Decision) -> Decision:
+    """Judge the finalists that were open, and write down where they stand."""
+    seeds = fresh.spec.seeds
+    scores: dict[str, dict[Hashable, float]] = {
+        str(one.number): {seed: score(one, seed) for seed in seeds if seed in one.results}
+        for one in fresh.configurations
+    }
+    every = standings(decision.design, scores, _BASELINE, fresh.spec.objective.mode)
+    stands = tuple(one for one in every if one.finalist not in decision.retired)
+    with hold(fresh.folder):
+        Ledger(fresh.folder.ledger).append(
+            {"event": LOOK, "standings": [asdict(one) for one in stands], "time": time.time()}
+        )
+    return Decision(decision.design, decision.known, (*decision.looks, stands))
+
+
+def _missing(fresh: SweepRecord) -> int:
+    """Trials of the current look that have no result."""
+    found, seeds = fresh.configurations, fresh.spec.seeds
+    proposed = sum(seed not in one.results for one in found if not one.retired for seed in seeds)
+    return proposed + (len(fresh.spec.baselines) - len(found)) * len(seeds)
+
+
+def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
+    """Device hours of all rounds, the next one included; that one at the mean of the trials so far."""
+    spent = fresh.device_hours()
+    sample = list(spent.values()) or list(sweep.device_hours().values())
+    return sum(spent.values()) + _missing(fresh) * (statistics.mean(sample) if sample else 0.0)
+
+
+def _plan_text(decision: Decision, spec: SweepSpec) -> str:
+    design, noise = decision.design, decision.known
+    known = f"a deviation of {noise.deviation:.3g} between seeds" if noise.freedom else "the noise not known yet"
+    return (
+        f"plan: {design.finalists} finalists and the baseline, looks after {', '.join(map(str, design.looks))} "
+        f"fresh seeds, worthwhile {spec.objective.metric} {design.worthwhile:g}, {known}"
+    )
+
+
+def _look_text(decision: Decision, space: SweepSpec) -> list[str]:
+    place = len(decision.looks)
+    return [
+        f"look {place} of {len(decision.design.looks)}: configuration #{_reported(one, space)} after {one.seeds} "
+        f"seeds: {_gain(one)}: {one.decision}"
+        for one in decision.looks[-1]
+    ]
+
+
+def _gain(one: Standing) -> str:
+    if one.low is None or one.high is None:
+        return f"gain {one.gain:+.3g}"
+    return f"gain {one.gain:+.3g}, at least {one.low:+.3g}, at most {one.high:+.3g}"

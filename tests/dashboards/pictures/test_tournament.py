@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from dashboards.pages.html import render_page
+from dashboards.pictures.judged import baseline, judge_fresh
+from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
+from dashboards.pictures.verdict import verdict
+from dashboards.sweep import Sweep
+from tests.dashboards.table import sweep_of
+
+RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the last digit
+
+
+def tuned() -> Sweep:
+    """Two rules: plain with eight configurations, AR with six, of which one failed."""
+    plain = sweep_of()
+    first = plain.trials[plain.trials.configuration.isin(["0", "1", "2"])]
+    more = [
+        first.assign(
+            configuration=f"{n}" + first.configuration, trial=f"{n}" + first.trial, score=first.score - n / 10
+        )
+        for n in (1, 2, 3)
+    ]
+    trials = pd.concat([plain.trials, *more], ignore_index=True)
+    trials = trials.assign(arm=trials.configuration.str[-1].map(RULES))
+    return replace(plain, trials=trials, arms=("plain", "AR"), adaptive=True)
+
+
+def confirmed(gain: float) -> Sweep:
+    sweep = tuned()
+    chosen = sweep.trials[sweep.trials.configuration.isin(["1", "2"])]
+    scores = [0.5, 0.52, 0.5 + gain, 0.53 + gain]
+    trials = chosen.assign(seed=["2", "3", "2", "3"], score=scores, trial=["a", "b", "c", "d"], arm="")
+    return replace(sweep, confirmation=replace(sweep, trials=trials, arms=(), baseline="1", adaptive=False))
+
+
+def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
+    curves = tuning_curves(tuned())
+    found = {arm: [round(best, 3) for best in own.best] for arm, own in curves.groupby("arm")}
+    assert found == {"plain": [0.55, *[0.75] * 7], "AR": [0.55] * 6}
+    assert list(curves[curves.arm == "AR"].trial) == [1, 2, 3, 4, 5, 6]  # the failed one took a place
+    least = tuning_curves(replace(tuned(), objective=replace(tuned().objective, mode="min")))
+    assert [round(best, 3) for best in least[least.arm == "plain"].best] == [
+        0.55,
+        0.55,
+        0.45,
+        0.45,
+        0.35,
+        0.35,
+        0.25,
+        0.25,
+    ]
+
+
+def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
+    sweep = tuned()
+    assert baseline(sweep) == "#1 grpo α 0.3"  # the first rule at its best
+    lines = verdict(sweep)
+    assert (
+        lines[0].startswith("2 rules were tuned by 6 to 8 configurations each.")
+        and "sweep confirm demo" in lines[0]
+    )
+    assert not any("candidate" in line or "Best:" in line for line in lines)
+
+
+def test_rules_are_compared_on_fresh_seeds() -> None:
+    sweep = confirmed(gain=9.0)
+    assert tournament_line(sweep).startswith(
+        "Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90 %"
+    )
+    assert "none is shown to be better than plain" in tournament_line(confirmed(gain=0.01))
+    assert verdict(sweep)[0] == tournament_line(sweep)
+    assert judge_fresh(sweep.confirmation, sweep).evidence  # type: ignore[union-attr, arg-type]
+    headings, rows = rule_table(sweep)
+    table = pd.DataFrame(rows, columns=headings).set_index("rule")
+    assert table.loc["AR", "best setting"] == "#2 grpo η 0.5"
+    # Of 0.25 to 0.75 in eights, and of 0.55 to 0.25 with the seed that is left of the failed one, 0.45.
+    assert table["median trial"].to_list() == pytest.approx([0.5, 0.45])
+    assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
+    assert table.loc["AR", "tuning gained"] == pytest.approx(9.515 - 0.45)
+    assert table.loc["AR", "low"] < table.loc["AR", "against plain"] < table.loc["AR", "high"]
+
+
+def test_the_picture_has_lines_differences_and_a_table() -> None:
+    picture = tournament(confirmed(gain=0.01))
+    assert picture is not None and len(picture.figures) == 2
+    assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]
+    page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, "<table></table>")
+    assert "<th" in page and "best setting" in page and "#2 grpo η 0.5" in page
+    assert tournament(sweep_of()) is None

@@ -1,0 +1,120 @@
+"""No statistic depends on the unit of the scores: a share says what percent say, from any zero."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dashboards.statistics.estimates import bootstrap, importances, interquartile_mean, local_mean
+from dashboards.statistics.power import assurance, minimum_detectable_effect, seeds_for
+from dashboards.statistics.problems import evaluation_interval, split
+from dashboards.statistics.seed_noise import Noise, baseline_noise, paired_differences, seed_noise, seed_share
+from dashboards.statistics.sequential import Design, make_design, standings
+from dashboards.statistics.verdict import verdict
+
+FACTORS = st.sampled_from([100.0, 0.01, 3.7, 1e-6, 1e4])
+SHIFTS = st.sampled_from([0.0, 0.5, -3.0, 17.0])
+DESIGN = Design((2, 4), 2, 0.02, (4.037, 2.513), (3.071, 1.829))  # no round t: a tie would be decided by rounding
+
+
+@st.composite
+def tables(draw):
+    """Scores of 2 to 6 configurations on 2 to 5 seeds, as exact as 100 problems tell them, or continuous."""
+    shape = draw(st.tuples(st.integers(2, 6), st.integers(2, 5)))
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    scores = 0.5 + 0.05 * generator.standard_normal(shape) + 0.1 * generator.standard_normal(shape[1])
+    return np.round(scores, 2) if draw(st.booleans()) else scores
+
+
+def named(scores):
+    return {f"c{i}": dict(enumerate(row)) for i, row in enumerate(scores.tolist())}
+
+
+def same(one, other):
+    return one == pytest.approx(other, rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+@settings(max_examples=80, deadline=None)
+@given(tables(), FACTORS, SHIFTS, st.booleans(), st.booleans())
+@example(np.array([[0.5, 0.52], [0.55, 0.57], [0.51, 0.53], [0.52, 0.55]]), 100.0, 0.0, False, False)
+def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails):
+    rows = [scores, factor * (scores + shift)]
+    if fails and len(scores) > 2:
+        for table in rows:
+            table[-1, -1] = math.nan
+    own = [{name: Noise(unit * 0.04, 2) for name in ("c1", "c2")} if fresh else None for unit in (1, factor)]
+    plain, scaled = (verdict(named(table), "c0", own=noise) for table, noise in zip(rows, own, strict=True))
+    for name in (
+        "best",
+        "winner",
+        "evidence",
+        "candidate",
+        "comparisons",
+        "failing",
+        "seeds",
+        "freedom",
+        "unlike",
+    ):
+        assert getattr(plain, name) == getattr(scaled, name), name
+    for name in ("p_value", "seeds_needed", "confirmation_seeds", "confirmation_chance"):
+        assert (getattr(plain, name) is None) == (getattr(scaled, name) is None), name
+        assert same(getattr(plain, name) or 0.0, getattr(scaled, name) or 0.0), name
+    for name in ("difference", "shrunken", "deviation", "minimum_detectable_effect", "luck"):
+        assert same(factor * (getattr(plain, name) or 0.0) / factor, (getattr(scaled, name) or 0.0) / factor), name
+    assert same(np.multiply(plain.interval or 0.0, factor) / factor, np.divide(scaled.interval or 0.0, factor))
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(), FACTORS, SHIFTS, st.sampled_from(["max", "min"]))
+def test_rounds_and_noise_are_the_same_in_every_unit(scores, factor, shift, mode):
+    rows, scaled = named(scores), named(factor * (scores + shift))
+    design = Design(DESIGN.looks, DESIGN.finalists, factor * DESIGN.worthwhile, DESIGN.better, DESIGN.futile)
+    pairs = zip(standings(DESIGN, rows, "c0", mode), standings(design, scaled, "c0", mode), strict=True)
+    for one, other in pairs:
+        assert (one.decision, one.low is None) == (other.decision, other.low is None)
+        assert same(
+            [one.gain, one.low or 0, one.high or 0],
+            np.array([other.gain, other.low or 0, other.high or 0]) / factor,
+        )
+    for noise in (seed_noise, *(lambda table, part=part: baseline_noise(table, "c0")[part] for part in (0, 1))):
+        one, other = noise(rows), noise(scaled)
+        assert one.freedom == other.freedom and same(one.deviation**2, (other.deviation / factor) ** 2)
+    for name, one in paired_differences(rows, "c0").items():
+        found = paired_differences(scaled, "c0")[name].mean
+        assert same([one.mean.value, one.mean.low], [found.value / factor, found.low / factor])
+    if seed_noise(rows).deviation > 1e-9:
+        assert same(seed_share(rows), seed_share(scaled))
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10**6), FACTORS, SHIFTS)
+def test_estimates_are_the_same_in_every_unit(seed, factor, shift):
+    generator = np.random.default_rng(seed)
+    values, x = generator.integers(0, 20, 12) / 20, generator.uniform(0, 1, 12)
+    table = pd.DataFrame({"mean": values, "x": x})
+    one, other = (importances(table.assign(mean=y), ["x"]) for y in (values, factor * (values + shift)))
+    assert same([one[0].share.value, one[0].chance], [other[0].share.value, other[0].chance])
+    moved = bootstrap([[y] for y in factor * (values + shift)], interquartile_mean)
+    plain = bootstrap([[y] for y in values], interquartile_mean)
+    assert same([plain.value, plain.low], [moved.value / factor - shift, moved.low / factor - shift])
+    moved = factor * (values + shift)
+    assert same(local_mean(list(x), list(values))[1], local_mean(list(x), list(moved))[1] / factor - shift)
+    ours, theirs = generator.random((2, 3, 40))
+    one, other = split(ours, theirs), split(factor * (ours + shift), factor * (theirs + shift))
+    assert same([one.training, one.evaluation], [other.training / factor**2, other.evaluation / factor**2])
+    low, high = evaluation_interval(ours, theirs)
+    assert same([low, high], np.divide(evaluation_interval(factor * ours, factor * theirs), factor))
+
+
+@pytest.mark.parametrize("factor", [100.0, 0.01, 1e-6])
+def test_what_is_promised_is_the_same_in_every_unit(factor):
+    assert same(minimum_detectable_effect(0.03, 3, 8) * factor, minimum_detectable_effect(0.03 * factor, 3, 8))
+    for gain in (0.02, 0.05):
+        assert seeds_for(gain, 0.03, 5) == seeds_for(gain * factor, 0.03 * factor, 5)
+        scaled = assurance((gain * factor, 0.02 * factor), 0.03 * factor, 6, 2)
+        assert same(assurance((gain, 0.02), 0.03, 6, 2), scaled)
+        one, other = (make_design(Noise(0.03 * unit, 18), gain * unit, 1, 30) for unit in (1, factor))
+        assert (one.looks, one.better) == (other.looks, other.better)

@@ -1,0 +1,60 @@
+"""What one rank does in the test of its memory: trials one after another, as a warm rank of a sweep runs them."""
+
+import gc
+import json
+import os
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sweep.trials.worker import Assignment, RankWorker, build_trainer
+from tests.invariants.train_job import small_config
+from trainer.parallel.device import free_memory
+from trainer.parallel.ranks import end_rank, leave_ranks
+
+TRIALS = 3
+
+
+def live_bytes() -> int:
+    """Bytes of all tensors of this process."""
+    assert gc.get_freeze_count() == 0, "what is frozen is not among the objects that gc lists"
+    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+    storages = {tensor.untyped_storage()._cdata: tensor for tensor in tensors if tensor.device.type != "meta"}
+    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
+
+
+def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
+    worker.build(build_trainer, assignment)
+    trainer: Any = worker._trainer
+    worker.run_period()
+    models = trainer.models
+    things = {"trainer": trainer, "optimizer": models.optimizer, "engine": trainer.engine}
+    things |= {name: vars(models)[name] for name in ("causal_lm", "policy", "reference")}
+    things["parameter"] = next(models.causal_lm.parameters())
+    references = {name: weakref.ref(thing) for name, thing in things.items()}
+    training = live_bytes()
+    del trainer, models, things
+    worker.close("FINISHED")
+    free_memory()  # as the next trial's start does
+    alive = [name for name, reference in references.items() if reference() is not None]
+    return {"training": training, "left": live_bytes(), "alive": alive}
+
+
+def main(folder: Path) -> None:
+    job = json.loads((folder / "job.json").read_text())
+    once = {"max_steps": 1, "evaluation.every_steps": 1, "evaluation.at_start": False, "tracking.offline": True}
+    config, worker = small_config(Path(job["model"]), once | job["overrides"]), RankWorker()
+    runs = [folder / f"trial-{number}" for number in range(TRIALS)]
+    results = [
+        run_trial(worker, Assignment(run.name, config, run, folder, "test", folder / "stop")) for run in runs
+    ]
+    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
+    leave_ranks()
+    end_rank(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.driver.again import begin_damaged_again, retry_failed
+from sweep.record.folder import sweep_folder
+from sweep.record.sweep_record import open_sweep
+from sweep.search.searcher import ConfigurationSearcher
+from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.search.instant_sweeps import ended as ended_with
+from trainer.checkpoint.files import steps_on_disk, write_checkpoint
+from trainer.errors import StorageError
+
+
+def write_one(root: Path) -> None:
+    def write_files(partial: Path) -> None:
+        (partial / "weights").write_bytes(b"1")
+
+    root.mkdir(parents=True)
+    write_checkpoint(root, 4, write_files)
+
+
+def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    sweep = open_sweep(tmp_path, "demo")
+    failed = [row.trial for row in sweep.rows() if row.state == "FAIL"]
+    ended = sum(row.ended for row in sweep.rows())
+    assert failed == ["c001-s1"]
+
+    assert retry_failed(sweep) == failed
+    sweep = sweep.read_again()
+    assert sum(row.ended for row in sweep.rows()) == ended - 1
+    assert retry_failed(sweep) == []
+    searcher = ConfigurationSearcher(sweep.spec, sweep.folder.ledger)
+    assert [key.name for key in searcher.open_pairs] == ["c001-s1", "c003-s1"]  # the other was never issued
+    suggestion = searcher.suggest("again")
+    assert suggestion["trial"] == "c001-s1"
+    searcher.on_trial_complete("again", ended_with(0.9))
+    best = sweep.read_again().best()
+    assert best is not None
+    assert (best.configuration, best.score) == (1, pytest.approx(0.9))
+
+
+def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {}, 2: {}, 3: {}}, seeds=[0])
+    folder = sweep_folder(tmp_path, "demo")
+    damaged = [folder.trial(name) for name in ("c000-s0", "c001-s0")]  # the first has ended
+    intact, fresh = folder.trial("c002-s0"), folder.trial("c003-s0")
+    for run_dir in (*damaged, intact):
+        write_one(run_dir / "checkpoints")
+    for run_dir in damaged:
+        (run_dir / "checkpoints" / "step-4" / "weights").write_bytes(b"2")
+
+    assert begin_damaged_again(open_sweep(tmp_path, "demo")) == ["c001-s0"]
+    assert (damaged[1] / "earlier-1" / "checkpoints" / "damaged-step-4" / "weights").read_bytes() == b"2"
+    assert not (damaged[1] / "checkpoints").exists()
+    assert steps_on_disk(intact / "checkpoints") == [4]
+    assert steps_on_disk(damaged[0] / "checkpoints") == [4]
+    assert not fresh.exists()
+
+
+def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sweep(tmp_path, "demo", {0: {}}, seeds=[0])
+    folder = sweep_folder(tmp_path, "demo")
+    root = folder.trial("c000-s0") / "checkpoints"
+    write_one(root)
+
+    def refuse(checkpoint: Path) -> list[str]:
+        raise StorageError("may not read the checkpoint: Permission denied", str(checkpoint))
+
+    monkeypatch.setattr("trainer.checkpoint.files.damaged_files", refuse)
+    with pytest.raises(StorageError, match="may not read the checkpoint"):
+        begin_damaged_again(open_sweep(tmp_path, "demo"))
+    assert steps_on_disk(root) == [4]

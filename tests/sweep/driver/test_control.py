@@ -1,0 +1,145 @@
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sweep.driver.control import POLL_S, StopControl, orderly_signals
+from sweep.record.folder import SweepFolder
+from sweep.record.sweep_record import SweepRecord
+from sweep.space.file import find_space, load_space
+from sweep.space.spec import STORAGE_KEY, LimitsSpec, ResourcesSpec
+from trainer.errors import StorageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    found = SweepFolder(tmp_path, "demo")
+    found.root.mkdir()
+    found.ledger.touch()
+    found.space.touch()
+    return found
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic", made)
+    return made
+
+
+def control(
+    folder: SweepFolder, running: int = 1, gpus: float = 0, before: float = 0, **limits: float
+) -> StopControl:
+    spec = load_space(find_space("quickstart")).model_copy(update={"limits": LimitsSpec.model_validate(limits)})
+    if gpus:
+        resources = ResourcesSpec(gpus_per_trial=gpus, workers_per_trial=int(gpus))
+        spec = spec.model_copy(update={"resources": resources})
+    if before:
+        folder.trial("c000-s0").mkdir(parents=True)
+        step = f'{{"step": 1, "time/step": {3600 * before / gpus}}}\n'
+        (folder.trial("c000-s0") / "metrics.jsonl").write_text(step)
+    made = StopControl(SweepRecord(spec, folder), f"sweep resume {folder.name}")
+    made.attach(lambda: None, lambda: running)
+    return made
+
+
+def test_without_limits_nothing_stops(folder: SweepFolder, clock: Clock) -> None:
+    stop = control(folder)
+    clock.now += 1e6
+    assert not stop.stop_all()
+    assert stop.reason is None
+    assert not folder.stop.exists()
+
+
+def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(folder: SweepFolder, clock: Clock) -> None:
+    running = 2
+    halted = []
+    stop = control(folder, time_budget_s=60)
+    stop.attach(lambda: halted.append(True), lambda: running)
+    clock.now += 59
+    assert not stop.stop_all()
+    clock.now += 2
+    assert not stop.stop_all()  # they still hold their resources
+    assert stop.reason == "the time budget of 60 s is spent"
+    assert not stop.interrupted
+    assert folder.stop.exists()
+    assert halted == [True]
+    running = 0
+    assert stop.stop_all()
+
+
+def test_gpu_hours_count_running_trials_and_earlier_sessions(folder: SweepFolder, clock: Clock) -> None:
+    stop = control(folder, running=2, gpus=4, before=1.0, gpu_hours=9.0)
+    for _ in range(59):  # an hour of eight GPUs is spent a minute at a time
+        clock.now += 60
+        stop.stop_all()
+    assert stop.reason is None
+    for _ in range(2):
+        clock.now += 60
+        stop.stop_all()
+    assert stop.reason == "the budget of 9 GPU hours is spent"
+
+
+def test_the_stop_file_interrupts(folder: SweepFolder, clock: Clock) -> None:
+    stop = control(folder, running=0)
+    folder.stop.touch()
+    clock.now += POLL_S
+    assert stop.stop_all()
+    assert stop.interrupted
+
+
+def test_a_vanished_folder_is_an_error(folder: SweepFolder, clock: Clock) -> None:
+    stop = control(folder)
+    folder.root.rename(folder.root.with_name("moved"))
+    clock.now += POLL_S
+    with pytest.raises(StorageError, match="folder of sweep demo has disappeared"):
+        stop.stop_all()
+    assert not folder.root.exists()
+
+
+def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolder) -> None:
+    stop = control(folder)
+    assert stop("trial", {"score": 1.0}) is False
+    assert stop.problem is None
+    assert stop("trial", {STORAGE_KEY: ["the disk is full", "/runs, 0 MiB free", "free some space"]}) is False
+    stop("other", {STORAGE_KEY: ["another", "", ""]})
+    assert stop.problem is not None
+    assert (stop.problem.what, stop.problem.exit_code) == ("the disk is full", 4)
+    assert (stop.reason, stop.interrupted) == ("the sweep has stopped", False)
+    assert folder.stop.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_raises(folder: SweepFolder, number: signal.Signals) -> None:
+    stop, said = control(folder), []
+    before = signal.getsignal(number)
+    with orderly_signals(stop, said.append):
+        signal.raise_signal(number)
+        assert stop.interrupted
+        assert len(said) == 1
+        assert said[0].endswith("To go on later: sweep resume demo")  # the last line may never come
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) == before
+
+
+def test_an_interrupt_after_a_spent_budget_stops_at_once(folder: SweepFolder) -> None:
+    stop = control(folder)
+    stop.request("the time budget is spent", interrupted=False)
+    with orderly_signals(stop, print), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_where_ray_has_died_the_next_look_raises_it(folder: SweepFolder) -> None:
+    stop = control(folder)
+    stop.lost = StorageError("Ray's raylet has died", "driver.log", "resume")
+    with pytest.raises(StorageError, match="Ray's raylet has died"):
+        stop.stop_all()

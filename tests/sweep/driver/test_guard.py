@@ -1,0 +1,99 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweep.driver.guard import MARKER, guarded, marked
+from tests.paths import ROOT
+from tests.sweep.harness import wait_until
+
+# A driver with a guard and a child that ignores requests to end.
+DRIVER = """
+import os, subprocess, sys, time
+from pathlib import Path
+from sweep.driver.guard import MARKER, guarded
+root = Path(sys.argv[1])
+child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+with guarded(root, "go on with: sweep resume demo"):
+    started = subprocess.Popen(
+        [sys.executable, "-c", child], env={**os.environ, MARKER: str(root)}, stdout=subprocess.PIPE
+    )
+    started.stdout.readline()
+    print("ready", flush=True)
+    time.sleep(0 if sys.argv[2] == "end" else 60)
+"""
+
+
+def start(root: Path, how: str = "stay") -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", DRIVER, str(root), how]
+    pipe = subprocess.PIPE
+    driver = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "ready\n"
+    return driver
+
+
+def guards(root: Path) -> list[psutil.Process]:
+    return [process for process in marked(root) if "guard.py" in " ".join(process.cmdline())]
+
+
+def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -> None:
+    root, other = tmp_path / "demo", tmp_path / "other"
+    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    with (
+        start(root) as driver,
+        subprocess.Popen(sleep, env={**os.environ, MARKER: str(other)}, stdout=subprocess.PIPE) as theirs,
+    ):
+        assert theirs.stdout is not None
+        theirs.stdout.readline()  # until then it may not have its environment
+        assert len(marked(root)) == 2  # the child and the guard
+        driver.kill()
+        wait_until(lambda: not marked(root), timeout=20)
+        assert [process.pid for process in marked(other)] == [theirs.pid]
+        theirs.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_for_the_drivers_group_does_not_end_the_guard(tmp_path: Path, number: signal.Signals) -> None:
+    root = tmp_path / "demo"
+    with start(root) as driver:
+        psutil.Process(driver.pid).suspend()  # or it would end its guard by itself
+        os.killpg(driver.pid, number)
+        assert len(guards(root)) == 1
+        driver.kill()
+    wait_until(lambda: not marked(root), timeout=20)
+
+
+@pytest.mark.parametrize("reader", [True, False])
+def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(tmp_path: Path, reader: bool) -> None:
+    root = tmp_path / "demo"
+    with start(root) as driver:
+        assert driver.stderr is not None
+        if not reader:
+            driver.stderr.close()
+        driver.kill()
+        if reader:
+            assert driver.stderr.readline() == "go on with: sweep resume demo\n"
+            assert not any("SIG_IGN" in " ".join(process.cmdline()) for process in marked(root))
+    wait_until(lambda: not marked(root), timeout=20)
+
+
+def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_path: Path) -> None:
+    root = tmp_path / "demo"
+    with start(root, "end") as driver:
+        assert driver.wait(timeout=30) == 0
+        assert guards(root) == []
+        (child,) = marked(root)
+        child.kill()
+        assert driver.stderr is not None
+        assert driver.stderr.read() == ""
+
+
+def test_the_guard_is_there_at_once(tmp_path: Path) -> None:
+    with guarded(tmp_path, ""):
+        wait_until(lambda: len(guards(tmp_path)) == 1)  # the kernel shows a program's environment a moment late
+    assert marked(tmp_path) == []

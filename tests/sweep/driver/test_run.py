@@ -1,0 +1,222 @@
+"""One sweep in which every trial meets another fate, on real Ray."""
+
+import json
+import statistics
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.exceptions import OutOfMemoryError
+
+from sweep.driver.control import StopControl
+from sweep.driver.guard import marked
+from sweep.driver.run import Options, _fit, _given_up, _ray, start_sweep
+from sweep.record.folder import sweep_folder
+from sweep.record.sweep_record import SweepRecord
+from sweep.space.file import load_space
+from sweep.trials.cluster import Node
+from tests.sweep.harness import history, metrics, results, sweep, write_space
+from trainer.errors import ConfigError, MissingError, StorageError
+
+pytestmark = pytest.mark.slow
+
+FAULTS = {
+    "c001-s0": {"kill_at": 3},
+    "c002-s0": {"diverge_at": 3},
+    "c003-s0": {"kill_at": 3, "always": True},
+    "c004-s0": {"nan_at": 4},
+    "c005-s0": {"raise_at": 1},
+}
+
+
+def control_of(runs: Path) -> StopControl:
+    spec = load_space(write_space(runs / "any.yaml"))
+    return StopControl(SweepRecord(spec, sweep_folder(runs, "fake")), "sweep resume fake")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
+    runs = tmp_path_factory.mktemp("runs")
+    (runs / "faults.json").write_text(json.dumps(FAULTS))
+    baselines = [{"algorithm.ar_alpha": 0.05 * number} for number in range(6)]
+    space = write_space(
+        runs / "space.yaml", baselines=baselines, search={"sampler": "random", "configurations": 2}
+    )
+    code, out, err = sweep("run", space, "--runs-dir", runs, "--offline", "--cpus", 2)
+    return runs / "fake", code, out, err
+
+
+def test_failed_trials_give_exit_code_1_and_the_sweep_goes_on(finished: tuple[Path, int, str, str]) -> None:
+    folder, code, out, err = finished
+    assert code == 1, err
+    states = {trial: result["state"] for trial, result in results(folder).items()}
+    assert states == {
+        "c000-s0": "COMPLETE",
+        "c001-s0": "COMPLETE",
+        "c002-s0": "FAIL",
+        "c003-s0": "FAIL",
+        "c004-s0": "FAIL",
+        "c005-s0": "FAIL",
+        "c006-s0": "COMPLETE",
+        "c007-s0": "COMPLETE",
+    }
+    assert "8 trials: 4 complete, 0 stopped early, 4 failed" in out
+    assert "failed: c005-s0  the disk caught fire" in out
+    assert "failed: c003-s0  rank 0 died" in out
+    complete = {trial: r["score"] for trial, r in results(folder).items() if r["state"] == "COMPLETE"}
+    assert f"best: configuration {int(max(complete, key=lambda trial: complete[trial])[1:4])} " in out
+
+
+def test_a_killed_worker_is_retried_from_its_checkpoint(finished: tuple[Path, int, str, str]) -> None:
+    folder, _, out, _ = finished
+    assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
+    assert [event["step"] for event in history(folder, "c001-s0", "step")] == [1, 2, 3, 3, 4]
+    assert [line["step"] for line in metrics(folder, "c001-s0")] == [1, 2, 3, 4]
+    assert "retry 1 of 1: rank 0 died" in out
+    evaluations = [line["eval/accuracy"] for line in metrics(folder, "c001-s0") if "eval/accuracy" in line]
+    assert evaluations == pytest.approx([0.052, 0.054])  # as of an undisturbed trial
+    assert results(folder)["c001-s0"]["score"] == pytest.approx(statistics.mean(evaluations))
+    assert [len(history(folder, trial, "build")) for trial in ("c003-s0", "c005-s0")] == [2, 2]  # and no more
+
+
+@pytest.mark.parametrize(
+    ("trial", "reason"),
+    [
+        ("c002-s0", "diverged at step 3: policy/loss is nan"),
+        ("c004-s0", "diverged at step 4: eval/accuracy is nan"),
+    ],
+)
+def test_divergence_fails_without_a_retry_or_a_score(
+    finished: tuple[Path, int, str, str], trial: str, reason: str
+) -> None:
+    folder, _, out, _ = finished
+    assert len(history(folder, trial, "build")) == 1
+    assert results(folder)[trial]["score"] is None
+    assert results(folder)[trial]["reason"] == reason
+    assert f"failed: {trial}  {reason}" in out
+
+
+def test_ranks_stay_warm_between_trials(finished: tuple[Path, int, str, str]) -> None:
+    folder, *_ = finished
+    pids = [history(folder, f"c00{number}-s0", "build")[-1]["pid"] for number in range(8)]
+    # Two slots; two kills and two spent retries cost a process each.
+    assert len(set(pids)) < len(pids)
+
+
+def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
+    folder, *_ = finished
+    assert marked(sweep_folder(folder.parent, "fake").root) == []
+    assert not (folder / "ray").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Traceback:\n  File x\nray.exceptions.RayTaskError(OSError): no\n\nnext:  look", None),
+        (
+            "Traceback:\nOSError: [Errno 5] Input/output error\nwhere: x\nnext:  check the folder",
+            "OSError: [Errno 5]",
+        ),
+        ("Failures: trial_3", "Failures: trial_3"),
+        ("", "TuneError"),
+    ],
+)
+def test_what_tune_gives_up_with_is_told_by_the_line_that_names_an_error(
+    tmp_path: Path, text: str, told: str | None
+) -> None:
+    error = _given_up(tune.TuneError(text), control_of(tmp_path))
+    assert f"Ray Tune gave up: {told or 'ray.exceptions.RayTaskError(OSError): no'}" in error.what
+    assert "resume fake" in error.hint
+
+
+def test_where_ray_does_not_start_the_command_to_go_on_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise Exception("The current node timed out during startup.\nmore")
+
+    monkeypatch.setattr("sweep.driver.run.start_ray", fail)
+    with (
+        pytest.raises(StorageError, match="Ray does not start: The current node timed out") as raised,
+        _ray(Options(address="auto"), control_of(tmp_path)),
+    ):
+        pass
+    assert raised.value.hint == "sweep resume fake"
+
+
+def test_a_sweep_does_not_start_in_the_folder_of_a_run(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path, "fake")
+    folder.root.mkdir()
+    (folder.root / "config.yaml").write_text("model: {}\n")
+    with pytest.raises(ConfigError, match="fake is a run"):
+        start_sweep(SweepRecord(load_space(write_space(tmp_path / "space.yaml")), folder), Options())
+    assert [path.name for path in folder.root.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("kept", [(), ("notes.txt",)])
+def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: tuple[str, ...]
+) -> None:
+    folder = sweep_folder(tmp_path / "runs", "fake")
+    for name in kept:
+        folder.root.mkdir(parents=True)
+        (folder.root / name).touch()
+
+    def fail(*arguments: object) -> None:
+        folder.log.touch()
+        raise MissingError("no Ray cluster at head:6379", "--address", "start one")
+
+    monkeypatch.setattr("sweep.driver.run.start_ray", fail)
+    with pytest.raises(MissingError):
+        start_sweep(
+            SweepRecord(load_space(write_space(tmp_path / "space.yaml")), folder), Options(address="head:6379")
+        )
+    assert [path.name for path in folder.runs_dir.rglob("*") if path.is_file()] == list(kept)
+    assert folder.runs_dir.exists() == bool(kept)
+
+
+def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sweep_folder(tmp_path / "runs", "fake")
+    spec = load_space(write_space(tmp_path / "space.yaml"), ["trainer.tracking.uri=http://127.0.0.1:9"])
+    monkeypatch.setattr("sweep.driver.run.start_ray", lambda *arguments: [Node(2, 0)])
+    with pytest.raises(StorageError, match="MLflow does not answer"):
+        start_sweep(SweepRecord(spec, folder), Options())
+    assert not folder.runs_dir.exists()
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("a daemon did not come up")
+
+    monkeypatch.setattr("sweep.driver.run.start_ray", fail)
+    with pytest.raises(StorageError, match="Ray does not start: a daemon") as raised:
+        start_sweep(SweepRecord(spec, folder), Options(cpus=2))
+    assert f"resume fake --cpus 2 --runs-dir {folder.runs_dir}" in raised.value.hint
+    assert folder.exists()
+
+
+class Failing:
+    """A tuner that ends as Ray Tune does: with an error of its own, made of another."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+
+    def fit(self) -> None:
+        raise RuntimeError("Caught unexpected exception") from self.cause
+
+
+def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(
+    tmp_path: Path,
+) -> None:
+    searcher: Any = SimpleNamespace(failure=None)
+    told = "2 workers were killed, 22.60GB used / 23.54GB limit"
+    tuner: Any = Failing(OutOfMemoryError(f"{told}\nObject store memory usage: []"))
+    with pytest.raises(StorageError) as raised:
+        _fit(tuner, searcher, control_of(tmp_path))
+    assert raised.value.what == f"Ray has ended a trial: {told}"
+    assert raised.value.hint == "sweep resume fake"
+    tuner = Failing(ValueError("ours"))
+    with pytest.raises(RuntimeError, match="unexpected"):
+        _fit(tuner, searcher, control_of(tmp_path))

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.record.sweep_record import FAILURE_FILE, last_step, open_sweep, planned_trials
+from sweep.tracking.outcomes import trial_outcomes
+from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.spaces import make_spec
+
+
+def test_a_finite_space_plans_no_more_than_it_has(tmp_path: Path) -> None:
+    grid = {"algorithm.ar_alpha": {"quniform": [0.0, 0.4, 0.1]}}
+    baselines = [{"algorithm.ar_alpha": 0.1}, {"algorithm.ar_alpha": 0.25}]
+    search = {"sampler": "grid"}
+    spec = make_spec(tmp_path, parameters=grid, baselines=baselines, search=search, seeds=[0, 1])
+    assert planned_trials(spec) == 6 * 2  # five points and the baseline that lies between two
+    search = {"sampler": "tpe", "configurations": 3}
+    assert planned_trials(make_spec(tmp_path, parameters=grid, baselines=baselines, search=search)) == 5 * 2
+
+
+def test_hours_and_seconds_are_those_on_record(tmp_path: Path) -> None:
+    resources = {"gpus_per_trial": 0.5}
+    write_sweep(tmp_path, "demo", {0: {0: 0.5, 1: 0.6}}, seeds=[0, 1], resources=resources)
+    sweep = open_sweep(tmp_path, "demo")
+    assert sweep.step_seconds() == [2.0, 2.0]  # the torn second line counts no more than it says
+    assert sweep.gpu_hours() == pytest.approx(2 * 2.0 * 0.5 / 3600)
+
+
+def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    sweep = open_sweep(tmp_path, "demo")
+    (failed,) = (found for found in trial_outcomes(sweep) if found.state == "FAIL")
+    assert (failed.key, failed.reason) == ("demo/c001-s1", "diverged at step 3: policy/loss is nan")
+    (sweep.folder.trial("c001-s1") / FAILURE_FILE).write_text("rank 1: out of memory\n")
+    assert {row.trial: row.reason for row in sweep.rows()}["c001-s1"] == "rank 1: out of memory"
+
+
+def test_the_best_has_all_its_seeds(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    sweep = open_sweep(tmp_path, "demo")
+    best = sweep.best()
+    assert best is not None
+    assert (best.configuration, best.score, best.seeds) == (2, pytest.approx(0.65), 2)
+    assert "mean of 2 seeds" in best.text(sweep.spec.objective)
+
+
+def test_a_search_of_its_own_seeds_names_a_candidate(tmp_path: Path) -> None:
+    for name, sampler, seeds in [("tpe", "tpe", [0, 1]), ("random", "random", [0, 1]), ("one", "tpe", [0])]:
+        write_sweep(tmp_path, name, SCORES, seeds=seeds, search={"sampler": sampler, "configurations": 2})
+
+    def said(name: str) -> list[str]:
+        return open_sweep(tmp_path, name).caveats()
+
+    assert said("tpe")[0].startswith(
+        "a candidate: the search followed these seeds, and only fresh ones give evidence"
+    )
+    assert f"sweep decide tpe --runs-dir {tmp_path}" in said("tpe")[0]
+    assert said("random") == [] and said("one")[0].startswith("one seed is not evidence")
+
+
+def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path: Path) -> None:
+    assert last_step(tmp_path) == 0
+    lines = "".join(f'{{"step": {step}, "time": 1.0, "text": "{"x" * 200}"}}\n' for step in range(100))
+    (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 100, "ti')
+    assert last_step(tmp_path) == 99

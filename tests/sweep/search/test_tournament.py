@@ -1,0 +1,127 @@
+"""Arms tuned on equal budgets: each by a study of its own, inside one sweep and one ledger."""
+
+import itertools
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.record.sweep_record import planned_trials
+from sweep.search.history import outcome, replay
+from sweep.search.ledger import read_ledger
+from sweep.space.arms import arm_of, arms
+from sweep.space.spec import SweepSpec
+from tests.sweep.search.instant_sweeps import ALPHA, ETA, drain, ended, searcher_in
+from tests.sweep.spaces import make_spec
+
+RULES = ["GRPO", "AR", "RLOO"]
+PARAMETERS = {
+    "rule": {"choice": RULES},
+    "algorithm.advantage": {"by": {"rule": {"RLOO": "rloo"}}, "else": "grpo"},
+    "optim.lr": {"loguniform": [1e-5, 1e-3]},
+    ALPHA: {"uniform": [0.1, 0.5], "when": {"rule": "AR"}, "else": 0.0},
+}
+SEARCH = {"sampler": "tpe", "tune_within": "rule", "configurations": 6, "startup": 2, "seed": 3}
+
+
+def tournament(folder: Path, **changes: Any) -> SweepSpec:
+    return make_spec(
+        folder, **{"parameters": PARAMETERS, "search": SEARCH, "baselines": [], "seeds": [0], **changes}
+    )
+
+
+def score(suggestion: dict[str, Any]) -> dict[str, Any]:
+    return ended(-abs(math.log10(suggestion["parameters"]["optim.lr"]) + 4))
+
+
+def by_rule(suggestions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        rule: [one["parameters"] for one in suggestions if one["parameters"]["rule"] == rule] for rule in RULES
+    }
+
+
+def test_every_arm_has_the_same_budget_and_they_take_turns(tmp_path: Path) -> None:
+    spec = tournament(tmp_path)
+    seen = drain(searcher_in(tmp_path, spec), result=score)
+    assert [one["parameters"]["rule"] for one in seen] == RULES * 6
+    assert planned_trials(spec) == len(seen) == 18
+    found = {(one["parameters"]["rule"], one["overrides"]["algorithm.advantage"]) for one in seen}
+    assert found == {("GRPO", "grpo"), ("AR", "grpo"), ("RLOO", "rloo")}
+    assert {one["overrides"][ALPHA] for one in seen if one["parameters"]["rule"] != "AR"} == {0.0}
+    first = [{row["optim.lr"] for row in rows[:2]} for rows in by_rule(seen).values()]
+    assert first[0] == first[1] == first[2]  # all begin with the same values of what they share
+
+
+@pytest.mark.parametrize("worse", [-1.0, math.nan])
+def test_what_happens_to_one_arm_changes_no_other(tmp_path: Path, worse: float) -> None:
+    def spoiled(suggestion: dict[str, Any]) -> dict[str, Any]:
+        return ended(worse) if suggestion["parameters"]["rule"] == "AR" else score(suggestion)
+
+    spec = tournament(tmp_path)
+    runs = []
+    for name, result in (("fair", score), ("spoiled", spoiled)):
+        (tmp_path / name).mkdir()
+        runs.append(by_rule(drain(searcher_in(tmp_path / name, spec), parallel=1, result=result)))
+    fair, other = runs
+    assert [len(rows) for rows in other.values()] == [6, 6, 6]
+    assert fair["GRPO"] == other["GRPO"] and fair["RLOO"] == other["RLOO"]
+    assert fair["AR"] != other["AR"]  # its own study did see its scores
+
+
+def test_killed_at_any_line_it_goes_on_as_if_it_never_was(tmp_path: Path) -> None:
+    spec = tournament(tmp_path)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    expected = [one["parameters"] for one in drain(searcher_in(whole, spec), parallel=1, result=score)]
+    lines = (whole / "events.jsonl").read_bytes().splitlines(keepends=True)
+    ledger = tmp_path / "events.jsonl"
+    for cut in range(0, len(lines), 3):
+        ledger.write_bytes(b"".join(lines[:cut]) + lines[cut][:20])
+        drain(searcher_in(tmp_path, spec), parallel=1, result=score)
+        found = [one.parameters for one in replay(read_ledger(ledger))]
+        assert found == json.loads(json.dumps(expected)), f"cut in line {cut}"
+
+
+def test_an_arm_that_is_exhausted_or_extended_leaves_the_others_their_budget(tmp_path: Path) -> None:
+    small = {**PARAMETERS, "optim.lr": {"choice": [1e-4, 1e-3]}}
+    spec = tournament(tmp_path, parameters=small)
+    assert planned_trials(spec) == 2 + 6 + 2
+    searcher = searcher_in(tmp_path, spec)
+    assert Counter(one["parameters"]["rule"] for one in drain(searcher, result=score)) == {
+        "GRPO": 2,
+        "AR": 6,
+        "RLOO": 2,
+    }
+    more = tournament(tmp_path, parameters=small, search={**SEARCH, "configurations": 8})
+    assert [one["parameters"]["rule"] for one in drain(searcher_in(tmp_path, more), result=score)] == ["AR", "AR"]
+
+
+def test_a_grid_is_gone_through_in_every_arm(tmp_path: Path) -> None:
+    grid = {**PARAMETERS, "optim.lr": {"choice": [1e-4, 1e-3]}, ALPHA: {**PARAMETERS[ALPHA]}}
+    grid[ALPHA] = {"choice": [0.1, 0.3], "when": {"rule": "AR"}, "else": 0.0}
+    spec = tournament(tmp_path, parameters=grid, search={"sampler": "grid", "tune_within": "rule"})
+    seen = drain(searcher_in(tmp_path, spec), result=score)
+    assert planned_trials(spec) == len(seen) == 2 + 4 + 2 and spec.adaptive
+
+
+def test_baselines_count_in_the_budget_of_their_arm(tmp_path: Path) -> None:
+    listed = [{"rule": rule, "optim.lr": 1e-4, **({ALPHA: 0.3} if rule == "AR" else {})} for rule in RULES]
+    spec = tournament(tmp_path, baselines=listed)
+    seen = drain(searcher_in(tmp_path, spec), parallel=1, result=score)
+    assert [rows[0]["optim.lr"] for rows in by_rule(seen).values()] == [1e-4] * 3
+    assert planned_trials(spec) == len(seen) == 3 * 7
+
+
+def test_any_categorical_parameter_makes_arms(tmp_path: Path) -> None:
+    losses = {"algorithm.loss": {"choice": ["clipped", "gspo"]}, ETA: {"uniform": [0.2, 0.9]}}
+    spec = tournament(tmp_path, parameters=losses, search={**SEARCH, "tune_within": "algorithm.loss"})
+    configurations = searcher_in(tmp_path, spec).configurations
+    assert list(arms(spec)) == ["clipped", "gspo"] and configurations == []
+    searcher = searcher_in(tmp_path, spec)
+    drain(searcher, result=lambda one: ended(one["parameters"][ETA]))
+    names = [arm_of(spec, one.parameters) for one in searcher.configurations]
+    assert names == list(itertools.islice(itertools.cycle(arms(spec)), 12))
+    assert all(outcome(one, [0]).state == "COMPLETE" for one in searcher.configurations)

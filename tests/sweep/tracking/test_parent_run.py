@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import pytest
+
+from sweep.tracking import parent_run
+from sweep.tracking.outcomes import TrialOutcome
+from sweep.tracking.parent_run import open_parent_run
+from tests.trainer.tracking.store import config_for, context_for, runs_of, sqlite_store
+from trainer.tracking.tracker import Tracker
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return sqlite_store(tmp_path)
+
+
+@pytest.mark.parametrize("singly", [20, 0], ids=["one by one", "all"])
+def test_parent_run_is_found_again_and_reconciles_its_trials(
+    tmp_path: Path, uri: str, singly: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_run, "ASKED_SINGLY", singly)
+    parent = open_parent_run(uri, "exp", "demo", {"stage": "first"}, {"objective.metric": "eval/accuracy"})
+    tags = {"loptune.run": "demo/t1", "mlflow.parentRunId": parent.run_id}
+    trial = Tracker(config_for(uri), context_for(tmp_path, "t1", **tags))
+    trial.log({"policy/loss": 1.0}, 1)
+    outcomes = [
+        TrialOutcome("demo/t1", "t1", "COMPLETE", score=0.5),
+        TrialOutcome("demo/t2", "t2", "FAIL", "diverged at step 3", params={"algorithm.ar_alpha": 0.9}),
+    ]
+    assert parent.reconcile(outcomes, create=False) == 1  # ranks live: their tracker makes the run
+    assert parent.reconcile(outcomes) == 1
+    assert parent.reconcile(outcomes) == 0
+
+    again = open_parent_run(uri, "exp", "demo", {"stage": "second"}, {"objective.metric": "changed"})
+    assert again.run_id == parent.run_id
+    again.log_artifact(tmp_path / "trials" / "t1" / "config.yaml", "report")
+    again.finish("FINISHED")
+    runs = {run.info.run_name: run for run in runs_of(uri)}
+    assert len(runs) == 3
+    assert runs["sweep demo"].data.params == {"objective.metric": "eval/accuracy"}
+    assert runs["sweep demo"].data.tags["stage"] == "second" and runs["sweep demo"].info.status == "FINISHED"
+    assert runs["t1"].info.status == "FINISHED" and runs["t1"].data.metrics["final/score"] == 0.5
+    assert runs["t2"].info.status == "FAILED"
+    assert runs["t2"].data.tags["loptune.reason"] == "diverged at step 3"
+    assert runs["t2"].data.tags["mlflow.note.content"] == "diverged at step 3"
+    assert "mlflow.note.content" not in runs["t1"].data.tags
+    assert runs["t2"].data.params["algorithm.ar_alpha"] == "0.9"
+    assert runs["t2"].data.tags["mlflow.parentRunId"] == parent.run_id
+    trial.close()

@@ -1,0 +1,108 @@
+from pathlib import Path
+
+import pytest
+
+from dashboards.queries import read_sweep
+from sweep.record.folder import SweepFolder, existing_sweep, read_spec
+from sweep.record.sweep_record import SweepRecord
+from sweep.space.file import find_space, load_space
+from sweep.space.points import trial_config
+from sweep.tracking.upload import online, send_unsent, upload_sweep
+from tests.sweep.ended_sweeps import write_sweep
+from tests.trainer.tracking.store import config_for, free_port, history, runs_of, sqlite_store
+from trainer.tracking.shipping import TrackingState, has_unsent
+from trainer.tracking.tracker import Tracker
+from trainer.types import RunContext
+
+SPEC = load_space(find_space("quickstart"))  # any
+OFFLINE = {"preset": "tiny_kk", "overrides": {"tracking.offline": True, "max_steps": 4}}
+
+
+def test_an_offline_sweep_is_reported_once_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {0: 0.7}}, trainer=OFFLINE)
+    folder = existing_sweep(tmp_path, "demo")
+    spec = read_spec(folder)
+    for number, score in ((0, 0.5), (1, 0.7)):
+        run_dir = folder.trial(f"c{number:03d}-s0")
+        (run_dir / "metrics.jsonl").unlink()
+        tags = {"loptune.run": f"demo/{run_dir.name}", "loptune.trial": run_dir.name, "loptune.sweep": "demo"}
+        config = trial_config(spec.base, {"algorithm.ar_alpha": number / 10}, 0)
+        tracker = Tracker(config, RunContext(run_dir, tmp_path, "demo", "name", tags))
+        tracker.log({"eval/accuracy": score}, 4)
+        tracker.close()
+    path = upload_sweep(SweepRecord(spec, folder))
+    assert path.read_text(encoding="utf-8").endswith("</html>")
+    assert not read_spec(folder).base.tracking.offline and read_spec(folder) == online(spec)
+    sweep = read_sweep("demo", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert dict(zip(sweep.trials.configuration, sweep.trials.score, strict=True)) == {"0": 0.5, "1": 0.7}
+    assert set(sweep.trials.state) == {"COMPLETE"} and (sweep.trials.duration_s < 60).all()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    return SweepFolder(tmp_path, "demo")
+
+
+def record(folder: SweepFolder, trial: str, uri: str, status: str | None = "FINISHED") -> Path:
+    """A trial of three steps whose process ended without reaching MLflow."""
+    tags = {"loptune.run": f"demo/{trial}"}
+    context = RunContext(folder.trial(trial), folder.runs_dir, "exp", trial, tags)
+    tracker = Tracker(config_for(uri), context, must_connect=False, close_limit_s=0)
+    for step in (1, 2, 3):
+        tracker.log({"rollout/reward": 0.5 * step}, step)
+    tracker._stop_shipping()
+    if status is not None:
+        state = TrackingState.load(context.run_dir)
+        assert state is not None
+        state.status = status
+        state.save(context.run_dir)
+    return context.run_dir
+
+
+def test_what_trials_could_not_send_is_sent_once(folder: SweepFolder, tmp_path: Path) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    trials = [record(folder, "c000-s0", away), record(folder, "c001-s0", away, status=None)]
+    assert all(map(has_unsent, trials))
+    uri = sqlite_store(tmp_path / "store")
+    assert send_unsent(SweepRecord(SPEC, folder), uri) is None
+    assert not any(map(has_unsent, trials))
+    runs = {run.data.tags["loptune.run"]: run for run in runs_of(uri)}
+    assert {key: run.info.status for key, run in runs.items()} == {
+        "demo/c000-s0": "FINISHED",
+        "demo/c001-s0": "KILLED",  # its process ended without a word
+    }
+    for run in runs.values():
+        assert history(uri, run.info.run_id, "rollout/reward") == [(1, 0.5), (2, 1.0), (3, 1.5)]
+    assert send_unsent(SweepRecord(SPEC, folder), uri) is None
+    assert len(runs_of(uri)) == 2
+
+
+def test_while_mlflow_is_away_all_that_it_lacks_is_named(folder: SweepFolder) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    for number in range(7):
+        record(folder, f"c00{number}-s0", away)
+    problem = send_unsent(SweepRecord(SPEC, folder), away)
+    assert problem is not None
+    assert problem.what.startswith(
+        "MLflow lacks a part of the record of c000-s0, c001-s0, c002-s0, c003-s0, c004-s0 and 2 more: "
+    )
+    assert "resume demo" in problem.hint
+    assert (problem.where, problem.exit_code) == (away, 4)
+
+
+def test_a_damaged_record_does_not_keep_the_others_from_being_sent(folder: SweepFolder, tmp_path: Path) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    damaged, whole = record(folder, "c000-s0", away), record(folder, "c001-s0", away)
+    lines = (damaged / "metrics.jsonl").read_text().splitlines()
+    (damaged / "metrics.jsonl").write_text("\n".join([lines[0], "{" + lines[1], lines[2]]) + "\n")
+    problem = send_unsent(SweepRecord(SPEC, folder), sqlite_store(tmp_path / "store"))
+    assert problem is not None
+    assert "record of c000-s0: " in problem.what
+    assert has_unsent(damaged)
+    assert not has_unsent(whole)
+
+
+def test_a_sweep_without_trials_has_nothing_to_send(folder: SweepFolder) -> None:
+    assert not has_unsent(folder.trial("c000-s0"))
+    assert send_unsent(SweepRecord(SPEC, folder), "sqlite:///nowhere.db") is None

@@ -1,0 +1,149 @@
+"""`sweep ui` serves the sweep's own store to this machine alone."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweep.record.folder import existing_sweep, read_spec
+from sweep.tracking.outcomes import TrialOutcome
+from sweep.tracking.parent_run import open_parent_run
+from sweep.tracking.view import TAG, save_view, view_id, view_state
+from tests.run_cli import run_cli, start_cli
+from tests.sockets import listening, open_to_others
+from tests.sweep.ended_sweeps import SCORES, write_sweep
+from tests.sweep.harness import wait_until
+from tests.trainer.tracking.store import sqlite_store
+from trainer.tracking.mlflow_store import connect, prepare_store
+
+
+def ask(
+    port: int, path: str, headers: dict[str, str], method: str = "GET", body: str | None = None
+) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def text_of(page: str, chromium: str, until: str) -> str:
+    """What a browser shows in its window, without a click."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1440, "height": 900})
+        tab.goto(page)
+        tab.get_by_text(until).first.wait_for(timeout=60_000)
+        text = tab.locator("body").inner_text()
+        browser.close()
+    return str(text)
+
+
+def answers(port: int) -> bool:
+    try:
+        return ask(port, "/health", {})[0] == 200
+    except OSError:
+        return False
+
+
+ALPHA, LR = "algorithm.ar_alpha", "optim.lr"
+
+
+def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path) -> None:
+    parameters = {
+        ALPHA: {"uniform": [0.0, 0.5]},
+        LR: {"loguniform": [1e-6, 1e-5]},
+        "optim.weight_decay": {"value": 0},
+    }
+    write_sweep(
+        tmp_path, "demo", SCORES, parameters=parameters, objective={"metric": "eval/reward", "mode": "min"}
+    )
+    state = view_state(read_spec(existing_sweep(tmp_path, "demo")))
+    assert state["selectedColumns"][:3] == ["metrics.`final/score`", f"params.`{ALPHA}`", f"params.`{LR}`"]
+    assert {"params.`algorithm.lopti_eta`", "tags.`loptune.seed`"} < set(state["selectedColumns"])
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`final/score`", True)
+    curves, parallel, *scatters = state["compareRunCharts"]
+    assert curves["selectedMetricKeys"] == ["eval/reward"]
+    assert parallel["selectedParams"] == [ALPHA, LR]
+    assert [chart["xaxis"]["key"] for chart in scatters] == [ALPHA, LR]
+
+
+def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES)
+    spec = read_spec(existing_sweep(tmp_path, "demo"))
+    uri = sqlite_store(tmp_path)
+    assert save_view(uri, spec) == ""  # nothing has been recorded
+    open_parent_run(uri, "demo", "demo", {}, {})
+    page = save_view(uri, spec)
+    assert page.startswith("/#/experiments/1/runs?") and page.endswith(f"viewStateShareKey={view_id('demo')}")
+    client = connect(uri)
+    tag = TAG + view_id("demo")
+    envelope = json.loads(client.get_experiment("1").tags[tag])
+    assert envelope["name"] == "sweep demo" and json.loads(envelope["state"]) == view_state(spec)
+    client.set_experiment_tag("1", tag, "changed")
+    save_view(uri, spec)
+    assert client.get_experiment("1").tags[tag] == "changed"
+
+
+@pytest.mark.slow
+def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, chromium: str) -> None:
+    write_sweep(tmp_path, "demo", SCORES)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    prepare_store(uri)
+    parent = open_parent_run(uri, "demo", "demo", {}, {})
+    tags = {"loptune.sweep": "demo"}
+    params = {ALPHA: 0.125, "algorithm.advantage": "grpo"}
+    parent.reconcile([TrialOutcome("demo/a", "grpo+AR 0.12 · seed 0", "COMPLETE", "", 0.625, tags, params)])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "here").mkdir()
+    with start_cli(
+        "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here"
+    ) as process:
+        try:
+            assert process.stdout is not None
+            page = process.stdout.readline().split()[1]
+            assert page.startswith(f"http://127.0.0.1:{port}/#/experiments/1/runs?")
+            wait_until(lambda: answers(port), timeout=90)
+            shown = text_of(page, chromium, until="0.625")
+            assert {"final/score", "0.625", "0.125", "grpo+AR 0.12 · seed 0"} <= set(shown.splitlines())
+            search = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=demo"
+            status, body = ask(port, search, {})
+            assert (status, '"name": "demo"' in body) == (200, True)
+            assert ask(port, search, {"Host": "evil.example"})[0] == 403
+            strange = {"Origin": "http://evil.example", "Content-Type": "application/json"}
+            create = "/api/2.0/mlflow/experiments/create"
+            assert ask(port, create, strange, "POST", '{"name": "planted"}')[0] == 403
+            sockets = listening(psutil.Process(process.pid))
+            assert port in {number for _, _, number in sockets}
+            assert open_to_others(sockets) == set()
+            with socket.socket() as outside:
+                own = socket.gethostbyname(socket.gethostname())
+                if not own.startswith("127."):
+                    assert outside.connect_ex((own, port)) != 0
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_refused_with_another(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES)
+    prepare_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run_cli("sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, timeout=60)
+    assert done.returncode == 2
+    assert f"port {port} is in use" in done.stderr
+    assert f"--port {port + 1}" in done.stderr

@@ -1,0 +1,172 @@
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dashboards.statistics.seed_noise import Noise
+from dashboards.statistics.sequential import Design, Standing
+from sweep.record.folder import read_spec, write_spec
+from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.search.searcher import ConfigurationSearcher
+from sweep.space.spec import ConfirmsSpec, DecideSpec
+from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space
+from sweep.winner.rounds import Asked, Decision, decide, decision_as_json, read_decision
+from tests.sweep.ended_sweeps import write_sweep
+from trainer.errors import INTERRUPTED, ConfigError, MissingError
+
+# Configuration n has alpha n / 10; 1 and 2 look best. Residuals leave a deviation around 0.01.
+RESULTS: dict[int, dict[int, float | str]] = {
+    0: {0: 0.50, 1: 0.52, 2: 0.51},
+    1: {0: 0.56, 1: 0.56, 2: 0.58},
+    2: {0: 0.54, 1: 0.57, 2: 0.55},
+    3: {0: 0.50, 1: 0.50, 2: 0.51},
+}
+
+
+def found_sweep(runs: Path) -> SweepRecord:
+    write_sweep(runs, "demo", RESULTS, seeds=[0, 1, 2], objective={"worthwhile": 0.02})
+    return open_sweep(runs, "demo")
+
+
+def trains(
+    truth: dict[float, float], failing: tuple[float, int] | None = None, deviation: float = 0.01
+) -> Callable[..., int]:
+    """Stands in for Ray: gives every open trial a score around the truth of its alpha."""
+
+    def run(fresh: SweepRecord) -> int:
+        searcher = ConfigurationSearcher(fresh.spec, fresh.folder.ledger)
+        for number in itertools.count():
+            proposal = searcher.suggest(f"t{number}")
+            if not isinstance(proposal, dict):
+                return 0
+            alpha, seed = proposal["parameters"]["algorithm.ar_alpha"], proposal["seed"]
+            noise = np.random.default_rng([seed, round(100 * alpha)]).normal(0, deviation)
+            score = math.nan if failing == (alpha, seed) else truth[alpha] + noise
+            searcher.on_trial_complete(f"t{number}", {"score": score, "step": 4, "finished": True})
+        raise AssertionError
+
+    return run
+
+
+def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) -> None:
+    sweep = found_sweep(tmp_path)
+    said: list[str] = []
+    code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)
+    assert (code, decision.outcome) == (0, "better")
+    assert "looks after 3, " in said[0] and "worthwhile eval/accuracy 0.02" in said[0]
+    assert said[-1].startswith("demo: configuration #1 is better than the baseline: gain +0.")
+    fresh = confirmation_folder(sweep)
+    assert read_decision(fresh) == decision
+    assert read_spec(fresh).seeds[0] == 3  # fresh ones
+    space = read_spec(fresh)
+    assert space.confirms is not None and space.confirms.configurations == [0, 1, 2]
+    again: list[str] = []
+    assert decide(sweep, Asked(), trains({}), again.append)[1] == decision
+    assert again[-1] == said[-1]
+    record = json.loads(json.dumps(decision_as_json(decision, space, 1 / 3)))
+    assert (record["outcome"], record["device_hours"]) == ("better", 0.33333)
+    first = decision.looks[0][0]
+    assert record["looks"][0][0][:2] == ["1", 3] and record["looks"][0][0][-1] == first.decision
+
+
+def test_the_longest_record_fits_into_a_tag(tmp_path: Path) -> None:
+    confirms = ConfirmsSpec(sweep="demo", configurations=list(range(990, 1001)))
+    space = found_sweep(tmp_path).spec.model_copy(update={"confirms": confirms})
+    looks = tuple(range(10, 90, 10))
+    bounds = tuple(-1 / 3 for _ in looks)
+    standing = Standing("10", 90, -1 / 3 * 1e-4, -1 / 3 * 1e-4, -1 / 3 * 1e-4, "not better")
+    design = Design(looks, 10, 1 / 3, bounds, bounds)
+    longest = Decision(design, Noise(0.1, 4), tuple((standing,) * 10 for _ in looks))
+    assert len(json.dumps(decision_as_json(longest, space, 1e3 / 3), separators=(",", ":"))) < 8000
+
+
+def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> None:
+    sweep = found_sweep(tmp_path)
+    truth = {0.0: 0.5, 0.1: 0.51, 0.2: 0.3}
+    _, decision = decide(sweep, Asked(), trains(truth), lambda line: None)
+    fresh = confirmation_folder(sweep)
+    record = SweepRecord(read_spec(fresh), fresh)
+    seeds = {one.number: len(one.results) for one in record.configurations}
+    assert decision.looks[0][1].decision == "worse" and seeds[2] == 3
+    assert seeds[0] == seeds[1] > 3
+    assert sum(not row.ended for row in record.rows()) == 0
+
+
+def test_none_is_better(tmp_path: Path) -> None:
+    sweep = found_sweep(tmp_path)
+    said: list[str] = []
+    _, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.4, 0.2: 0.3}), said.append)
+    assert decision.outcome == "not better"
+    assert "configuration #1 is worse" in said[-1] and "configuration #2 is worse" in said[-1]
+
+
+def test_a_failed_seed_ends_a_finalists_case(tmp_path: Path) -> None:
+    sweep = found_sweep(tmp_path)
+    truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.3}
+    said: list[str] = []
+    _, decision = decide(sweep, Asked(), trains(truth, failing=(0.1, 4)), said.append)
+    assert decision.looks[0][0].decision == "failed" and decision.outcome == "not better"
+    assert "#1 failed on a seed" in said[-1]
+
+
+def test_the_budget_is_counted_before_each_look(tmp_path: Path) -> None:
+    sweep = found_sweep(tmp_path)
+    said: list[str] = []
+    # The sweep's trials took 2 s on one CPU: nine trials are 0.005 CPU hours.
+    code, decision = decide(sweep, Asked(DecideSpec(cpu_hours=0.004)), trains({}), said.append)
+    assert (code, decision.outcome, decision.looks) == (0, "open", ())
+    assert said[1] == "not started: the first round needs 0.005 hours, the budget is 0.004"
+    more = DecideSpec(cpu_hours=1)
+    assert decide(sweep, Asked(more), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)[1].outcome == "better"
+
+
+def test_an_interrupted_look_goes_on(tmp_path: Path) -> None:
+    sweep = found_sweep(tmp_path)
+    said: list[str] = []
+    asked = Asked(again=sweep.command("decide", "--cpus", "2"))
+    code, decision = decide(sweep, asked, lambda fresh: 130, said.append)
+    assert (code, decision.looks) == (INTERRUPTED, ())
+    assert said[-1].endswith(f"sweep decide demo --cpus 2 --runs-dir {tmp_path}")
+    code, _ = decide(sweep, Asked(), lambda fresh: 0, said.append)
+    assert code == INTERRUPTED  # trials are missing, whatever the run said
+
+
+def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) -> None:
+    sweep = found_sweep(tmp_path)
+    decide(sweep, Asked(), lambda fresh: 130, lambda line: None)
+    said: list[str] = []
+    decide(sweep, Asked(DecideSpec(finalists=1)), lambda fresh: 130, said.append)
+    assert said[0].startswith(
+        "the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1"
+    )
+    assert "next look: 9 trials, 0.005 hours" in said[2]
+
+
+def test_rounds_do_not_follow_fixed_seeds(tmp_path: Path) -> None:
+    sweep = found_sweep(tmp_path)
+    spec, chosen = finalists_of(sweep, 1)
+    folder = confirmation_folder(sweep)
+    folder.root.mkdir()
+    write_spec(folder, fresh_space(sweep, spec, chosen, 3))
+    folder.ledger.touch()
+    with pytest.raises(ConfigError, match="run on fixed seeds"):
+        decide(sweep, Asked(), trains({}), lambda line: None)
+
+
+def test_nothing_to_decide_is_said(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "alone", {0: {0: 0.5}}, seeds=[0])
+    with pytest.raises(MissingError, match="no baseline and another configuration"):
+        decide(open_sweep(tmp_path, "alone"), Asked(), trains({}), lambda line: None)
+
+
+def test_equal_scores_are_coarse_and_decide_nothing(tmp_path: Path) -> None:
+    flat: dict[int, dict[int, float | str]] = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.6, 1: 0.6}}
+    write_sweep(tmp_path, "flat", flat, seeds=[0, 1])
+    run = trains({0.0: 0.5, 0.1: 0.6}, deviation=0.0)
+    _, decision = decide(open_sweep(tmp_path, "flat"), Asked(DecideSpec(max_seeds=5)), run, lambda line: None)
+    assert decision.outcome == "undecided"
+    assert decision.looks[-1] == (Standing("1", 5, pytest.approx(0.1), None, None, "open"),)

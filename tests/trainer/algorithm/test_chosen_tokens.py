@@ -1,0 +1,70 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.trainer.algorithm.batches import batch_of
+from trainer.algorithm.chosen_tokens import choose_tokens, clip_cov_tokens, covariances
+from trainer.config.algorithm import AlgorithmConfig
+
+MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
+LOGPROBS = torch.tensor([[-1.0, -3.0, -2.0], [-4.0, 0.0, 0.0]])
+ADVANTAGES = torch.tensor([[2.0, 2.0, 2.0], [-3.0, -3.0, 0.0]])
+# Means 0 and -2: the covariances are A * (logprob + 2).
+COVARIANCES = [[2.0, -2.0, 0.0], [6.0, -6.0, 0.0]]
+BATCH = batch_of(MASK, old_logprobs=LOGPROBS, advantages=ADVANTAGES)
+
+
+def alone(items: list) -> list:
+    return items
+
+
+def test_covariances_by_hand_and_with_the_tokens_of_other_ranks():
+    assert covariances(ADVANTAGES, LOGPROBS, MASK, alone).tolist() == COVARIANCES
+    others = covariances(ADVANTAGES, LOGPROBS, MASK, lambda items: [*items, [5.0, -10.0, 5.0]])
+    assert others[0, 0].item() == pytest.approx((2 - 0.5) * (-1 + 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen"),
+    [
+        (
+            {"loss": "clip_cov", "chosen_share": 1.0},
+            [[True, False, False], [False, False, False]],
+        ),  # within 1 to 5
+        ({"loss": "kl_cov"}, [[False, False, False], [True, False, False]]),  # one at least
+        ({"loss": "kl_cov", "chosen_share": 0.4}, [[True, False, False], [True, False, False]]),
+        ({"loss": "kl_cov", "chosen_share": 1.0}, [[True, True, False], [True, True, False]]),  # not where it is 0
+    ],
+)
+def test_which_tokens_a_loss_singles_out(settings, chosen):
+    assert choose_tokens(BATCH, AlgorithmConfig(**settings)).chosen.tolist() == chosen
+
+
+def test_other_losses_single_out_none_and_an_empty_batch_has_none():
+    assert choose_tokens(BATCH, AlgorithmConfig()).chosen is None
+    empty = batch_of(torch.zeros(2, 3))
+    for loss in ("clip_cov", "kl_cov"):
+        assert not choose_tokens(empty, AlgorithmConfig(loss=loss)).chosen.any()
+
+
+def test_candidates_are_drawn_at_random_and_as_many_over_all_ranks():
+    candidates = torch.arange(100).view(4, 25) % 2 == 0
+    drawn = [clip_cov_tokens(candidates, 10, alone, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert [int(tokens.sum()) for tokens in drawn] == [10, 10, 10]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not (drawn[0] & ~candidates).any()
+    before_ours = [1.0] * 5  # of another rank
+    fewer = clip_cov_tokens(candidates, 10, lambda items: [*items, *before_ours], torch.Generator().manual_seed(0))
+    assert int(fewer.sum()) == 5
+
+
+def test_lp_reg_protects_the_least_probable_bad_tokens_that_the_proxy_has():
+    proxy = torch.tensor([[-0.9, -2.9, -1.9], [-torch.inf, -0.0, 0.0]])
+    bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, proxy_logprobs=proxy)
+    half = AlgorithmConfig(loss="lp_reg", chosen_share=0.5)  # two of five tokens, one not in the proxy
+    assert choose_tokens(bad, half).chosen.tolist() == [[False, True, False], [False, False, False]]
+    assert not choose_tokens(bad, AlgorithmConfig(loss="lp_reg")).chosen.any()  # 1 % of five
+    good = replace(bad, advantages=MASK)
+    assert not choose_tokens(good, half).chosen.any()

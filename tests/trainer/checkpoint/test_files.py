@@ -1,0 +1,347 @@
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.checkpoint import files as checkpoint
+from trainer.checkpoint.files import (
+    damaged_files,
+    intact_checkpoints,
+    keep_weights,
+    keeps_weights_only,
+    newest_checkpoint,
+    prune_checkpoints,
+    raise_if_ended,
+    start_over,
+    steps_on_disk,
+    write_checkpoint,
+)
+from trainer.checkpoint.state import load_training_state
+from trainer.errors import ConfigError, StorageError
+from trainer.parallel.ranks import Parallel
+
+
+def write_text(text):
+    return lambda folder: (folder / "state.txt").write_text(text)
+
+
+def test_what_is_written_is_on_the_disk_before_the_folder_has_its_name(tmp_path, monkeypatch):
+    done = []
+    flush, rename = checkpoint.flush_to_disk, Path.rename
+    monkeypatch.setattr(checkpoint, "flush_to_disk", lambda path: done.append(f"flush {path.name}") or flush(path))
+    monkeypatch.setattr(Path, "rename", lambda path, to: done.append(f"rename to {to.name}") or rename(path, to))
+
+    def write(folder):
+        (folder / "weights").write_text("x")
+        (folder / "adapter").mkdir()
+        (folder / "adapter" / "config").write_text("y")
+
+    folder = write_checkpoint(tmp_path, 3, write)
+    assert done == [
+        *("flush config", "flush weights", "flush manifest.json", "flush .step-3.partial", "rename to step-3"),
+        f"flush {tmp_path.name}",
+    ]
+    (folder / "adapter" / "config").unlink()
+    assert damaged_files(folder) == ["adapter/config"]
+
+
+def test_a_step_that_is_written_again_replaces_the_one_before(tmp_path):
+    for text in ("first", "second"):
+        folder = write_checkpoint(tmp_path, 3, write_text(text))
+    assert ((folder / "state.txt").read_text(), damaged_files(folder)) == ("second", [])
+
+
+def test_the_folder_of_a_run_that_has_vanished_is_not_made_anew(tmp_path):
+    with pytest.raises(StorageError):
+        write_checkpoint(tmp_path / "moved" / "checkpoints", 3, write_text("state"))
+    assert not (tmp_path / "moved").exists()
+
+
+def test_a_flipped_byte_is_found_and_passed_over(tmp_path, caplog):
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step, write_text(f"state {step}" + " " * 2**21))
+    file = tmp_path / "step-2" / "state.txt"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert damaged_files(tmp_path / "step-2") == ["state.txt"]
+    assert [path.name for path in intact_checkpoints(tmp_path)] == ["step-1"]
+    assert "state.txt" in caplog.text
+
+
+def test_a_missing_file_and_a_broken_manifest_are_damage(tmp_path):
+    folder = write_checkpoint(tmp_path, 1, write_text("x"))
+    (folder / "state.txt").unlink()
+    assert damaged_files(folder) == ["state.txt"]
+    (folder / "manifest.json").write_text("{")
+    assert damaged_files(folder) == ["manifest.json"]
+    assert not keeps_weights_only(folder)  # of which nothing is known
+
+
+# safetensors has an error of its own for a full disk.
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("No space left on device")]
+)
+def test_an_error_while_writing_leaves_the_older_checkpoint_and_nothing_else(tmp_path, error):
+    write_checkpoint(tmp_path, 1, write_text("good"))
+
+    def fail(folder):
+        (folder / "state.txt").write_text("half")
+        raise error
+
+    with pytest.raises(StorageError, match="No space left") as caught:
+        write_checkpoint(tmp_path, 2, fail)
+    assert "MiB free" in caught.value.where
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-1"]
+
+
+def test_killed_while_writing_is_never_loaded(tmp_path):
+    write_checkpoint(tmp_path, 1, write_text("good"))
+    script = textwrap.dedent(f"""
+        import os, pathlib, signal
+        from trainer.checkpoint.files import write_checkpoint
+        def die(folder):
+            (folder / "state.txt").write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_checkpoint(pathlib.Path({str(tmp_path)!r}), 2, die)
+    """)
+    result = subprocess.run([sys.executable, "-c", script], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert result.returncode == -signal.SIGKILL
+    assert [path.name for path in intact_checkpoints(tmp_path)] == ["step-1"]
+    write_checkpoint(tmp_path, 2, write_text("again"))
+    assert (tmp_path / "step-2" / "state.txt").read_text() == "again"
+
+
+def damage(folder):
+    (folder / "state.txt").write_text("damaged")
+
+
+def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path):
+    for step in (2, 4, 8, 10):
+        write_checkpoint(tmp_path, step, write_text(f"state {step}"))
+    for step in (8, 10):
+        damage(tmp_path / f"step-{step}")
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-4"
+    assert sorted(path.name for path in tmp_path.glob("damaged-*")) == ["damaged-step-10", "damaged-step-8"]
+    write_checkpoint(tmp_path, 6, write_text("state 6"))
+    prune_checkpoints(tmp_path, keep_last=2, keep_steps=set())
+    assert steps_on_disk(tmp_path) == [6, 4]
+    write_checkpoint(tmp_path, 8, write_text("state 8"))
+    prune_checkpoints(tmp_path, keep_last=2, keep_steps=set())
+    assert steps_on_disk(tmp_path) == [8, 6]
+    assert [path.name for path in tmp_path.glob("damaged-*")] == ["damaged-step-10"]  # not yet come past it
+
+
+def test_pruning_keeps_the_newest_and_the_best_and_does_not_count_one_that_lacks_a_file(tmp_path):
+    for step in (1, 2, 3, 4, 5):
+        write_checkpoint(tmp_path, step, write_text(f"state {step}"))
+    (tmp_path / "step-4" / "state.txt").unlink()
+    prune_checkpoints(tmp_path, keep_last=2, keep_steps={1})
+    assert steps_on_disk(tmp_path) == [5, 3, 1]
+
+
+def test_pruning_reads_no_checkpoint_again(tmp_path, monkeypatch):
+    for step in (1, 2, 3):
+        write_checkpoint(tmp_path, step, write_text("many gigabytes"))
+    monkeypatch.setattr(checkpoint, "_sha256", None)
+    prune_checkpoints(tmp_path, keep_last=2, keep_steps=set())
+    assert steps_on_disk(tmp_path) == [3, 2]
+
+
+def test_with_damaged_checkpoints_alone_nothing_begins_again_by_itself(tmp_path):
+    assert newest_checkpoint(tmp_path) is None
+    write_checkpoint(tmp_path, 2, write_text("state"))
+    (tmp_path / "step-2" / "manifest.json").unlink()
+    for _ in range(2):  # the second time it has been set aside already
+        with pytest.raises(StorageError, match="those of step 2 are damaged") as caught:
+            newest_checkpoint(tmp_path)
+        assert "--start-over" in caught.value.hint
+
+
+def test_starting_over_keeps_the_old_record(tmp_path):
+    assert start_over(tmp_path) is None
+    for attempt in (1, 2):
+        write_checkpoint(tmp_path / "checkpoints", attempt, write_text("state"))
+        for name in ("metrics.jsonl", "completions.jsonl"):
+            (tmp_path / name).write_text(f"attempt {attempt}\n")
+        assert start_over(tmp_path) == tmp_path / f"earlier-{attempt}"
+    assert newest_checkpoint(tmp_path / "checkpoints") is None
+    for name in ("metrics.jsonl", "completions.jsonl"):
+        assert (tmp_path / "earlier-1" / name).read_text() == "attempt 1\n"
+        assert (tmp_path / name).read_text() == "attempt 2\n"  # from which the tracker learns what it has shipped
+    assert (tmp_path / "earlier-2" / "checkpoints" / "step-2" / "manifest.json").is_file()
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path, 2, write_text("state"))
+
+    def refused(paths):
+        raise PermissionError(errno.EACCES, "Permission denied", str(paths[0]))
+
+    monkeypatch.setattr(
+        "trainer.checkpoint.files._sha256", refused
+    )  # root, as in a container, may read everything
+    with pytest.raises(StorageError, match="may not read the checkpoint"):
+        newest_checkpoint(tmp_path)
+    assert steps_on_disk(tmp_path) == [2]
+
+
+class Rank(Parallel):
+    """One of two threads that write a checkpoint together."""
+
+    world_size, shards_optimizer = 2, True
+
+    def __init__(self, rank: int, meeting: threading.Barrier, items: dict[int, list]) -> None:
+        super().__init__(torch.device("cpu"))
+        self.rank, self.meeting, self.items = rank, meeting, items
+
+    def gather(self, items: list, after_files: bool = False) -> list:
+        assert after_files, "the others would be given up while a rank is at files"
+        self.items[self.rank] = items
+        self.meeting.wait(20)
+        gathered = [item for rank in sorted(self.items) for item in self.items[rank]]
+        self.meeting.wait(20)
+        return gathered
+
+
+def test_every_rank_hashes_what_it_wrote(tmp_path, monkeypatch):
+    hashed: dict[str, set[str]] = {"rank-0": set(), "rank-1": set()}
+    real = checkpoint._sha256
+
+    def recording(paths):
+        hashed[threading.current_thread().name] |= {path.name for path in paths}
+        return real(paths)
+
+    monkeypatch.setattr(checkpoint, "_sha256", recording)
+    meeting, items = threading.Barrier(2), {}
+
+    def write(rank: int) -> None:
+        def files(folder):
+            (folder / f"training_state-{rank}-of-2.safetensors").write_text(f"of rank {rank}")
+            if rank == 0:
+                (folder / "model.safetensors").write_text("weights")
+
+        write_checkpoint(tmp_path, 3, files, Rank(rank, meeting, items))
+
+    threads = [threading.Thread(target=write, args=(rank,), name=f"rank-{rank}") for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    monkeypatch.undo()
+    assert hashed["rank-0"] == {"model.safetensors", "training_state-0-of-2.safetensors"}
+    assert hashed["rank-1"] == {"training_state-1-of-2.safetensors"}
+    assert damaged_files(tmp_path / "step-3") == []
+    (tmp_path / "step-3" / "training_state-1-of-2.safetensors").write_text("of rank 9")
+    assert damaged_files(tmp_path / "step-3") == ["training_state-1-of-2.safetensors"]
+
+
+KEPT = ["manifest.json", "model.safetensors", "training_state.json"]
+
+
+def write_whole(folder):
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "training_state.json").write_text(json.dumps({"step": int(folder.name.split("-")[1].split(".")[0])}))
+    for rank in range(2):
+        (folder / f"training_state-{rank}-of-2.safetensors").write_bytes(b"moments")
+
+
+def ended_run(root):
+    for step in (2, 4, 6, 8):
+        write_checkpoint(root, step, write_whole)
+    shutil.copytree(root / "step-2", root / "damaged-step-3")
+    (root / ".step-9.partial").mkdir()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_of_an_ended_run_the_weights_of_the_last_and_the_best_are_kept(tmp_path):
+    ended_run(tmp_path)
+    assert not keeps_weights_only(tmp_path / "step-8")
+    raise_if_ended(tmp_path / "step-8")
+    keep_weights(tmp_path, {4})
+    assert names(tmp_path) == ["step-4", "step-8"]
+    for folder in intact_checkpoints(tmp_path):
+        assert names(folder) == KEPT
+        assert keeps_weights_only(folder)
+    with pytest.raises(ConfigError, match=f"{tmp_path.parent.name} has ended, at step 8: its weights were kept"):
+        raise_if_ended(tmp_path / "step-8")
+    with pytest.raises(ConfigError, match="has ended, at step 8"):
+        load_training_state(tmp_path / "step-8", None, None, Parallel(torch.device("cpu")))
+    (tmp_path / "step-8" / "model.safetensors").write_bytes(b"damaged")
+    assert damaged_files(tmp_path / "step-8") == ["model.safetensors"]
+
+
+class Killed(BaseException):
+    """Not an error that code may handle: what follows it is not done."""
+
+
+def kill_at(moment, monkeypatch):
+    """Die before the change of the disk with this number; half-way through where it removes a folder."""
+    changes = iter(range(10**6))
+
+    def before(change, half=lambda *arguments: None):
+        def guarded(*arguments, **options):
+            if next(changes) == moment:
+                half(*arguments)
+                raise Killed
+            return change(*arguments, **options)
+
+        return guarded
+
+    def half_removed(folder):
+        for path in sorted(folder.iterdir())[:1]:
+            os.unlink(path)
+
+    monkeypatch.setattr(shutil, "rmtree", before(shutil.rmtree, half_removed))
+    monkeypatch.setattr(Path, "rename", before(Path.rename))
+    monkeypatch.setattr(Path, "unlink", before(Path.unlink))
+    monkeypatch.setattr(os, "replace", before(os.replace))
+
+
+def test_killed_at_any_moment_checkpoints_are_whole_or_thinned_and_the_next_time_does_the_rest(tmp_path):
+    moments = 0
+    for moment in range(100):
+        root = tmp_path / str(moment)
+        root.mkdir()
+        ended_run(root)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            kill_at(moment, monkeypatch)
+            try:
+                keep_weights(root, {4})
+                break
+            except Killed:
+                moments += 1
+        assert {8, 4} <= set(steps_on_disk(root))
+        for step in steps_on_disk(root):
+            folder = root / f"step-{step}"
+            assert damaged_files(folder) == []
+            hashes = json.loads((folder / "manifest.json").read_text())
+            # What the manifest does not name is not read, and what it names is there.
+            assert keeps_weights_only(folder) == (set(hashes) == set(KEPT) - {"manifest.json"})
+        keep_weights(root, {4})
+        assert names(root) == ["step-4", "step-8"]
+        assert names(root / "step-8") == names(root / "step-4") == KEPT
+    # Two folders of no use, two checkpoints to rename and remove, two manifests, four parts of a state.
+    assert moments == 2 + 2 * 2 + 2 + 4
+
+
+def test_nothing_is_removed_where_the_newest_checkpoint_is_not_all_there(tmp_path):
+    ended_run(tmp_path)
+    (tmp_path / "step-8" / "model.safetensors").unlink()
+    before = sorted(tmp_path.rglob("*"))
+    keep_weights(tmp_path, set())
+    (tmp_path / "step-8" / "manifest.json").write_text("{")
+    keep_weights(tmp_path, set())
+    assert sorted(tmp_path.rglob("*")) == before

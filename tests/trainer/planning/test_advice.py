@@ -1,0 +1,100 @@
+import pytest
+
+from trainer.config.schema import load_config
+from trainer.errors import ConfigError
+from trainer.planning.advice import advise, advise_data, advise_overlap, held_out
+
+
+def advice(*overrides: str) -> dict[str, str]:
+    return {given.where: given.what for given in advise(load_config("base", overrides))}
+
+
+def test_base_needs_no_advice():
+    assert advice() == {}
+    assert list(advise_data(load_config("base"), problems=32, context=1536)) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "said"),
+    [
+        ("rollout.group_size=1", "rollout.group_size", "nothing grpo could compare it with"),
+        ("rollout.prompts_per_step=40", "optim.update_batch_size", "320 completions of a step are no multiple"),
+        ("model.lora.r=8", "optim.lr", "an adapter learns slowly at 1e-06"),
+        ("reward.functions={math: 1.0, format: 0.0}", "reward.functions", "format has weight 0"),
+        (
+            "reward.functions={math: -1.0, format: 0.5}",
+            "reward.functions",
+            "what math calls correct, and its weight",
+        ),
+        ("data.prompt_template='{question} {other}'", "data.prompt_template", "{other} stays in the prompt"),
+        ("data.system_prompt='Solve {question}'", "data.system_prompt", "{question} stays in the prompt"),
+    ],
+)
+def test_what_is_seldom_meant_is_said(override, where, said):
+    found = advice(override)
+    assert list(found) == [where] and said in found[where]
+
+
+def test_stale_completions_save_time_on_servers_alone():
+    stale = ["rollout.lag=1", "algorithm.importance_sampling_cap=2"]
+    assert "save no time" in advice(*stale)["rollout.lag"]
+    assert advice(*stale, "rollout.vllm.mode=server") == {}
+    assert list(advice(*stale, "rollout.vllm.mode=server", "rollout.engine=transformers")) == ["rollout.lag"]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "algorithm={advantage: reinforce_plus_plus}",
+        "rollout.prompts_per_step=8",  # fewer completions than an optimizer step may take
+        "rollout.prompts_per_step=64",
+        r"data.prompt_template='{question} Write \boxed{answer} and {{json}}.'",
+    ],
+)
+def test_what_is_common_is_not(override):
+    group = ["rollout.group_size=1"] if "reinforce" in override else []
+    assert advice(override, *group) == {}
+
+
+def test_data_and_model_are_compared_with_the_settings():
+    few, short = advise_data(load_config("base", ["rollout.prompts_per_step=5000"]), problems=200, context=1024)
+    assert "5000 prompts from 200 problems: each comes up to 25 times" in few.what
+    assert (
+        "a prompt of 512 and a completion of 1024 tokens are longer than the model's context of 1024" in short.what
+    )
+    assert str(few).splitlines()[1:] == [
+        "where:   rollout.prompts_per_step",
+        "next:    lower it to at most 200, or add data",
+    ]
+
+
+def test_rewards_that_all_weigh_nothing_are_refused():
+    with pytest.raises(ConfigError, match="every weight is 0"):
+        load_config("base", ["reward.functions={math: 0.0}"])
+
+
+def test_problems_that_are_trained_on_and_evaluated_are_counted():
+    (found,) = advise_overlap(["a", "b", "c"], {"dev": ["b", "x", "c"], "test": ["y"]})
+    assert found.what.startswith("2 of 3 problems of the evaluation set dev are trained on too")
+    assert found.where == "evaluation.sets.dev"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["evaluation.sets={dev: {source: generated, split: dev, people: [2], size: 74}}"],
+            ["dev: 74 puzzles of 2 people ask 6 different questions"],
+        ),
+        (
+            ["evaluation.sets={test: {source: generated, split: test, people: [2, 4], size: 40, limit: 20}}"],
+            ["test: 10 puzzles of 2 people ask 3 different questions"],
+        ),
+        ([], ["dev: 50 puzzles of 2 people ask 6, 50 puzzles of 3 people ask 41 different questions"]),
+        (["evaluation.sets={dev: {source: generated, split: dev, people: [6], size: 40}}"], []),
+        (["evaluation.sets={dev: {source: dev.jsonl}}"], []),
+        (["data.task=addition", "evaluation.sets={dev: {source: generated, split: dev, size: 5}}"], []),
+    ],
+)
+def test_a_set_that_repeats_its_questions_says_how_many_there_are(overrides, said):
+    assert list(held_out(load_config("tiny_kk", overrides))) == said

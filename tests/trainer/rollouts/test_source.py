@@ -1,0 +1,120 @@
+import math
+import threading
+
+import pytest
+
+from rewards import Score
+from rewards.sandbox import ScoredText, ScoringFailedError
+from tests.trainer.tokenizers_for_tests import byte_tokenizer
+from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.errors import RewardError
+from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.ranks import Parallel
+from trainer.problems.sampler import ProblemSampler
+from trainer.progress import ProgressReport
+from trainer.rollouts.engine import Sample
+from trainer.rollouts.source import RolloutSource
+from trainer.types import Problem
+
+PROBLEMS = [Problem(name, name, "", name, "test") for name in "abcdef"]
+
+
+class Engine:
+    """Answers every prompt with one token and notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def generate(self, prompts, seeds, params):
+        self.events.append(byte_tokenizer().decode([prompt[0] for prompt in prompts]))
+        return [[Sample((9,), (-0.5,), "length") for _ in row] for row in seeds]
+
+    def sleep(self):
+        self.events.append("sleep")
+
+    def wake(self):
+        self.events.append("wake")
+
+    def sync_weights(self, model):
+        self.events.append("sync")
+
+    def close(self):
+        pass
+
+
+class Rewards:
+    """Scores when it is allowed to: 2 each, or 1 and 0 for the problems named."""
+
+    def __init__(self, varied: str = "") -> None:
+        self.allowed, self.varied = threading.Event(), varied
+        self.patience = 60.0
+
+    def score(self, texts, answers, rows):
+        if not self.allowed.wait(self.patience):
+            raise ScoringFailedError("nothing was done meanwhile")
+        values = [float(k % 2) if answer in self.varied else 2.0 for k, answer in enumerate(answers)]
+        return [ScoredText(Score(value, True, {}), "ok") for value in values]
+
+
+def source_of(rewards: Rewards, **overrides) -> tuple[RolloutSource, Engine]:
+    settings = {"rollout.prompts_per_step": 2, "rollout.group_size": 2, "data.shuffle": False}
+    config = apply_overrides(TrainConfig(), settings | {"rollout.max_new_tokens": 1} | overrides)
+    engine, sampler = Engine(), ProblemSampler(PROBLEMS, 0, shuffle=False)
+    progress = ProgressReport()
+    return RolloutSource(config, sampler, byte_tokenizer(), engine, rewards, Parallel(), progress), engine
+
+
+def rewards_in(groups) -> list[float]:
+    return [rollout.reward for group in groups for rollout in group.rollouts]
+
+
+def test_completions_are_there_before_their_rewards():
+    rewards = Rewards()
+    source, engine = source_of(rewards)
+    sample = source.next_groups(0, 3, Stopwatch())
+    assert all(map(math.isnan, rewards_in(sample.groups))) and not sample.scores.done()
+    rewards.allowed.set()
+    scored = sample.scores.result()
+    assert rewards_in(scored.groups) == [2.0] * 4 and scored.sampled == scored.groups and scored.dropped == 0
+    for one, other in zip(sample.groups, scored.groups, strict=True):
+        assert [r.completion for r in one.rollouts] == [r.completion for r in other.rollouts]
+    source.sync_weights(None, Stopwatch())
+    source.next_groups(1, 3, Stopwatch())
+    source.close()
+    assert engine.events == ["ab", "sleep", "sync", "wake", "cd", "sleep"]
+
+
+def test_an_error_of_scoring_comes_with_the_scores():
+    rewards = Rewards()
+    rewards.patience = 0.0
+    source, _ = source_of(rewards)
+    sample = source.next_groups(0, 3, Stopwatch())
+    with pytest.raises(RewardError, match="nothing was done"):
+        sample.scores.result()
+    source.close()
+
+
+def test_with_lag_the_next_step_is_sampled_before_the_weights_change():
+    rewards = Rewards()
+    rewards.allowed.set()
+    source, engine = source_of(rewards, **{"rollout.lag": 1, "algorithm.importance_sampling_cap": 2.0})
+    for step in range(2):
+        source.next_groups(step, 2, Stopwatch()).scores.result()
+        source.sync_weights(None, Stopwatch())
+    source.close()
+    assert engine.events == ["ab", "cd", "sleep", "sync", "wake", "sleep", "sync", "wake"]
+
+
+def test_dynamic_sampling_knows_the_rewards_and_goes_on_where_it_ended():
+    rewards = Rewards(varied="bcf")
+    rewards.allowed.set()
+    source, engine = source_of(rewards, **{"rollout.dynamic_sampling": True})
+    sample = source.next_groups(0, 3, Stopwatch())
+    assert sample.scores.done()
+    scored = sample.scores.result()
+    assert sample.groups == scored.groups
+    assert [group.rollouts[0].problem.problem_id for group in scored.groups] == ["b", "c"]
+    assert (len(scored.sampled), scored.dropped) == (3, 1)
+    assert source.state_dict()["position"] == 3
+    source.close()
+    assert engine.events == ["ab", "c", "sleep"]

@@ -1,0 +1,43 @@
+import argparse
+
+import pytest
+
+from trainer.shell.arguments import count, parse_arguments
+
+
+@pytest.fixture
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trainer")
+    parser.add_argument("spec")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--name")
+    return parser
+
+
+def test_overrides_may_stand_before_and_after_options(parser):
+    words = ["tiny_kk", "seed=1", "--name", "a", "optim.lr=1e-4", "max_steps=2"]
+    arguments = parse_arguments(parser, words)
+    assert (arguments.spec, arguments.name) == ("tiny_kk", "a")
+    assert arguments.overrides == ["seed=1", "optim.lr=1e-4", "max_steps=2"]
+
+
+def test_an_option_that_is_not_there_is_refused(parser, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse_arguments(parser, ["tiny_kk", "--name", "a", "--names=b"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --names=b" in capsys.readouterr().err
+
+
+def test_words_after_the_options_of_a_command_without_overrides_are_refused(capsys):
+    parser = argparse.ArgumentParser(prog="trainer")
+    parser.add_argument("--json", action="store_true")
+    with pytest.raises(SystemExit):
+        parse_arguments(parser, ["--json", "seed=1"])
+    assert "unrecognized arguments: seed=1" in capsys.readouterr().err
+
+
+def test_counts_start_at_one():
+    assert count("3") == 3
+    for text in ("0", "-2"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"{text} is not at least 1"):
+            count(text)

@@ -1,0 +1,111 @@
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import textwrap
+
+import pytest
+
+from tests.paths import ROOT
+from trainer.shell.interrupt import graceful_stop, on_interrupt, unhurried
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+WAITER = textwrap.dedent("""
+    import pathlib, sys, time
+    from trainer.shell.interrupt import graceful_stop
+    asked = []
+    with graceful_stop(lambda: asked.append(1)):
+        print("ready", flush=True)
+        while not asked:
+            time.sleep(0.05)
+    print("to go on: ...", flush=True)
+    pathlib.Path(sys.argv[1]).write_text("saved")
+""")
+
+
+def own_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+
+
+def test_a_closed_terminal_is_a_request_to_stop_and_no_error(tmp_path):
+    """The terminal goes away as an SSH connection does: SIGHUP, and every later write to it fails."""
+    controller, terminal = pty.openpty()
+    saved = tmp_path / "saved"
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITER, str(saved)],
+        cwd=ROOT,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    )
+    os.close(terminal)
+    assert os.read(controller, 100).startswith(b"ready")
+    os.close(controller)  # the system sends SIGHUP to the terminal's session
+    assert process.wait(timeout=20) == 0
+    assert saved.read_text() == "saved"
+
+
+def test_nohup_keeps_a_hangup_away(tmp_path):
+    process = subprocess.Popen(
+        ["nohup", sys.executable, "-c", WAITER, str(tmp_path / "saved")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)  # two would end it at once
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize("first", SIGNALS)
+def test_the_first_signal_asks_and_the_second_stops_at_once(first, capsys):
+    asked = []
+    with graceful_stop(lambda: asked.append("stop")):
+        os.kill(os.getpid(), first)
+        assert asked == ["stop"]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert asked == ["stop"]
+    assert capsys.readouterr().err == "stopping after this step (again to stop at once)\n"
+
+
+def test_a_rank_that_is_not_the_first_says_nothing(capsys):
+    with graceful_stop(lambda: None, announce=False):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_handlers_of_before_come_back_after_an_error():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    received = []
+    with pytest.raises(RuntimeError), on_interrupt(received.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError
+    assert received == [signal.SIGTERM]
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_ctrl_c_is_held_back_while_modules_are_imported():
+    imported = []
+    with pytest.raises(KeyboardInterrupt), unhurried():
+        signal.raise_signal(signal.SIGINT)
+        imported.append("all")
+    assert imported == ["all"]
+
+
+def test_a_closed_standard_output_is_no_error(tmp_path):
+    command = f"{sys.executable} -m trainer ls --runs-dir {tmp_path} >&-"
+    ended = subprocess.run(["bash", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

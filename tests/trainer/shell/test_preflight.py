@@ -1,0 +1,34 @@
+import pytest
+
+from trainer.cli import main
+
+# What is wrong -> exit code and words, all of it before torch is imported and the model is looked for.
+WRONG = [
+    (["data.train=absent.jsonl"], 3, "there is no such data file"),
+    (["data.train=broken.jsonl"], 2, "not JSON"),
+    (["reward.functions={leaving: 1}"], 2, "no reward named leaving"),
+    (["reward.functions={leaving:exact: 1}"], 2, "ended at its start (exit 3): leaving:exact does not import"),
+    (["tracking.report_to=[trackio]"], 2, "trackio is not installed"),
+    (["--runs-dir", "broken.jsonl"], 4, "cannot write the run's folder"),
+    (["--runs-dir", "broken.jsonl/runs"], 4, "cannot write the run's folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), WRONG)
+def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, words, code, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "leaving.py").write_text("import os\nos._exit(3)\n")
+    (tmp_path / "broken.jsonl").write_text("{\n")
+    monkeypatch.setattr("trainer.tracking.writers.find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.commands.start._train", lambda *_: pytest.fail("came to the model"))
+    assert main(["run", "tiny_kk", "--name", "r", *words]) == code
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", [["ls"], ["status", "r"], ["resume", "r"], ["export", "r"]])
+def test_a_file_as_folder_of_runs_is_refused(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert main([*command, "--runs-dir", "file"]) in (0, 2, 3, 4)
+    assert "Traceback" not in capsys.readouterr().err

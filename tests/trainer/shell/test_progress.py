@@ -1,0 +1,107 @@
+import io
+from types import SimpleNamespace
+
+import pytest
+
+from trainer.shell.progress import Progress, evaluation_line, step_line
+
+METRICS = {
+    "rollout/reward": 1.25,
+    "rollout/accuracy": 0.625,
+    "policy/kl": 0.00123,
+    "policy/entropy": 0.41,
+    "policy/clip_fraction": 0.0125,
+    "rollout/completion_length": 88.4,
+    "optim/grad_norm": 0.317,
+    "time/tokens_per_s": 12345.6,
+    "time/step": 3.14,
+    "time/rollout": 2.0,
+    "time/update": 1.0,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_step_line_shows_the_figures_in_a_hundred_columns() -> None:
+    assert step_line(7, 60, METRICS) == (
+        "step  7/60  reward 1.250  acc 0.625  kl 0.0012  entropy 0.41  len 88  grad 0.32  12346 tok/s  3.14 s"
+    )
+
+
+def test_missing_metrics_are_left_out() -> None:
+    assert step_line(1, 5, {"rollout/reward": -3.0}) == "step 1/5  reward -3.000"
+
+
+def test_evaluation_line_shows_the_accuracy_of_each_difficulty() -> None:
+    metrics = {
+        "eval/accuracy": 0.5,
+        "eval/reward": 0.1,
+        "eval/accuracy/3 people": 0.4,
+        "eval/accuracy/2 people": 0.6,
+    }
+    assert evaluation_line(20, metrics) == (
+        "eval at step 20  accuracy 0.500  reward 0.100  [2 people 0.600, 3 people 0.400]"
+    )
+
+
+def test_many_difficulties_stand_on_a_line_of_their_own() -> None:
+    metrics = {"eval/accuracy": 0.5} | {f"eval/accuracy/difficulty {level}": 0.25 for level in range(5)}
+    first, second = evaluation_line(20, metrics).splitlines()
+    assert first == "eval at step 20  accuracy 0.500"
+    assert second.startswith("    [difficulty 0 0.250, ")
+
+
+def test_a_file_gets_plain_lines() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress.phase("loading the data")
+    progress.begin(2, 0)
+    progress.phase("sampling", 8, announce=False)
+    progress.completed(8)
+    progress.step(1, {"rollout/reward": 0.5})
+    progress.phase("evaluating at step 1", 40)
+    progress.evaluation(1, {"eval/accuracy": 0.25})
+    progress.close()
+    assert stream.getvalue().splitlines() == [
+        "loading the data",
+        "step 1/2  reward 0.500",
+        "evaluating at step 1: 40 completions",
+        "eval at step 1  accuracy 0.250",
+    ]
+
+
+def test_a_long_phase_is_reported_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("trainer.shell.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress.phase("evaluating at step 0", 400)
+    for seconds, count in ((20, 50), (20, 50), (5, 10)):
+        now[0] += seconds
+        progress.completed(count)
+    assert stream.getvalue().splitlines()[1:] == ["  evaluating at step 0: 100 of 400, 2.5/s, about 120 s left"]
+
+
+@pytest.mark.parametrize(("shares", "warned"), [([1, 1, 1, 1], True), ([1, 1, 0.9, 1, 1, 1], False)])
+def test_rewards_without_differences_are_said_once(shares: list[float], warned: bool) -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+    for step, share in enumerate(shares, start=1):
+        progress.step(step, {"rollout/silent_groups": share})
+    assert stream.getvalue().count("had the same reward: nothing was learned") == warned
+
+
+def test_a_terminal_gets_the_lines_and_a_bar() -> None:
+    stream = Terminal()
+    progress = Progress(stream)
+    progress.begin(4, 0)
+    progress.phase("evaluating", 7)
+    progress.completed(5)
+    progress.step(3, {"rollout/reward": 0.5})
+    progress.close()
+    assert "step 3/4  reward 0.500" in stream.getvalue()
+    assert "training" in stream.getvalue() and "3/4" in stream.getvalue().replace("step 3/4", "")
+    assert "evaluating" in stream.getvalue() and "5/7" in stream.getvalue()

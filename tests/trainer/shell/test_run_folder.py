@@ -1,0 +1,90 @@
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+from trainer.errors import ConfigError, NameHeldError
+from trainer.shell.run_folder import check_folder, hold, holder, raise_held, run_path
+
+
+def test_a_held_folder_names_its_holder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert holder(folder) is None
+    with hold(folder):
+        found = holder(folder)
+        assert found is not None
+        assert found.pid == os.getpid()
+        with pytest.raises(NameHeldError, match=f"run run is run by process {os.getpid()} on ") as caught:
+            raise_held(folder)
+        assert caught.value.exit_code == 5
+        with pytest.raises(NameHeldError), hold(folder):
+            pass
+    assert holder(folder) is None
+
+
+def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path: Path) -> None:
+    with hold(tmp_path):
+        pass
+    with (tmp_path / "lock").open() as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        end_of_look = threading.Timer(0.1, fcntl.flock, (look, fcntl.LOCK_UN))
+        end_of_look.start()
+        with hold(tmp_path):
+            end_of_look.join()
+            assert holder(tmp_path) is not None
+
+
+def test_a_run_is_given_by_its_name_or_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tmp_path / "runs"
+    (runs / "ar").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert run_path("ar", runs) == runs / "ar"
+    for path in ("runs/ar", str(runs / "ar"), "gpt2", "Qwen/Qwen2.5-7B", "../ar"):  # or a name of the hub
+        assert run_path(path, runs) == Path(path)
+    Path("ar").mkdir()
+    assert run_path("ar", runs) == Path("ar")
+
+
+def test_our_own_folder_and_other_names_are_fine(tmp_path):
+    check_folder(ROOT)
+    (tmp_path / "my_rewards.py").touch()
+    (tmp_path / "sweep").mkdir()  # without __init__.py it hides nothing
+    check_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rewards.py", "trainer/__init__.py", "sweep/__init__.py"])
+def test_a_file_that_would_be_imported_instead_of_ours_is_named(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    shown = tmp_path / name.removesuffix("/__init__.py")
+    with pytest.raises(ConfigError, match="would be imported instead of loptune's package") as caught:
+        check_folder(tmp_path)
+    assert caught.value.where == str(shown)
+
+
+def test_a_run_and_its_scoring_find_our_packages_first(tmp_path, monkeypatch):
+    (tmp_path / "rewards.py").write_text("raise SystemExit('imported the wrong one')")
+    code = (
+        "from rewards.sandbox import RewardPool\n"
+        "pool = RewardPool({'format': 1.0}, timeout_s=5, memory_mb=600, workers=1, failure_score=None)\n"
+        "print(pool.score([''], [''])[0].status)\n"
+        "pool.close()"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    scored = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (scored.stdout, scored.stderr) == ("ok\n", "")
+    shown = subprocess.run(
+        [sys.executable, "-m", "trainer", "presets", "base"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert shown.returncode == 0 and "name_or_path" in shown.stdout

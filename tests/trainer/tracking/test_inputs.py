@@ -1,0 +1,95 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.test_cli import TINY_RUN, error_lines, run
+from trainer.cli import main
+from trainer.config.schema import load_config
+from trainer.errors import ConfigError, StorageError
+from trainer.metrics.tags import CHANGES_TAG
+from trainer.tracking.inputs import INPUTS_FILE, change_tags, check_inputs, inherit_inputs, record_inputs
+
+ROW = '{"prompt": "1+1", "answer": "2"}\n'
+FILES = {
+    "train.jsonl": ROW,
+    "dev.jsonl": ROW,
+    "judge.py": "import json\nfrom parts import words\n",
+    "parts/__init__.py": "",
+    "parts/words.py": "from . import numbers\n",
+    "parts/numbers.py": "",
+    "other.py": "",
+}
+# Run files -> what is done to one of them, and what is said about it.
+CHANGES = [
+    ("train.jsonl", ROW * 2, "train.jsonl (training data) has changed (1 line -> 2 lines)"),
+    ("dev.jsonl", ROW.replace("2", "3"), "dev.jsonl (evaluation set dev) has other content (1 line as before)"),
+    ("judge.py", None, "judge.py (reward judge:exact) is gone"),
+    ("parts/numbers.py", "x = 1\n", "parts/numbers.py (imported by words.py) has changed (0 lines -> 1 line)"),
+    ("other.py", "x = 1\n", None),
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    config = load_config(
+        "tiny_kk",
+        {
+            "data.train": "train.jsonl",
+            "evaluation.sets": {"dev": {"source": "dev.jsonl"}, "generated": {"size": 4}},
+            "reward.functions": {"judge:exact": 1.0, "rewards.knights_knaves:share_right": 0.5, "format": 0.1},
+        },
+    )
+    (tmp_path / "r").mkdir()
+    record_inputs(tmp_path / "r", [config])
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "text", "said"), CHANGES)
+def test_a_changed_input_is_refused_unless_accepted(project, name, text, said):
+    assert check_inputs(project / "r", "run", accept=False) == []
+    (project / name).write_text(text) if text is not None else (project / name).unlink()
+    if said is None:
+        assert check_inputs(project / "r", "run", accept=False) == []
+        return
+    with pytest.raises(ConfigError) as refused:
+        check_inputs(project / "r", "run", accept=False)
+    assert refused.value.what == f"{said} since the run began"
+    assert check_inputs(project / "r", "run", accept=True) == [said]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"files": 1, "accepted": []}'])
+def test_a_damaged_record_is_not_taken_for_none(project, damage):
+    (project / "r" / INPUTS_FILE).write_text(damage)
+    with pytest.raises(StorageError, match="cannot tell whether data or reward have changed"):
+        check_inputs(project / "r", "run", accept=True)
+
+
+def test_accepted_changes_add_up_and_pass_on(project):
+    config = load_config("tiny_kk", {"data.train": "train.jsonl"})
+    for accepted in ("one", "two"):
+        record_inputs(project / "r", [config], [accepted])
+    inherit_inputs(project / "fresh", project / "r")
+    for folder in ("r", "fresh"):
+        assert [text[18:] for text in change_tags(project / folder)[CHANGES_TAG].split("; ")] == ["one", "two"]
+    assert check_inputs(project, "run", accept=False) == []  # where nothing was recorded
+
+
+def test_a_run_goes_on_with_a_changed_reward_only_when_told(tmp_path, monkeypatch, capsys, tiny_policy):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judge.py").write_text("def exact(text, answer): return 0.0\n")
+    words = [f"model.name_or_path={tiny_policy}", *TINY_RUN, "reward.functions={judge:exact: 1.0}"]
+    assert run(tmp_path, "--name", "r", *words) == 0
+    (tmp_path / "judge.py").write_text("def exact(text, answer): return 1.0\n")
+    resume = ["resume", "r", "max_steps=2"]
+    capsys.readouterr()
+    assert main(resume) == 2
+    assert "judge.py (reward judge:exact) has other content" in error_lines(capsys)[0]
+    assert main([*resume, "--accept-changes"]) == 0
+    state = json.loads((tmp_path / "runs" / "r" / "tracking.json").read_text())
+    assert "judge.py" in state["tags"]["loptune.accepted_changes"]
+    assert (tmp_path / "runs" / "r" / INPUTS_FILE).is_file()

@@ -1,0 +1,283 @@
+"""Checkpoints on disk: written whole or not at all, verified before they are read, and thinned out."""
+
+import hashlib
+import itertools
+import json
+import logging
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.errors import ConfigError, StorageError
+from trainer.files import flush_to_disk, storage_error, write_atomically
+
+if TYPE_CHECKING:  # torch takes seconds to import, and most commands only look what there is
+    from trainer.parallel.ranks import Parallel
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d+)")
+_PART = re.compile(r"training_state-(\d+)-of-\d+\.safetensors")
+_SET_ASIDE = re.compile(r"damaged-step-(\d+)")
+_RECORD = ("metrics.jsonl", "completions.jsonl")
+STATE_FILE = "training_state.json"  # how far the run was
+_TENSORS = "training_state*.safetensors"  # optimizer and random states, which only a resumption needs
+
+
+def write_checkpoint(
+    root: Path, step: int, write_files: Callable[[Path], None], parallel: "Parallel | None" = None
+) -> Path:
+    """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
+
+    Each rank hashes and flushes what its ``write_files`` wrote, all at the same time; rank 0 makes and renames
+    the folder.
+
+    Raises:
+        StorageError: the disk is full or not writable; older checkpoints are untouched.
+    """
+    partial = root / f".step-{step}.partial"
+    final = root / f"step-{step}"
+    parallel = parallel or _alone()
+    try:
+        if parallel.is_main:
+            shutil.rmtree(partial, ignore_errors=True)
+            root.mkdir(exist_ok=True)  # not its parents: a run's folder that has vanished is not made anew
+            partial.mkdir()
+        parallel.gather([], after_files=True)
+        write_files(partial)
+        own = [path for path in _files(partial) if _writer(path) == parallel.rank]
+        hashes = {str(path.relative_to(partial)): sha for path, sha in zip(own, _sha256(own), strict=True)}
+        for path in own:
+            flush_to_disk(path)
+        of_all = parallel.gather([hashes], after_files=True)
+        if parallel.is_main:
+            _publish(partial, final, {name: sha for part in of_all for name, sha in sorted(part.items())})
+        parallel.gather([], after_files=True)
+    except Exception as error:
+        if parallel.is_main:
+            shutil.rmtree(partial, ignore_errors=True)
+        if not _is_of_the_system(error):
+            raise
+        raise storage_error("write a checkpoint", root, error) from error
+    return final
+
+
+def _alone() -> "Parallel":
+    import torch
+
+    from trainer.parallel.ranks import Parallel
+
+    return Parallel(torch.device("cpu"))
+
+
+def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
+    (partial / MANIFEST).write_text(json.dumps(hashes, indent=1))
+    for path in (partial / MANIFEST, partial):
+        flush_to_disk(path)
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    flush_to_disk(final.parent)
+
+
+def steps_on_disk(root: Path) -> list[int]:
+    """Steps of the checkpoints, newest first; not of those set aside as damaged."""
+    return _steps(root, _NAME)
+
+
+def intact_checkpoints(root: Path) -> Iterator[Path]:
+    """Checkpoints whose every file has the recorded hash, newest first; others are reported and passed over."""
+    for step in steps_on_disk(root):
+        folder = root / f"step-{step}"
+        damaged = damaged_files(folder)
+        if damaged:
+            logger.warning(
+                "checkpoint %s is damaged (%s): falling back to an older one", folder, ", ".join(damaged)
+            )
+        else:
+            yield folder
+
+
+def newest_checkpoint(root: Path) -> Path | None:
+    """The newest intact checkpoint, None where there has been none yet.
+
+    Damaged ones get the name ``damaged-step-N``: the next to be written must not be taken for older than they.
+
+    Raises:
+        StorageError: there are checkpoints and none is intact; to begin again would lose the run's record.
+    """
+    for step in steps_on_disk(root):
+        damaged = damaged_files(root / f"step-{step}")
+        if not damaged:
+            return root / f"step-{step}"
+        logger.warning("checkpoint step-%d is damaged (%s): set aside in %s", step, ", ".join(damaged), root)
+        _set_aside(root, step)
+    set_aside = _steps(root, _SET_ASIDE)
+    if set_aside:
+        raise StorageError(
+            f"no intact checkpoint: those of step {', '.join(map(str, set_aside))} are damaged",
+            str(root),
+            "put back a copy of one as step-N, or resume with --start-over",
+        )
+    return None
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """Names of files that are missing from a checkpoint or do not have the recorded hash.
+
+    Raises:
+        StorageError: a file may not be read, which says nothing about what is in it.
+    """
+    try:
+        hashes = json.loads((folder / MANIFEST).read_text())
+        present = {name: folder / name for name in hashes if (folder / name).is_file()}
+        found = dict(zip(present, _sha256(list(present.values())), strict=True))
+        return [name for name, sha in hashes.items() if found.get(name) != sha]
+    except PermissionError as error:
+        raise StorageError(
+            f"may not read the checkpoint: {error.strerror}", str(error.filename), "change the permissions"
+        ) from error
+    except (OSError, ValueError, TypeError, AttributeError):
+        return [MANIFEST]
+
+
+def prune_checkpoints(root: Path, keep_last: int, keep_steps: Collection[int]) -> None:
+    """Delete all but the newest ``keep_last`` checkpoints that have all their files, and those of ``keep_steps``.
+
+    What is in the files was hashed as it was written and is again before it is read, not here: those of a model of
+    7 billion parameters are 107 GB.
+    """
+    steps = steps_on_disk(root)
+    kept: list[int] = []
+    for step in steps if len(steps) > keep_last else []:
+        if len(kept) == keep_last:
+            if step not in keep_steps:
+                shutil.rmtree(root / f"step-{step}")
+        elif not _has_all_files(root, step):
+            _set_aside(root, step)
+        else:
+            kept.append(step)
+    for step in _steps(root, _SET_ASIDE):
+        if kept and step <= kept[0]:  # the run has come past it
+            shutil.rmtree(root / f"damaged-step-{step}")
+
+
+def keep_weights(root: Path, keep_steps: Collection[int]) -> None:
+    """Keep only the weights of a finished run's newest checkpoint and of ``keep_steps``.
+
+    Killed at any moment it leaves checkpoints that are intact, with or without their optimizer state, and is
+    finished by doing it again. It does nothing where files of the newest checkpoint are missing.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    steps = steps_on_disk(root)
+    if not steps or not _has_all_files(root, steps[0]):
+        return
+    for folder in (*root.glob(".step-*.partial"), *root.glob("damaged-step-*")):
+        shutil.rmtree(folder)
+    kept = {steps[0], *keep_steps}
+    for step in steps:
+        folder, hashes = root / f"step-{step}", _manifest(root, step)
+        if step not in kept:
+            shutil.rmtree(folder.rename(root / f".step-{step}.partial"))  # half removed, it is no checkpoint
+            continue
+        needed = {name: sha for name, sha in hashes.items() if not fnmatch(name, _TENSORS)}
+        if needed != hashes:
+            write_atomically(folder / MANIFEST, json.dumps(needed, indent=1))
+        for path in folder.glob(_TENSORS) if needed else ():
+            path.unlink()
+
+
+def keeps_weights_only(folder: Path) -> bool:
+    """Whether `keep_weights` has taken what a resumption needs from a checkpoint."""
+    hashes = _manifest(folder.parent, folder.name.removeprefix("step-"))
+    return STATE_FILE in hashes and not any(fnmatch(name, _TENSORS) for name in hashes)
+
+
+def raise_if_ended(folder: Path) -> None:
+    """Refuse to go on from a checkpoint of which only the weights were kept.
+
+    Raises:
+        ConfigError: says what to do instead.
+    """
+    if keeps_weights_only(folder):
+        raise ConfigError(
+            f"{folder.parent.parent.name} has ended, at {folder.name.replace('-', ' ')}: its weights were kept, "
+            "its optimizer state was not",
+            str(folder),
+            "use its weights as they are; a sweep with storage.ended_trials=all keeps what going on needs",
+        )
+
+
+def start_over(run_dir: Path) -> Path | None:
+    """Put a run's checkpoints and a copy of its record into ``earlier-N``, returned; None without checkpoints."""
+    checkpoints = run_dir / "checkpoints"
+    if not checkpoints.is_dir():
+        return None
+    number = next(n for n in itertools.count(1) if not (run_dir / f"earlier-{n}").exists())
+    earlier = run_dir / f"earlier-{number}"
+    earlier.mkdir()
+    for name in _RECORD:
+        # A copy: from the original the tracker learns what MLflow has already.
+        if (run_dir / name).exists():
+            shutil.copy2(run_dir / name, earlier)
+    checkpoints.rename(earlier / checkpoints.name)
+    return earlier
+
+
+def _writer(path: Path) -> int:
+    """The rank that writes a file of this name."""
+    part = _PART.fullmatch(path.name)
+    return int(part[1]) if part else 0
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _steps(root: Path, name: re.Pattern[str]) -> list[int]:
+    if not root.is_dir():
+        return []
+    matches = (name.fullmatch(entry.name) for entry in root.iterdir() if entry.is_dir())
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+
+def _manifest(root: Path, step: int | str) -> dict[str, str]:
+    """Hashes by file name; empty where the manifest is missing or damaged, and so says nothing."""
+    try:
+        hashes: dict[str, str] = json.loads((root / f"step-{step}" / MANIFEST).read_text())
+        return dict(hashes)
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _has_all_files(root: Path, step: int) -> bool:
+    names = _manifest(root, step)
+    return bool(names) and all((root / f"step-{step}" / name).is_file() for name in names)
+
+
+def _set_aside(root: Path, step: int) -> None:
+    aside = root / f"damaged-step-{step}"
+    shutil.rmtree(aside, ignore_errors=True)
+    (root / f"step-{step}").rename(aside)
+
+
+def _sha256(paths: Sequence[Path]) -> list[str]:
+    def of_file(path: Path) -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    # Hashing lets go of the interpreter, and a sharded state is one file per rank.
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(of_file, paths))
+
+
+def _is_of_the_system(error: Exception) -> bool:
+    # safetensors reports a full disk as its own error type, with the system's words in the text.
+    return isinstance(error, OSError) or "No space left" in str(error)

@@ -1,0 +1,30 @@
+"""``trainer analyze-language``: figure 5 of the paper [arXiv:2505.12929]."""
+
+import argparse
+import json
+
+from trainer.paper.language import analyze, read_completions, summary, table_rows
+from trainer.shell.arguments import add_json, add_runs_dir
+from trainer.shell.run_folder import run_path
+from trainer.shell.table import print_columns
+
+
+def add_analyze_language(parser: argparse.ArgumentParser) -> None:
+    """``trainer analyze-language``."""
+    parser.add_argument("paths", nargs="+", metavar="RUN", help="a run, or a completions.jsonl")
+    parser.add_argument("--step", type=int, help="use only completions logged at this training step")
+    add_json(parser)
+    add_runs_dir(parser)
+    parser.set_defaults(command=_analyze_language)
+
+
+def _analyze_language(arguments: argparse.Namespace) -> int:
+    paths = [run_path(path, arguments.runs_dir) for path in arguments.paths]
+    completions = read_completions(paths, arguments.step)
+    results = analyze(completions)
+    if arguments.json:
+        print(json.dumps(summary(results, completions), indent=2))
+        return 0
+    print_columns(table_rows(results))
+    print(f"completions: {len(completions.texts)}, mean reward {completions.rewards.mean():.3f}")
+    return 0

@@ -1,0 +1,59 @@
+"""Evaluation of the policy while it trains."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from trainer.config.data import DatasetConfig, as_dataset
+from trainer.config.section import Count, NonNegative, Section
+
+
+class EvaluationSetConfig(DatasetConfig):
+    """A dataset to evaluate on, and what is done otherwise than for the other sets."""
+
+    temperature: NonNegative | None = Field(None, description="of this set; evaluation.temperature if null")
+    completions_per_problem: Count | None = Field(
+        None, description="of this set; evaluation.completions_per_problem if null"
+    )
+    pass_at_k: Count | None = Field(None, description="k of this set's pass@k; evaluation.pass_at_k if null")
+
+
+EvaluationSet = Annotated[EvaluationSetConfig, BeforeValidator(as_dataset)]
+
+
+class EvaluationConfig(Section):
+    """Measuring the policy while it trains."""
+
+    every_steps: Count = Field(20, description="training steps between evaluations")
+    at_start: bool = Field(True, description="evaluate before the first step")
+    sets: dict[str, EvaluationSet] = Field(
+        {"dev": EvaluationSetConfig(split="dev", size=100)},
+        description="name -> dataset; the first is `eval/accuracy`",
+    )
+    temperature: NonNegative = Field(0.0, description="0 is greedy")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="probability mass of nucleus sampling")
+    completions_per_problem: Count = Field(1, description="completions per problem; its accuracy is their mean")
+    pass_at_k: Count | None = Field(None, description="k of pass@k; completions_per_problem if null")
+    max_new_tokens: Count | None = Field(None, description="completion limit; the rollout's if null [tokens]")
+
+    def of_set(self, name: str) -> "EvaluationConfig":
+        """These settings with those of one set in their place."""
+        own = self.sets[name]
+        if own.completions_per_problem is not None and own.pass_at_k is None:
+            changes: dict[str, Any] = {"pass_at_k": None}  # that of the others may be more than this set has
+        else:
+            changes = {}
+        for key in ("temperature", "completions_per_problem", "pass_at_k"):
+            if getattr(own, key) is not None:
+                changes[key] = getattr(own, key)
+        return self.model_copy(update=changes)
+
+    @model_validator(mode="after")
+    def _check(self) -> "EvaluationConfig":
+        for own in (self, *map(self.of_set, self.sets)):
+            if own.pass_at_k is not None and own.pass_at_k > own.completions_per_problem:
+                raise ValueError(
+                    f"pass@{own.pass_at_k} needs at least {own.pass_at_k} completions of a problem: raise "
+                    "completions_per_problem or lower pass_at_k"
+                )
+        return self

@@ -1,0 +1,43 @@
+"""Which policy is trained, and its adapter."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from trainer.config.section import Positive, Section
+
+ALL_LINEAR = "all-linear"
+
+
+def _as_names(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class LoraConfig(Section):
+    """A low-rank adapter that is trained in place of the weights [arXiv:2106.09685]."""
+
+    r: Annotated[int, Field(ge=0)] = Field(0, description="rank of the adapter; 0 trains the weights themselves")
+    alpha: Positive = Field(32.0, description="scale of the adapter: alpha / r")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="share of an adapter's inputs dropped in updates; never where log-probabilities are scored",
+    )
+    target_modules: Annotated[list[str], BeforeValidator(_as_names), Field(min_length=1)] = Field(
+        [ALL_LINEAR], description="last part of the names of adapted linear layers; all-linear: all but the output"
+    )
+    rslora: bool = Field(False, description="scale by alpha / sqrt(r) instead [arXiv:2312.03732]")
+
+
+class ModelConfig(Section):
+    """Which policy to train."""
+
+    name_or_path: str = Field("tiny", description="Hugging Face hub name or folder; `tiny` is the embedded policy")
+    revision: str | None = Field(None, description="hub revision (branch, tag or commit)")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="compute dtype; auto: bfloat16 on a GPU, float32 on a CPU; master weights stay float32"
+    )
+    attn_implementation: str = Field("sdpa", description="attention kernel: sdpa, eager or flash_attention_2")
+    gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass")
+    trust_remote_code: bool = Field(False, description="run Python code shipped in the model folder")
+    random_weights: bool = Field(False, description="initialise from config.json alone (for measurements)")
+    lora: LoraConfig = LoraConfig()

@@ -1,0 +1,36 @@
+"""Scoring of completions."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from trainer.config.section import Count, NonNegative, Positive, Probability, Section
+
+
+class RewardConfig(Section):
+    """Scoring of completions."""
+
+    functions: dict[str, float] = Field(
+        {"knights_knaves": 1.0}, description="reward name or module:function -> weight", min_length=1
+    )
+    timeout_s: Positive = Field(5.0, description="time limit of a completion, or a batch function's call [s]")
+    memory_mb: Count = Field(
+        1024, description="memory a completion's scoring may take, beyond the process's imports [MiB]"
+    )
+    workers: Count = Field(1, description="scoring processes")
+    failure_score: float | None = Field(
+        None, description="score of a completion whose scoring timed out or raised; the function's minimum if null"
+    )
+    overlong_buffer: Annotated[int, Field(ge=0)] = Field(
+        0, description="tokens before max_new_tokens over which DAPO's soft penalty rises; 0 is off [tokens]"
+    )
+    overlong_penalty: NonNegative = Field(1.0, description="penalty at max_new_tokens")
+    max_failure_rate: Probability = Field(
+        0.2, description="stop the run above this share of timeouts and exceptions in one step of a rank"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "RewardConfig":
+        if not any(self.functions.values()):
+            raise ValueError("every weight is 0: no completion would be better than another")
+        return self

@@ -1,0 +1,135 @@
+"""Warnings before a run starts about settings that are allowed but seldom intended."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from trainer.config.schema import TrainConfig
+from trainer.problems.tasks.puzzle_generator import generate, logically_different
+
+# Rules whose advantage is not relative to the other completions of the prompt.
+_WITHOUT_GROUPS = ("reinforce_plus_plus",)
+_LOW_LR = 5e-6  # for an adapter; with whole weights 1e-6 is usual
+_PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A likely mistake, printed as three lines like an error."""
+
+    what: str
+    where: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"warning: {self.what}\nwhere:   {self.where}\nnext:    {self.hint}"
+
+
+def advise(config: TrainConfig) -> Iterator[Advice]:
+    """Advice from the configuration alone."""
+    rollout, optim = config.rollout, config.optim
+    if rollout.group_size == 1 and config.algorithm.advantage not in _WITHOUT_GROUPS:
+        yield Advice(
+            f"with one completion per prompt there is nothing {config.algorithm.advantage} could compare it with",
+            "rollout.group_size",
+            "raise it to 4 or more, or set algorithm.advantage=reinforce_plus_plus",
+        )
+    completions = rollout.prompts_per_step * rollout.group_size
+    if completions > optim.update_batch_size and completions % optim.update_batch_size:
+        yield Advice(
+            f"{completions} completions of a step are no multiple of {optim.update_batch_size}: the last optimizer"
+            f" step of each has {completions % optim.update_batch_size}",
+            "optim.update_batch_size",
+            f"make it a divisor of {rollout.prompts_per_step} x {rollout.group_size}",
+        )
+    if config.model.lora.r > 0 and optim.lr < _LOW_LR:
+        yield Advice(
+            f"an adapter learns slowly at {optim.lr:g}: it wants about ten times the rate of whole weights",
+            "optim.lr",
+            "try 1e-5 to 1e-4",
+        )
+    if rollout.lag and not rollout.uses_servers:
+        yield Advice(
+            "sampling shares the device with the update here: stale completions save no time",
+            "rollout.lag",
+            "set it to 0, or sample on GPUs of their own: trainer serve, rollout.vllm.mode=server",
+        )
+    judge, of_judge = max(config.reward.functions.items(), key=lambda one: abs(one[1]))
+    if of_judge < 0:
+        yield Advice(
+            f"accuracy counts what {judge} calls correct, and its weight of {of_judge:g} trains against that",
+            "reward.functions",
+            "give the function that says what is correct the largest weight",
+        )
+    for name, weight in config.reward.functions.items():
+        if weight == 0:
+            yield Advice(f"reward {name} has weight 0 and changes nothing", "reward.functions", "remove it")
+    yield from _template(config)
+
+
+def advise_data(config: TrainConfig, problems: int, context: int | None) -> Iterator[Advice]:
+    """Advice once data and model are known; ``context`` is the model's longest text [tokens], None where it does
+    not say.
+    """
+    prompts = config.rollout.prompts_per_step
+    if prompts > problems:
+        yield Advice(
+            f"a step takes {prompts} prompts from {problems} problems: each comes up to {-(-prompts // problems)} "
+            "times in the same step",
+            "rollout.prompts_per_step",
+            f"lower it to at most {problems}, or add data",
+        )
+    completion = max(config.rollout.max_new_tokens, config.evaluation.max_new_tokens or 0)
+    if context is not None and config.data.max_prompt_tokens + completion > context:
+        yield Advice(
+            f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens are longer than "
+            f"the model's context of {context}",
+            "data.max_prompt_tokens, rollout.max_new_tokens",
+            f"lower them to {context} tokens together",
+        )
+
+
+def advise_overlap(train: Collection[str], sets: Mapping[str, Collection[str]]) -> Iterator[Advice]:
+    """Advice on problems that are trained on and evaluated too."""
+    known = set(train)
+    for name, ids in sets.items():
+        shared = sum(one in known for one in ids)
+        if shared:
+            yield Advice(
+                f"{shared} of {len(ids)} problems of the evaluation set {name} are trained on too: its accuracy "
+                "is not that of new problems",
+                f"evaluation.sets.{name}",
+                "take them out of data.train",
+            )
+
+
+def held_out(config: TrainConfig) -> Iterator[str]:
+    """A line for every generated set of puzzles that repeats its questions in other words.
+
+    Few puzzles of two or three people differ in logic: ``dev: 50 puzzles of 2 people ask 6 different questions``.
+    No question of one split is asked in another.
+    """
+    if config.data.task != "knights_knaves":
+        return
+    for name, dataset in config.evaluation.sets.items():
+        if dataset.source != "generated" or dataset.split not in ("train", "dev", "test"):
+            continue
+        puzzles = generate(dataset.split, dataset.people, dataset.size, dataset.seed)[: dataset.limit]  # type: ignore[arg-type]
+        counts = Counter(len(puzzle.names) for puzzle in puzzles)
+        repeated = {people: n for people, n in logically_different(puzzles).items() if n < counts[people]}
+        if repeated:
+            texts = [f"{counts[people]} puzzles of {people} people ask {n}" for people, n in repeated.items()]
+            yield f"{name}: {', '.join(texts)} different questions"
+
+
+def _template(config: TrainConfig) -> Iterator[Advice]:
+    for key in ("prompt_template", "system_prompt"):
+        text = getattr(config.data, key) or ""
+        known = {"question"} if key == "prompt_template" else set()
+        for name in sorted(set(_PLACEHOLDER.findall(text)) - known):
+            yield Advice(
+                f"{{{name}}} stays in the prompt as it is: only {{question}} of prompt_template is replaced",
+                f"data.{key}",
+                f"remove {{{name}}}, or put it into the prompts of the data",
+            )

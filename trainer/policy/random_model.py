@@ -1,0 +1,45 @@
+"""A small random policy that reads and writes bytes: for trying data, reward and sweep in seconds a run."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+_SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}
+
+
+def byte_level() -> Tokenizer:
+    """One token per byte; ``<s>`` is 0 and ``</s>`` is 1."""
+    vocabulary = {"<s>": 0, "</s>": 1}
+    for letter in sorted(pre_tokenizers.ByteLevel.alphabet()):
+        vocabulary[letter] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def write_random_model(folder: Path, seed: int = 0) -> None:
+    """Save model and tokenizer as `save_pretrained` does.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    of_bytes = byte_level()
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<s>"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=of_bytes, clean_up_tokenization_spaces=False, **special)
+    tokens = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(Qwen2Config(vocab_size=of_bytes.get_vocab_size(), **_SHAPE, **tokens))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,75 @@
+"""The tensors that training changes: weights, whole or an adapter's, and the optimizer's state."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from trainer.errors import StorageError
+from trainer.policy.adapters import WEIGHTS_FILE, adapter_tensors, has_adapter, load_adapter, save_adapter_settings
+
+
+def trained_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights that a checkpoint holds, by name: the adapter's, else all; not copied."""
+    return adapter_tensors(model) or model.state_dict(keep_vars=True)
+
+
+def host_copy(tensor: Tensor) -> Tensor:
+    """A copy in host memory, which training does not change."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def save_weights(folder: Path, model: PreTrainedModel, weights: dict[str, Tensor]) -> None:
+    """Write the `trained_weights`: an adapter in peft's format, a model in that of Hugging Face."""
+    if not has_adapter(model):
+        model.save_pretrained(folder, state_dict=weights)
+        return
+    save_adapter_settings(model, folder)
+    tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
+    save_file(tensors, folder / WEIGHTS_FILE, {"format": "pt"})
+
+
+def load_weights(folder: Path, model: PreTrainedModel) -> None:
+    """Load saved weights into the model.
+
+    Raises:
+        StorageError: the checkpoint lacks a weight of the model or has one too many.
+    """
+    if has_adapter(model):
+        load_adapter(model, folder)
+        return
+    weights: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        weights |= load_file(path)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    own_storage = {tensor.data_ptr() for name, tensor in model.state_dict().items() if name in weights}
+    lost = [name for name in missing if model.state_dict()[name].data_ptr() not in own_storage]
+    if lost or unexpected:
+        raise StorageError(
+            f"the checkpoint does not fit the model (missing {lost[:3]}, unexpected {unexpected[:3]})",
+            str(folder),
+            "resume with the configuration the run was started with",
+        )
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's state as ``parameter name/key`` -> tensor, copied to host memory."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[id(parameter)]}/{key}": host_copy(value)
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def load_optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Restore Adam's state from `optimizer_tensors`."""
+    parameters = dict(model.named_parameters())
+    optimizer.state.clear()
+    for name, tensor in tensors.items():
+        parameter_name, key = name.rsplit("/", 1)
+        parameter = parameters[parameter_name]
+        # A fused AdamW keeps its step counter beside the parameter too.
+        optimizer.state[parameter][key] = tensor.to(parameter.device)

@@ -1,0 +1,151 @@
+"""The groups of completions of each training step."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from rewards.sandbox import RewardPool
+from trainer.config.schema import TrainConfig
+from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.ranks import Parallel
+from trainer.problems.load import encode_prompt
+from trainer.problems.sampler import ProblemSampler
+from trainer.progress import ProgressReport
+from trainer.rollouts.collect import GroupRequest, group_requests, sample_groups, sampling_params, score_groups
+from trainer.rollouts.dynamic_sampling import sample_with_spread
+from trainer.rollouts.engine import RolloutEngine
+from trainer.rollouts.overlong import punish_overlong
+from trainer.rollouts.pending import PendingSamples
+from trainer.types import RolloutGroup, SampledGroups
+
+
+@dataclass(frozen=True)
+class StepGroups:
+    """The groups this rank trains on in one step; their rewards may still be computed."""
+
+    groups: Sequence[RolloutGroup]  # rewards are NaN where they are still computed
+    scores: Future[SampledGroups]  # the groups with rewards, and whatever else was sampled
+
+
+class RolloutSource:
+    """Samples the groups of each training step and has them scored.
+
+    The order of the problems, seeds, sampling one step ahead (`rollout.lag`), dynamic sampling and the punishment
+    of overlong completions are its affair.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        sampler: ProblemSampler,
+        tokenizer: PreTrainedTokenizerBase,
+        engine: RolloutEngine,
+        rewards: RewardPool,
+        parallel: Parallel,
+        progress: ProgressReport,
+    ) -> None:
+        self._config = config
+        self._sampler = sampler
+        self._tokenizer = tokenizer
+        self._engine = engine
+        self._rewards = rewards
+        self._parallel = parallel
+        self._progress = progress
+        self._params = sampling_params(config.rollout, tokenizer)
+        self._pending = PendingSamples(engine, parallel, config.rollout.uses_servers)
+        self._scoring = ThreadPoolExecutor(1, "scoring")  # waits for the processes that score
+
+    def next_groups(self, step: int, total_steps: int, stopwatch: Stopwatch) -> StepGroups:
+        """Sample the groups of the step after ``step``; from here until `sync_weights` the engine sleeps.
+
+        After the last step nothing is sampled ahead.
+
+        Raises:
+            RewardError: from here or from ``scores``: scoring fails too often for the rewards to mean anything.
+        """
+        rollout = self._config.rollout
+        scores: Future[SampledGroups] = Future()
+        if rollout.dynamic_sampling:  # has to know the rewards first
+            sampled = sample_with_spread(
+                lambda first, count: self._sample_and_score(step, first, count, stopwatch),
+                rollout.prompts_per_step,
+                rollout.max_sampling_rounds,
+                self._parallel,
+            )
+            groups = sampled.groups
+            scores.set_result(sampled)
+        else:
+            groups = self._sample(step, 0, rollout.prompts_per_step, stopwatch)
+            scores = self._scoring.submit(self._score_all, groups)
+        if rollout.lag and step + 1 < total_steps:
+            self._sample_ahead(step + 1, stopwatch)
+        self._engine.sleep()
+        return StepGroups(groups, scores)
+
+    def sync_weights(self, model: nn.Module, stopwatch: Stopwatch) -> None:
+        """Wake the engine with the model's weights, after sampling ahead with the previous weights has ended."""
+        with stopwatch("rollout"):
+            self._pending.wait()
+        with stopwatch("sync"):
+            self._engine.sync_weights(model)
+            self._engine.wake()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the problems, as JSON values."""
+        return self._sampler.state_dict()
+
+    def stage(self) -> Callable[[Path], None]:
+        """Gather the completions that are sampled ahead; returns what writes them into a checkpoint."""
+        return self._pending.stage()
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        """Continue from a checkpoint's `state_dict` and its completions sampled ahead.
+
+        Raises:
+            ConfigError: the state belongs to another number of problems.
+        """
+        self._sampler.load_state_dict(state)
+        if self._config.rollout.lag:
+            self._pending.load(folder)
+
+    def close(self) -> None:
+        """End scoring, the engine, and what it samples."""
+        self._scoring.shutdown()
+        self._engine.close()
+        self._pending.close()
+
+    def _requests(self, step: int, first: int, count: int, ahead: bool = False) -> list[GroupRequest]:
+        problems = self._sampler.peek(count) if ahead else self._sampler.next(count)
+        requests = group_requests(self._config, step, problems, self._parallel, first)
+        self._progress.phase("sampling", len(requests) * self._config.rollout.group_size, announce=False)
+        return requests
+
+    def _sample(self, step: int, first: int, count: int, stopwatch: Stopwatch) -> list[RolloutGroup]:
+        requests = self._requests(step, first, count)
+        with stopwatch("rollout"):
+            return sample_groups(self._pending, self._tokenizer, requests, self._params)
+
+    def _sample_ahead(self, step: int, stopwatch: Stopwatch) -> None:
+        """Begin a step's completions, by the weights before this step's update."""
+        requests = self._requests(step, 0, self._config.rollout.prompts_per_step, ahead=True)
+        prompts = [encode_prompt(self._tokenizer, request.problem) for request in requests]
+        with stopwatch("rollout"):
+            self._pending.begin(prompts, [request.seeds for request in requests], self._params)
+
+    def _score(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        scored = score_groups(groups, self._rewards)
+        return punish_overlong(scored, self._params.max_new_tokens, self._config.reward)
+
+    def _score_all(self, groups: Sequence[RolloutGroup]) -> SampledGroups:
+        scored = self._score(groups)
+        return SampledGroups(groups=scored, sampled=scored, dropped=0)
+
+    def _sample_and_score(self, step: int, first: int, count: int, stopwatch: Stopwatch) -> list[RolloutGroup]:
+        groups = self._sample(step, first, count, stopwatch)
+        with stopwatch("reward"):
+            return self._score(groups)

@@ -1,0 +1,112 @@
+"""Arguments that the commands of ``trainer`` and ``sweep`` share."""
+
+import argparse
+import math
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TypeAlias
+
+from trainer.config.schema import dotted_keys
+from trainer.errors import ConfigError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = (
+    "Data sets, rewards, search spaces, clusters and the paper's experiments have pages in "
+    f"{_DOCS if _DOCS.is_dir() else 'docs/ of the repository'}"
+)
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, override_prefix: str = ""
+) -> argparse.Namespace:
+    """Parse a command line on which ``key=value`` overrides may also stand after options.
+
+    ``override_prefix`` stands before a trainer key in this command's overrides.
+
+    Raises:
+        ConfigError: an option that is a key of the configuration; says how to write it.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments, rest = parser.parse_known_args(words)
+    unknown = next((word for word in rest if word.startswith("-")), None)
+    hint = _hint(unknown, words, override_prefix) if unknown is not None and "overrides" in arguments else None
+    if hint is not None:
+        raise ConfigError(f"no option {unknown}", "command line", hint)
+    # argparse takes all overrides before the first option and leaves those behind it over.
+    if rest and (unknown is not None or "overrides" not in arguments):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides = [*arguments.overrides, *rest]
+    return arguments
+
+
+def add_runs_dir(parser: argparse.ArgumentParser) -> None:
+    """The folder of all runs."""
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="folder of all runs (default: runs)")
+
+
+def add_accept_changes(parser: argparse.ArgumentParser) -> None:
+    """Going on with other data or another reward."""
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="go on although data or reward files have changed, and record that",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """JSON in place of a table."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on, as the type of an argument."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def positive(text: str) -> float:
+    """A number above 0, as the type of an argument."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
+
+
+def port(text: str) -> int:
+    """A port to listen on, as the type of an argument."""
+    number = int(text)
+    if not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: they go from 1 to 65535")
+    return number
+
+
+def version_text() -> str:
+    """The versions that a bug report needs; nothing is imported for it."""
+    found = [f"{name} {_version(name)}" for name in ("torch", "transformers", "ray", "optuna", "mlflow", "vllm")]
+    return f"loptune {_version('loptune')} (Python {platform.python_version()}, {', '.join(found)})"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _hint(option: str, words: Sequence[str], prefix: str) -> str | None:
+    """``--max_steps 3`` as the override that was meant, or None where no key is like it."""
+    name, _, value = option.partition("=")
+    if not value:
+        following = words[words.index(option) + 1 :]
+        value = following[0] if following and not following[0].startswith("-") else "VALUE"
+    wanted = name.lstrip("-").replace("-", "_")
+    key = next((key for key in dotted_keys() if wanted in (key, key.rpartition(".")[2])), None)
+    return f"write {prefix}{key}={value} (keys of the configuration have no dashes)" if key else None

@@ -1,0 +1,47 @@
+"""The frame of a command line: which exit code a failure has, and how it is printed."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from trainer.errors import INTERRUPTED, ConfigError, UserError
+from trainer.files import storage_fault
+
+
+def rank() -> int:
+    """The number of this process among those of the run."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def _open_closed_streams() -> None:
+    """Let nothing stand in for a standard stream that is closed, as by ``>&-``: files would take its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
+def run_main(command: Callable[[], int]) -> int:
+    """Carry out a command, print what stops it, and return the exit code."""
+    _open_closed_streams()
+    try:
+        return command()
+    except UserError as error:
+        if rank() == 0 or not isinstance(error, ConfigError):  # all ranks have the same configuration
+            print(error, file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of the output has gone, as in `trainer ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE  # like any program that a closed pipe ends
+    except OSError as error:
+        fault = storage_fault(error)
+        if fault is None:
+            raise
+        print(fault, file=sys.stderr, flush=True)
+        return fault.exit_code

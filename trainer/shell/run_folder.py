@@ -1,0 +1,166 @@
+"""The folder of a run or sweep: its name, and the lock that keeps two processes from writing into it."""
+
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from rewards.own import OWN_PACKAGES
+from trainer.errors import ConfigError, NameHeldError, StorageError, shortened
+from trainer.files import storage_error
+
+LONGEST_NAME = 64
+NAME_RULE = f"1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting with a letter or digit"
+_RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_HINT = "wait for it, stop it, or choose another --name"
+
+
+def resume_command(name: str, runs_dir: Path, world_size: int = 1) -> str:
+    """The command that resumes a run."""
+    launch = f"torchrun --nproc-per-node {world_size} -m " if world_size > 1 else ""
+    where = "" if runs_dir == Path("runs") else f" --runs-dir {runs_dir}"
+    return f"{launch}trainer resume {name}{where}"
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that writes into a folder."""
+
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can name a folder: no path separators, no control characters, no leading dot or dash."""
+    return _RULE.fullmatch(text) is not None
+
+
+def check_name(name: str) -> str:
+    """The name, if it is one.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not is_name(name):
+        raise ConfigError(f"not a usable name: {shortened(name, 80)!r}", "--name", f"use {NAME_RULE}")
+    return name
+
+
+def holder(folder: Path) -> Holder | None:
+    """The process that holds a folder, or None."""
+    try:
+        lock = (folder / "lock").open(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read_holder(lock.read())
+    return None
+
+
+def raise_held(folder: Path, what: str = "run", hint: str = _HINT) -> None:
+    """Raise if another process holds the folder.
+
+    Raises:
+        NameHeldError: names the process.
+    """
+    other = holder(folder)
+    if other is not None:
+        raise NameHeldError(f"{what} {folder.name} is run by {other}", str(folder / "lock"), hint)
+
+
+def run_path(given: str, runs_dir: Path) -> Path:
+    """The folder of a run that is given by its name; anything else is taken as the path that it may be."""
+    named = runs_dir / given
+    return named if is_name(given) and not Path(given).exists() and named.is_dir() else Path(given)
+
+
+@contextmanager
+def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
+    """Hold a folder for this process, making it first; the lock ends with the process, however it ends.
+
+    Raises:
+        NameHeldError: another process holds it.
+        StorageError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the {what}'s folder: {error.strerror}", str(folder), "choose --runs-dir"
+        ) from None
+    with lock:
+        while not _locked(lock):
+            raise_held(folder, what, hint)
+            time.sleep(0.01)  # it is free: another process is looking who holds it, which takes a moment
+        try:
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        except OSError as error:
+            raise storage_error(f"write the {what}'s folder", folder, error) from None
+        yield
+
+
+def remove_start(folder: Path, files: Iterable[str], runs_dir: Path | None) -> None:
+    """Remove what a failed start has written into the folder it made; files of anybody else stay.
+
+    The folder around it is removed too if it is given and empty.
+    """
+    if not folder.is_dir():
+        return
+    for name in files:
+        (folder / name).unlink(missing_ok=True)
+    for made in (folder, *([runs_dir] if runs_dir else [])):
+        try:
+            made.rmdir()
+        except OSError:  # not empty, or gone
+            return
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse to start processes in a folder where they would import the user's files instead of ours.
+
+    Raises:
+        ConfigError: names the first such file or folder.
+    """
+    for name in OWN_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        ours = Path(spec.origin).resolve().parent if spec is not None and spec.origin else None
+        for path in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if path.is_file() and path.parent.resolve() != ours:
+                place = path if path.name != "__init__.py" else path.parent
+                raise ConfigError(
+                    f"{place.name} would be imported instead of loptune's package {name}",
+                    str(place),
+                    "rename it, or start from another folder",
+                )
+
+
+def _locked(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_holder(text: str) -> Holder:
+    try:
+        data = json.loads(text)
+        return Holder(int(data["pid"]), str(data["host"]))
+    except (ValueError, KeyError, TypeError):
+        return Holder(0, "this machine, just starting")

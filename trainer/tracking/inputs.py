@@ -1,0 +1,174 @@
+"""The files that a run or sweep depends on, data sets and reward modules, hashed so that a change is noticed.
+
+Data sets of the hub are not among them, nor files that a reward module reads by itself.
+"""
+
+import ast
+import hashlib
+import json
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from rewards.own import OWN_PACKAGES
+from trainer.config.schema import TrainConfig
+from trainer.errors import ConfigError, StorageError, first_line
+from trainer.files import write_atomically
+from trainer.metrics.tags import CHANGES_TAG
+
+INPUTS_FILE = "inputs.json"
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def check_inputs(folder: Path, what: str, accept: bool, working_dir: Path | None = None) -> list[str]:
+    """A sentence for each file that is not what a folder's ``inputs.json`` records; none without a record.
+
+    ``what`` is a "run" or a "sweep"; relative paths start from the working directory.
+
+    Raises:
+        ConfigError: a file differs, and that was not accepted; names it and what changed.
+        StorageError: the record is damaged.
+    """
+    root = working_dir or Path.cwd()
+    changes = [
+        f"{name} ({known['role']}) {change}"
+        for name, known in recorded_files(folder).items()
+        if (change := _change(known, root / name))
+    ]
+    if changes and not accept:
+        raise ConfigError(
+            f"{'; '.join(changes)} since the {what} began",
+            str(folder / INPUTS_FILE),
+            f"put it back, start another {what} with --name, or go on and have it recorded: --accept-changes",
+        )
+    return changes
+
+
+def record_inputs(folder: Path, configs: Iterable[TrainConfig], changes: Sequence[str] = ()) -> None:
+    """Write the hashes of the inputs of some configurations, and what was accepted to have changed."""
+    root = Path.cwd()
+    files: dict[str, dict[str, str]] = {}
+    for path, role in _inputs(configs, root):
+        name = str(path.relative_to(root) if path.is_relative_to(root) else path)
+        files.setdefault(name, {"role": role, **_fingerprint(path)})
+    when = time.strftime("%Y-%m-%d %H:%M")
+    accepted = [*_recorded(folder)["accepted"], *(f"{when}: {change}" for change in changes)]
+    write_atomically(folder / INPUTS_FILE, json.dumps({"files": files, "accepted": accepted}, indent=1))
+
+
+def change_tags(folder: Path) -> dict[str, str]:
+    """MLflow's tag of all changes that were accepted of a run or sweep; none without any."""
+    accepted = "; ".join(_recorded(folder)["accepted"])
+    return {CHANGES_TAG: accepted} if accepted else {}
+
+
+def recorded_files(folder: Path) -> dict[str, dict[str, str]]:
+    """The files that a run or sweep began with: path -> ``role``, ``sha256``, ``size``; none without a record."""
+    return dict(_recorded(folder)["files"])
+
+
+def inherit_inputs(folder: Path, origin: Path) -> None:
+    """Hold a new folder to the inputs of another, unless it has its own."""
+    if (origin / INPUTS_FILE).is_file() and not (folder / INPUTS_FILE).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / INPUTS_FILE, (origin / INPUTS_FILE).read_bytes())
+
+
+def _recorded(folder: Path) -> dict[str, Any]:
+    path = folder / INPUTS_FILE
+    if not path.is_file():
+        return {"files": {}, "accepted": []}
+    try:
+        recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {"files": dict(recorded["files"]), "accepted": list(recorded["accepted"])}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        told = f"cannot tell whether data or reward have changed: {first_line(error)}"
+        raise StorageError(told, str(path), "restore the file; or remove it, and nothing is compared") from error
+
+
+def _change(known: dict[str, str], path: Path) -> str:
+    if not path.is_file():
+        return "is gone"
+    now = _fingerprint(path)
+    if now["sha256"] == known["sha256"]:
+        return ""
+    if now["size"] == known["size"]:
+        return f"has other content ({now['size']} as before)"
+    return f"has changed ({known['size']} -> {now['size']})"
+
+
+def _fingerprint(path: Path) -> dict[str, str]:
+    digest, lines = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        for line in file:
+            digest.update(line)
+            lines += 1
+    if path.suffix == ".parquet":
+        return {"sha256": digest.hexdigest(), "size": f"{path.stat().st_size:,} bytes"}
+    return {"sha256": digest.hexdigest(), "size": f"{lines:,} line{'s' * (lines != 1)}"}
+
+
+def _inputs(configs: Iterable[TrainConfig], root: Path) -> Iterator[tuple[Path, str]]:
+    for config in configs:
+        named = [("training data", source.source) for source in config.data.train]
+        named += [(f"evaluation set {name}", one.source) for name, one in config.evaluation.sets.items()]
+        for role, source in named:
+            path = root / Path(source).expanduser()
+            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+                if file.is_file():
+                    yield file, role
+        for name in config.reward.functions:
+            module, colon, _ = name.partition(":")
+            if colon:
+                yield from _modules(module, f"reward {name}", root)
+
+
+def _modules(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
+    """A module's file and those of the project that it imports; nothing is imported to find them."""
+    seen: set[Path] = set()
+    waiting = [(module, role)]
+    while waiting:
+        name, role = waiting.pop()
+        for file in _files_of(name, root):
+            if file in seen:
+                continue
+            seen.add(file)
+            yield file, role
+            package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+            waiting += [(imported, f"imported by {file.name}") for imported in _imports(file, package)]
+
+
+def _files_of(module: str, root: Path) -> Iterator[Path]:
+    """The files that importing a module runs, its packages' included; none of what is installed."""
+    if module.partition(".")[0] in OWN_PACKAGES:
+        return
+    search: Sequence[str] = [*filter(None, sys.path), str(root)]  # the order of scoring processes
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}".strip(".")
+        spec = PathFinder.find_spec(name, search)
+        if spec is None:
+            return
+        if spec.origin and spec.origin.endswith(".py"):
+            file = Path(spec.origin).resolve()
+            if _INSTALLED.isdisjoint(file.parts) and not file.is_relative_to(sysconfig.get_path("stdlib")):
+                yield file
+        search = list(spec.submodule_search_locations or [])
+
+
+def _imports(file: Path, package: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # whoever imports it says so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}".strip(".") for alias in node.names)
