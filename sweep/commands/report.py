@@ -8,6 +8,7 @@ from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.tracking.view import save_view
 from trainer.errors import MissingError, StorageError
 from trainer.shell.arguments import Commands, port
+from trainer.shell.preflight import check_port
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 from trainer.tracking.ui import serve
 
@@ -55,11 +56,9 @@ def _upload(arguments: argparse.Namespace) -> int:
 def _ui(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     name, uri = sweep.folder.name, recorded_uri(sweep)
-    page = save_view(uri, sweep.spec)
-    if uri.startswith("http"):
-        print(f"MLflow: {uri}{page}  (sweep {name})")
-        return 0
-    serve(uri, arguments.port, page, f"sweep {name}", sweep.command("ui"))
+    if not uri.startswith("http"):
+        check_port(arguments.port, sweep.command("ui"))
+    return serve(uri, arguments.port, save_view(uri, sweep.spec), f"sweep {name}")
 
 
 def _complete_store(sweep: SweepRecord) -> str:

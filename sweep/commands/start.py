@@ -75,7 +75,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     spec = sweep.spec
     if not arguments.json:
         print_space(spec)  # at once: simulating the memory takes seconds
-    plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds)
+    here = not (arguments.address or arguments.nodes or arguments.gpus)
+    plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds, time_here=here)
     _print_advice(spec)
     if arguments.json:
         print_json(as_json(plan))

@@ -16,6 +16,7 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration
 from sweep.space.spec import DecideSpec, SweepSpec
 from trainer.errors import UserError
+from trainer.shell.table import counted
 
 _MAX_NAMED = 3  # sweeps
 
@@ -98,22 +99,26 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
     """The forecast in words."""
     if forecast is None:
         return [
-            "unknown between seeds, and so is what this plan can find; two seeds of the baselines measure it: "
+            "how much scores vary between seeds is not known yet, nor which gains this plan would detect; two "
+            "seeds of the baselines measure it: "
             f"sweep run SPACE search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
         ]
     low, high = forecast.range
     lines = [
-        f"{forecast.deviation:.2g} between seeds ({forecast.source}), {low:.2g} to {high:.2g} at 80 % with "
-        f"{forecast.freedom} degree{'s' * (forecast.freedom != 1)} of freedom"
+        f"scores vary between seeds by a standard deviation of {forecast.deviation:.2g} ({forecast.source}; 80 % "
+        f"interval {low:.2g} to {high:.2g}, {counted(forecast.freedom, 'degree')} of freedom)"
     ]
-    seeds = f"{len(spec.seeds)} seed{'s' * (len(spec.seeds) > 1)} of {planned} configurations"
+    seeds = f"with {counted(len(spec.seeds), 'seed')} of {counted(planned, 'configuration')}"
     if forecast.detectable is None:
-        lines.append(f"{seeds} find nothing: with one seed no difference can be told from chance")
+        lines.append(f"{seeds}, no difference can be told from chance")
     else:
-        lines.append(f"{seeds} find, 8 times in 10, a gain of {forecast.detectable:.2g}")
+        lines.append(f"{seeds}, only gains above {forecast.detectable:.2g} would be detected (80 % power)")
     for name, (gain, everywhere, alone) in forecast.wanted.items():
         all_ = f"{everywhere} seeds of every configuration" if everywhere else "more than 100 seeds of each"
-        lines.append(f"the {name} gain of {gain:.2g} takes {all_}; `sweep decide` at most {alone} of each")
+        lines.append(
+            f"to detect the {name} gain of {gain:.2g} takes {all_}, or at most {alone} fresh seeds of baseline "
+            "and finalist: sweep confirm --rounds"
+        )
     return lines
 
 

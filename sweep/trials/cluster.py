@@ -18,6 +18,7 @@ from sweep.trials.credentials import plain_environment
 from trainer.errors import MissingError
 from trainer.parallel.gpus import visible_gpus
 from trainer.scratch import scratch_folder
+from trainer.shell.table import counted
 
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
 
@@ -76,7 +77,8 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
     largest = max(nodes, key=lambda node: (node.gpus, node.cpus))
     single = "" if len(nodes) == 1 else f" on {len(nodes)} nodes, at most {node_text(largest)} on one"
     raise MissingError(
-        f"a trial needs {resources.gpus_per_trial:g} GPUs and {cpus} CPUs; present: {node_text(total)}{single}",
+        f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; present: "
+        f"{node_text(total)}{single}",
         "resources.gpus_per_trial" if resources.gpus_per_trial > total.gpus else "resources.workers_per_trial",
         "let a trial's workers spread over nodes: resources.placement=PACK"
         if slots(spread, nodes)
@@ -205,7 +207,7 @@ def _workers_on(resources: ResourcesSpec, node: Node) -> int:
 
 def node_text(node: Node) -> str:
     """GPUs and CPUs of a machine in words."""
-    return f"{node.gpus:g} GPUs and {node.cpus:g} CPUs"
+    return f"{counted(node.gpus, 'GPU')} and {counted(node.cpus, 'CPU')}"
 
 
 def _usable_cpus() -> int:

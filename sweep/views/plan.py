@@ -3,7 +3,6 @@
 import itertools
 import math
 import statistics
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,13 +16,15 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.spec import SchedulerSpec, SearchSpec, SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from sweep.trials.preflight import trial_memory
+from sweep.views.step_time import time_step
 from trainer.config.schema import value_of
 from trainer.errors import MissingError
 from trainer.files import free_bytes
 from trainer.planning.advice import held_out
 from trainer.planning.memory import Footprint, planned_checkpoint_bytes, size_text
 from trainer.problems.sampler import training_steps
-from trainer.shell.table import PLAIN_WIDTH, print_table
+from trainer.shell.table import counted, print_table
+from trainer.shell.wrapping import PLAIN_WIDTH, fill, text_width, wrapped
 
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 
@@ -56,17 +57,20 @@ class Plan:
     short: list[str]  # shortages
     memory: Footprint | None  # of each rank of a trial; not of the embedded policy
     step_seconds: float | None
-    step_source: str
+    step_source: str  # where step_seconds come from, or why there are none
     seconds: float | None  # of the whole sweep, evaluations not counted
     gpu_hours: float | None
     noise: NoiseForecast | None  # what the seeds can tell apart; None where no earlier sweep measured it
     full: "Plan | None"  # of `sweep confirm --full`, where the space has the section
 
 
-def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None) -> Plan:
+def make_plan(
+    sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None, time_here: bool = False
+) -> Plan:
     """Work out a plan; starts nothing and imports no Ray, and torch only to simulate memory.
 
-    Seconds of a training step are measured from earlier sweeps where none are given.
+    Seconds of a training step are those of earlier sweeps where none are given; where there are none either and
+    ``time_here``, a step of a small model is timed on this machine.
     """
     spec, folder, trials = sweep.spec, sweep.folder, sweep.planned
     resources, earlier = spec.resources, list(readable_sweeps(folder.runs_dir))
@@ -74,6 +78,10 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
     parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
     seconds_per_step, source = _step_seconds(spec, earlier, given_step_seconds)
     steps = _steps(spec)
+    if seconds_per_step is None and time_here:
+        timed = time_step(spec)
+        seconds_per_step, source = timed.seconds, timed.lacking or "one step of it timed now"
+        steps = steps if steps is not None or _searches_steps(spec) else timed.steps
     seconds = gpu_hours = None
     if seconds_per_step is not None and steps is not None and parallel:
         trial_seconds = steps * seconds_per_step
@@ -184,37 +192,41 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
         assert spec.full is not None
         changed = parameter_text(spec.full.overrides)
         then = f"`sweep confirm {spec.name} --full` would train full weights{f': {changed}' if changed else ''}"
-        print("\n" + textwrap.fill(then, PLAIN_WIDTH, break_long_words=False, break_on_hyphens=False))
+        print(f"\n{wrapped(then, PLAIN_WIDTH)}")
         for heading, text in _lines(plan.full, _second_stage(spec)):
             if heading != "forecast" or plan.full.seconds is not None:  # --step-seconds are those of the search
                 _print_wrapped(heading, text)
 
 
 def _print_wrapped(heading: str, text: str) -> None:
-    for line in textwrap.wrap(text, PLAIN_WIDTH - 13, break_long_words=False, break_on_hyphens=False):
-        print(f"{heading:<12} {line}")
-        heading = ""
+    print(fill(f"{heading:<12} {text}", min(PLAIN_WIDTH, text_width()), 13))
 
 
 def _range(parameter: ParameterSpec) -> str:
     kind = parameter.kind
     if parameter.by is not None:
         return f"by {next(iter(parameter.by))}: {', '.join(map(str, parameter.options or []))}"
-    return f"{kind} {getattr(parameter, 'integer' if kind == 'int' else kind)}"
+    if parameter.kind in ("choice", "value"):
+        return f"{kind} {', '.join(map(str, parameter.options or []))}"
+    low, high, step = parameter.bounds
+    return f"{kind} {low:g} to {high:g}" + (f", step {step:g}" if step else "")
 
 
 def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
+    size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
+    devices = f"{counted(plan.gpus_per_trial, 'GPU')}, {counted(plan.cpus_per_trial, 'CPU')}"
     lines = [
-        ("trials", f"{plan.trials}: {plan.configurations} configurations x {len(spec.seeds)} seeds"),
+        ("trials", f"{plan.trials}: {size}"),
         *_arms_lines(plan, spec),
-        ("each", f"{plan.gpus_per_trial:g} GPUs, {plan.cpus_per_trial} CPUs; {_steps_text(plan, spec)}"),
+        ("each", f"{devices}; {_steps_text(plan, spec)}"),
         *(("held out", text) for text in held_out(spec.base)),
         ("machines", _machines(plan.nodes)),
     ]
     if plan.slots:
         idle = sum(node.gpus for node in plan.nodes) - plan.slots * plan.gpus_per_trial
-        unused = f"; {idle:g} GPUs stay idle" if plan.gpus_per_trial and idle else ""
-        lines.append(("at a time", f"{plan.slots} trials; {plan.waiting} wait{unused}"))
+        unused = f"; {counted(idle, 'GPU')} stay{'s' * (idle == 1)} idle" if plan.gpus_per_trial and idle else ""
+        wait = f"{plan.waiting} wait{'s' * (plan.waiting == 1)}"
+        lines.append(("at a time", f"{counted(plan.slots, 'trial')}; {wait}{unused}"))
     else:
         lines.append(
             ("at a time", "none: a trial needs more than this machine has; see --address, --nodes and --gpus")
@@ -238,11 +250,13 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
         lines.append(
             (
                 "forecast",
-                f"{limit}{duration(plan.seconds)}{hours} at {plan.step_seconds:.3g} s a step ({plan.step_source})",
+                f"{limit}{duration(plan.seconds)}{hours}, evaluations on top, at {plan.step_seconds:.3g} s a step "
+                f"({plan.step_source})",
             )
         )
     else:
-        lines.append(("forecast", "unknown; say how long a training step takes with --step-seconds"))
+        why = f" ({plan.step_source})" if plan.step_source else ""
+        lines.append(("forecast", f"unknown{why}; say how long a training step takes with --step-seconds"))
     return lines + [("TOO LITTLE", shortage) for shortage in plan.short]
 
 
@@ -305,7 +319,8 @@ def _steps_text(plan: Plan, spec: SweepSpec) -> str:
     if plan.steps is None:
         return "steps from the size of the data"
     most = "at most " if _searches_steps(spec) else ""
-    return f"{most}{plan.steps} steps" + (f", {plan.evaluations} evaluations" if plan.evaluations else "")
+    evaluations = f", {counted(plan.evaluations, 'evaluation')}" if plan.evaluations else ""
+    return most + counted(plan.steps, "step") + evaluations
 
 
 def _step_seconds(spec: SweepSpec, earlier: list[SweepRecord], given: float | None) -> tuple[float | None, str]:

@@ -20,12 +20,13 @@ from sweep.record.sweep_record import failure_note, last_step
 from sweep.record.table import TrialRow, duration, parameter_text, trial_table
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
 from trainer.errors import printable
-from trainer.shell.table import number
+from trainer.shell.table import counted, number
+from trainer.shell.wrapping import wrapped
 
 logger = logging.getLogger(__name__)
 
 _REFRESH_S = 0.5
-_WAITING_S = 15.0  # a trial that has its resources starts within seconds
+_WAITING_S = 30.0  # a trial that has its resources starts within seconds
 _HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
 
 
@@ -54,7 +55,10 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """Print a line (above the live table)."""
-        self._console.print(Text(printable(text)), soft_wrap=True)
+        shown = printable(text)
+        if self._console.is_terminal:
+            shown = wrapped(shown, self._console.width)
+        self._console.print(Text(shown), soft_wrap=True)
 
     def event(self, trial: str, text: str, *, lasting: bool = False) -> None:
         """Something happened to a trial; the live table shows it already unless it must not pass by unseen."""
@@ -207,9 +211,9 @@ def _free(resources: ResourcesSpec) -> str:
     }
     free, present = ray.available_resources(), ray.cluster_resources()
     return " and ".join(
-        f"{number:g} {kind}s ({free.get(kind, 0):g} of {present.get(kind, 0):g} free)"
-        for kind, number in needed.items()
-        if number
+        f"{counted(wanted, kind)} ({free.get(kind, 0):g} of {present.get(kind, 0):g} free)"
+        for kind, wanted in needed.items()
+        if wanted
     )
 
 

@@ -9,9 +9,9 @@ from trainer.commands.start import CONFIG_FILE
 from trainer.config.extends import preset_names
 from trainer.config.schema import TrainConfig, apply_overrides, load_config, parse_override
 from trainer.errors import StorageError
-from trainer.paper.diagnose import diagnose
-from trainer.paper.page import summary, write_diagnosis
 from trainer.shell.arguments import add_runs_dir, count
+from trainer.shell.interrupt import unhurried
+from trainer.shell.preflight import check_early
 from trainer.shell.progress import Progress
 from trainer.shell.run_folder import run_path
 
@@ -58,6 +58,10 @@ def _diagnose(arguments: argparse.Namespace) -> int:
             f"cannot write there: {error.strerror}", str(arguments.output), "choose another --output"
         ) from error
     print(f"{arguments.spec}: {config.model.name_or_path}, {arguments.after_steps} steps first", flush=True)
+    check_early(config)
+    with unhurried():
+        from trainer.paper.diagnose import diagnose  # torch takes seconds to import
+        from trainer.paper.page import summary, write_diagnosis
     progress = Progress()
     progress.begin(arguments.after_steps, 0)
     try:

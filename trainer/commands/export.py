@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import torch
 import yaml
 from huggingface_hub import HfApi
-from transformers import AutoConfig
 
 from trainer.checkpoint.files import damaged_files, steps_on_disk
 from trainer.commands.runs import existing_run
@@ -20,7 +18,6 @@ from trainer.evaluation.correctness import read_correctness
 from trainer.evaluation.estimators import accuracy_interval
 from trainer.files import write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
-from trainer.policy.load import load_policy, model_source
 from trainer.shell.arguments import add_runs_dir
 from trainer.tracking.inputs import recorded_files
 
@@ -130,6 +127,11 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
 
 def _merge(config: TrainConfig, folder: Path) -> None:
     """Replace the adapter in a folder by its base model with the adapter added, in the base model's dtype."""
+    import torch  # which takes seconds to import, and only this needs it
+    from transformers import AutoConfig
+
+    from trainer.policy.load import load_policy, model_source
+
     source = config.model.model_copy(update={"name_or_path": str(folder)})
     remote = {"trust_remote_code": config.model.trust_remote_code}
     dtype = AutoConfig.from_pretrained(model_source(source), revision=config.model.revision, **remote).dtype

@@ -4,13 +4,14 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from trainer.commands.start import CONFIG_FILE, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import MissingError, StorageError, UserError
 from trainer.files import read_json_lines
 from trainer.shell.arguments import add_json, add_runs_dir, port
+from trainer.shell.preflight import check_port
 from trainer.shell.run_folder import check_name, holder, resume_command, run_path
 from trainer.shell.table import number, print_table
 from trainer.tracking.mlflow_store import connect, sqlite_path, tracking_uri
@@ -155,7 +156,7 @@ def _upload(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open_ui(arguments: argparse.Namespace) -> NoReturn:
+def _open_ui(arguments: argparse.Namespace) -> int:
     """Serve MLflow on this machine, at one run or at the table of runs."""
     name: str | None = arguments.name
     folder = existing_run(arguments.runs_dir, name) if name else None
@@ -165,10 +166,11 @@ def _open_ui(arguments: argparse.Namespace) -> NoReturn:
     database = sqlite_path(uri)
     if database is not None and not database.exists():
         raise StorageError("there is no MLflow store", str(database), "trainer run, without --offline, makes one")
+    if not uri.startswith("http"):
+        check_port(arguments.port, f"trainer ui{f' {name}' if name else ''}")
     found = connect(uri).get_experiment_by_name(config.tracking.experiment or "trainer")
     page = f"/#/experiments/{found.experiment_id}/runs{f'/{run_id}' if run_id else ''}" if found else ""
-    again = f"trainer ui{f' {name}' if name else ''}"
-    serve(uri, arguments.port, page, f"run {name}" if name else "all runs", again)
+    return serve(uri, arguments.port, page, f"run {name}" if name else "all runs")
 
 
 def _run_id(folder: Path) -> str:

@@ -48,9 +48,7 @@ class DataConfig(Section):
     task: Literal["knights_knaves", "math", "addition", "custom"] = Field(
         "knights_knaves", description="decides default prompt, prefill and column mapping"
     )
-    train: Datasets = Field(
-        [DatasetConfig(size=1000)], description="one training source, or a list of them with weights"
-    )
+    train: Datasets = Field([DatasetConfig()], description="one training source, or a list of them with weights")
     prompt_format: Literal["auto", "raw", "chat"] = Field(
         "auto", description="raw text, chat template, or auto: chat if the tokenizer has a template"
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from trainer.errors import INTERRUPTED, ConfigError, UserError
 from trainer.files import storage_fault
+from trainer.shell.wrapping import wrap_terminals
 
 
 def rank() -> int:
@@ -27,6 +28,7 @@ def _open_closed_streams() -> None:
 def run_main(command: Callable[[], int]) -> int:
     """Carry out a command, print what stops it, and return the exit code."""
     _open_closed_streams()
+    wrap_terminals()
     try:
         return command()
     except UserError as error:

@@ -11,8 +11,8 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from trainer.progress import ProgressReport
+from trainer.shell.wrapping import PLAIN_WIDTH, wrapped
 
-WIDTH = 100  # columns
 _REPORT_EVERY_S = 30.0  # in a file, of a phase that takes long
 _SILENT_STEPS = 3  # without a difference between completions, until a warning
 
@@ -60,7 +60,7 @@ def evaluation_line(step: int, metrics: Mapping[str, float]) -> str:
     ]
     line = f"eval at step {step}  {_join(_EVALUATION_PARTS, metrics)}"
     families = f"[{', '.join(parts)}]" if parts else ""
-    between = "  " if len(line) + 2 + len(families) <= WIDTH else "\n    "
+    between = "  " if len(line) + 2 + len(families) <= PLAIN_WIDTH else "\n    "
     return f"{line}{between}{families}" if families else line
 
 
@@ -135,7 +135,8 @@ class Progress(ProgressReport):
 
     def _write(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(text, markup=False, soft_wrap=True)
+            console = self._bar.console
+            console.print(wrapped(text, console.width), markup=False, soft_wrap=True)
         else:
             print(text, file=self._stream, flush=True)
 

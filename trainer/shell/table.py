@@ -1,5 +1,6 @@
 """Rows of equal columns, and numbers in them."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.errors import printable
-
-PLAIN_WIDTH = 100  # where there is no terminal
+from trainer.shell.wrapping import PLAIN_WIDTH, fill, text_width
 
 
 def print_columns(rows: list[dict[str, Any]]) -> None:
@@ -26,19 +26,16 @@ def print_columns(rows: list[dict[str, Any]]) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns: with colours and folding in a terminal, whole lines elsewhere."""
-    console = Console()
-    if console.is_terminal:
-        table = Table(pad_edge=False, box=None)
-        for heading in headings:
-            table.add_column(heading)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        return
+    """Print columns, each row a line; in a terminal a longer one goes on below its last column."""
     widths = [max(len(line[column]) for line in [headings, *rows]) for column in range(len(headings))]
     for line in [headings, *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        print(fill(text, text_width(), sum(widths[:-1]) + 2 * len(widths[:-1])) if sys.stdout.isatty() else text)
+
+
+def counted(number: float, noun: str) -> str:
+    """``1 CPU``, ``2 CPUs``."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def number(value: Any) -> str:

@@ -1,23 +1,17 @@
 """MLflow's UI on this machine, for this machine alone."""
 
 import os
-import socket
 import sys
-from typing import NoReturn
-
-from trainer.errors import ConfigError
 
 
-def serve(uri: str, port: int, page: str, what: str, again: str) -> NoReturn:
+def serve(uri: str, port: int, page: str, what: str) -> int:
     """Become an MLflow server on 127.0.0.1 that answers this machine's browser alone.
 
-    It announces ``page`` and what it shows; ``again`` is the command to repeat with another port.
-
-    Raises:
-        ConfigError: the port is in use.
+    It announces ``page`` and what it shows. Where a server has the store, it only says so, and returns 0.
     """
-    if not _is_free(port):
-        raise ConfigError(f"port {port} is in use", "--port", f"{again} --port {port + 1}")
+    if uri.startswith("http"):
+        print(f"MLflow: {uri}{page}  ({what})")
+        return 0
     print(f"MLflow: http://127.0.0.1:{port}{page}  ({what}; up in a few seconds, Ctrl-C ends it)", flush=True)
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # nothing here needs its job runners
     hosts = f"127.0.0.1:{port},localhost:{port}"
@@ -30,13 +24,3 @@ def serve(uri: str, port: int, page: str, what: str, again: str) -> NoReturn:
             *("--allowed-hosts", hosts),
         ],
     )
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -7,6 +7,7 @@ import pytest
 
 from sweep.cli import main
 from sweep.record.folder import sweep_folder
+from sweep.views.step_time import StepTime
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import write_space
@@ -14,7 +15,10 @@ from tests.sweep.harness import write_space
 FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 
 
-def test_plan_counts_trials_slots_and_gpu_hours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_counts_trials_slots_and_gpu_hours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweep.views.plan.time_step", lambda spec: StepTime(lacking="there is no model"))
     space = write_space(tmp_path / "space.yaml", seeds=[0, 1, 2])
     arguments = ["plan", str(space), "--runs-dir", str(tmp_path / "runs"), "--cpus", "2"]
     assert main([*arguments, "--step-seconds", "10", "--json"]) == 0
@@ -27,7 +31,9 @@ def test_plan_counts_trials_slots_and_gpu_hours(tmp_path: Path, capsys: pytest.C
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "9: 3 configurations x 3 seeds" in out
-    assert "unknown; say how long a training step takes with --step-seconds" in out
+    assert "unknown (there is no model); say how long a training step takes with --step-seconds" in " ".join(
+        out.split()
+    )
 
 
 def test_plan_measures_a_step_in_earlier_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +51,7 @@ def test_plan_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
         "print([name for name in ('ray', 'torch', 'mlflow', 'optuna') if name in sys.modules])"
     )
     out = subprocess.run(
-        [sys.executable, "-c", program, "plan", str(space), "--runs-dir", str(tmp_path)],
+        [sys.executable, "-c", program, "plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "1"],
         capture_output=True,
         text=True,
         check=True,

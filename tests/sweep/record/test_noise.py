@@ -51,11 +51,11 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
     low, high = (noise.deviation * math.sqrt(6 / value) for value in (10.645, 2.204))
     assert found.range == pytest.approx((low, high), rel=1e-3)
     assert lines[0] == (
-        f"{noise.deviation:.2g} between seeds (measured in before), {low:.2g} to {high:.2g} at 80 % with 6 "
-        "degrees of freedom"
+        f"scores vary between seeds by a standard deviation of {noise.deviation:.2g} (measured in before; 80 % "
+        f"interval {low:.2g} to {high:.2g}, 6 degrees of freedom)"
     )
-    assert lines[1].startswith("3 seeds of 8 configurations find, 8 times in 10, a gain of 0.0")
-    assert lines[3].startswith("the published gain of 0.14 takes 2 seeds of every configuration; `sweep decide`")
+    assert lines[1].startswith("with 3 seeds of 8 configurations, only gains above 0.0")
+    assert lines[3].startswith("to detect the published gain of 0.14 takes 2 seeds of every configuration, or at")
 
 
 def test_two_seeds_of_one_baseline_are_an_upper_bound(tmp_path: Path) -> None:
@@ -81,9 +81,8 @@ def test_one_seed_finds_nothing(tmp_path: Path) -> None:
     spec = open_sweep(tmp_path / "other", "planned").spec
     found = forecast_noise(spec, readable_sweeps(tmp_path), 4)
     assert found is not None and found.detectable is None
-    assert noise_lines(found, spec, 4)[1] == (
-        "1 seed of 4 configurations find nothing: with one seed no difference can be told from chance"
-    )
+    told = "with 1 seed of 4 configurations, no difference can be told from chance"
+    assert noise_lines(found, spec, 4)[1] == told
 
 
 def test_sweeps_that_train_alike_are_pooled(tmp_path: Path) -> None:

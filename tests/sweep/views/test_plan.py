@@ -148,8 +148,8 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "2 x 6 GPUs and 64 CPUs" in out
-    assert "2 trials; 1 wait; 4 GPUs stay idle" in out
-    assert "at most 12m 00s, 1.2 GPU hours at 90 s a step (given)" in out
+    assert "2 trials; 1 waits; 4 GPUs stay idle" in out
+    assert "at most 12m 00s, 1.2 GPU hours, evaluations on top, at 90 s a step (given)" in out
     assert "4 GPUs, 4 CPUs; 4 steps, 3 evaluations" in out
     assert main([*arguments, "--json"]) == 0
     assert (
@@ -164,7 +164,7 @@ def test_arms_and_their_confirmation_are_priced(tmp_path: Path, capsys: pytest.C
     space = write_space(tmp_path / "space.yaml", parameters=arms, baselines=[], search=search)
     assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "3", "--nodes", "1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "trials 10: 10 configurations x 1 seeds 5 trials to tune each of 2 values of algorithm.advantage" in out
+    assert "trials 10: 10 configurations x 1 seed 5 trials to tune each of 2 values of algorithm.advantage" in out
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
     assert f"`sweep confirm fake`: the best of each x 8 seeds, 16, {minutes} more" in out
@@ -179,7 +179,7 @@ def test_a_second_stage_is_planned_too(tmp_path: Path, capsys: pytest.CaptureFix
     first, second = capsys.readouterr().out.split(
         "`sweep confirm fake --full` would train full weights: lr=1e-05\n"
     )
-    assert "3: 3 configurations x 1 seeds" in first and "0 GPUs, 1 CPUs; 4 steps" in first
+    assert "3: 3 configurations x 1 seed" in first and "0 GPUs, 1 CPU; 4 steps" in first
     assert "9: 3 configurations x 3 seeds" in second and "0 GPUs, 4 CPUs; 4 steps" in second
     assert "at 90 s a step" in first and "forecast" not in second  # a step of full weights is another
     assert main([*arguments, "--json"]) == 0

@@ -3,10 +3,10 @@ import json
 import pytest
 
 from tests.conftest import random_model
-from trainer.commands import serve as module
-from trainer.commands.serve import server_command
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
+from trainer.rollouts.vllm import command as module
+from trainer.rollouts.vllm.command import server_command
 
 
 @pytest.fixture

@@ -1,5 +1,9 @@
+import socket
+
 import pytest
 
+from sweep.cli import main as sweep
+from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.cli import main
 
 # What is wrong -> exit code and words, all of it before torch is imported and the model is looked for.
@@ -32,3 +36,17 @@ def test_a_file_as_folder_of_runs_is_refused(tmp_path, monkeypatch, capsys, comm
     (tmp_path / "file").touch()
     assert main([*command, "--runs-dir", "file"]) in (0, 2, 3, 4)
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["serve", "tiny_kk"], ["ui"], ["ui", "s"]])
+def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    write_sweep(tmp_path / "runs", "s", SCORES)
+    (tmp_path / "runs" / "mlflow.db").touch()
+    for place in ("trainer.commands.runs.connect", "sweep.commands.report.save_view"):
+        monkeypatch.setattr(place, lambda *_: pytest.fail("MLflow was loaded"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert (sweep if "s" in words else main)([*words, "--port", str(port)]) == 2
+    error, _, hint = capsys.readouterr().err.splitlines()
+    assert error == f"error: port {port} is in use" and hint.endswith(f"{' '.join(words)} --port {port + 1}")

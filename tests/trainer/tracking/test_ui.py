@@ -5,7 +5,6 @@ import socket
 
 import pytest
 
-from trainer.errors import ConfigError
 from trainer.tracking.ui import serve
 
 
@@ -15,7 +14,7 @@ def test_the_server_listens_on_loopback_and_answers_its_own_names_alone(monkeypa
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    serve("sqlite:///store.db", port, "/#/experiments/1", "run a", "trainer ui a")
+    serve("sqlite:///store.db", port, "/#/experiments/1", "run a")
     (words,) = started
     options = dict(zip(words[4::2], words[5::2], strict=True))
     assert options["--host"] == "127.0.0.1"
@@ -26,12 +25,7 @@ def test_the_server_listens_on_loopback_and_answers_its_own_names_alone(monkeypa
     assert capsys.readouterr().out == f"MLflow: {link}  (run a; up in a few seconds, Ctrl-C ends it)\n"
 
 
-def test_a_port_in_use_is_refused_with_the_command_for_another(monkeypatch):
+def test_a_store_with_a_server_of_its_own_is_named(monkeypatch, capsys):
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("a server was started"))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} is in use") as caught:
-            serve("sqlite:///store.db", port, "", "run a", "trainer ui a")
-    assert caught.value.hint == f"trainer ui a --port {port + 1}"
+    assert serve("http://tracking:5000", 5000, "/#/experiments/1", "run a") == 0
+    assert capsys.readouterr().out == "MLflow: http://tracking:5000/#/experiments/1  (run a)\n"
