@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sweep.commands.report import add_report, add_ui, add_upload
 from sweep.commands.start import add_extend, add_plan, add_resume, add_run
 from sweep.commands.status import add_ls, add_status, add_stop
-from sweep.commands.winner import add_confirm, add_decide, add_export
+from sweep.commands.winner import add_confirm, add_export
 from trainer.shell.arguments import PAGES, Parser, parse_arguments, version_text
 from trainer.shell.main import run_main
 
@@ -46,7 +46,6 @@ def _parser() -> argparse.ArgumentParser:
         add_report,
         add_upload,
         add_confirm,
-        add_decide,
         add_export,
         add_ui,
     ):

@@ -289,7 +289,7 @@ class Trainer:
     def _evaluate(self) -> dict[str, float]:
         per_problem = self.config.evaluation.completions_per_problem
         problems = sum(map(len, self.evaluation_sets.values())) // self.parallel.world_size
-        self.progress.phase(f"evaluating at step {self.step}", problems * per_problem)
+        self.progress.phase(f"evaluating at step {self.step}", problems * per_problem, announce=False)
         stopwatch = Stopwatch()
         with stopwatch("evaluation"):
             result = evaluate(

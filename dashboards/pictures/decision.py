@@ -16,7 +16,7 @@ _SAID = {
     "not better": "is not better by {}",
     "worse": "is worse than the baseline",
     "failed": "lost a seed, and makes no claim",
-    "open": "is not decided",
+    "open": "is undecided",
 }
 
 
@@ -42,8 +42,8 @@ def decided(fresh: Sweep) -> str:
         return ""
     labels, worthwhile = _labels(fresh, found), f"{found.worthwhile:g}"
     said = [
-        f"{labels[row.configuration]} {_SAID[row.decision].format(worthwhile)} after {row.seeds} seeds "
-        f"({_bounds(row)})"
+        f"{labels[row.configuration]} {_SAID[row.decision].format(worthwhile)} after {row.seeds} seeds: "
+        f"{_bounds(row)}"
         for row in rows(found.standings.groupby("configuration", sort=False).tail(1))
     ]
     if not said:
@@ -61,8 +61,8 @@ def _labels(fresh: Sweep, found: Rounds) -> Mapping[str, str]:
 
 def _bounds(row: Any) -> str:
     if math.isnan(row.low):
-        return f"gain {signed(row.gain)}"
-    return f"gain {signed(row.gain)}, at least {signed(row.low)}, at most {signed(row.high)}"
+        return signed(row.gain)
+    return f"{signed(row.gain)} ({signed(row.low)} to {signed(row.high)})"
 
 
 def _gains(sweep: Sweep, found: Rounds, labels: Mapping[str, str], shades: Mapping[str, str]) -> go.Figure:

@@ -45,7 +45,7 @@ def add_resume(commands: Commands) -> None:
     add_accept_changes(resume)
     resume.add_argument("--retry-failed", action="store_true", help="retry failed trials")
     resume.add_argument(
-        "--start-over", action="store_true", help="restart trials whose checkpoints are all damaged"
+        "--start-over", action="store_true", help="restart trials whose checkpoints are damaged or gone"
     )
     resume.set_defaults(command=_resume)
 

@@ -1,4 +1,4 @@
-"""``sweep confirm``, ``decide`` and ``export``: whether the best configuration is better, and its file."""
+"""``sweep confirm`` and ``export``: whether the best configuration is better, and its file."""
 
 import argparse
 from dataclasses import replace
@@ -14,6 +14,7 @@ from sweep.space.points import trial_config
 from sweep.space.spec import DecideSpec, SweepSpec
 from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space
 from trainer.config.schema import save_config
+from trainer.config.yaml_document import YamlDocument, validate
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
@@ -23,17 +24,6 @@ def add_confirm(commands: Commands) -> None:
     """``sweep confirm``."""
     confirm = add_named(commands, "confirm", "run finalists on fresh seeds and the sealed test set")
     confirm.add_argument("--rounds", action="store_true", help="run rounds of fresh seeds until one is decided")
-    _add_confirmation(confirm)
-
-
-def add_decide(commands: Commands) -> None:
-    """``sweep decide``."""
-    decide = add_named(commands, "decide", "confirm --rounds: run fresh seeds until one is decided")
-    decide.set_defaults(rounds=True)
-    _add_confirmation(decide)
-
-
-def _add_confirmation(confirm: argparse.ArgumentParser) -> None:
     add_machine(confirm)
     add_accept_changes(confirm)
     confirm.add_argument(
@@ -99,12 +89,11 @@ def _rounds_settings(sweep: SweepRecord, arguments: argparse.Namespace) -> Decid
         "gpu_hours": arguments.gpu_hours,
         "cpu_hours": arguments.cpu_hours,
     }
-    settings = DecideSpec.model_validate(
-        {
-            **(sweep.spec.decide or DecideSpec(finalists=_finalists(sweep.spec))).model_dump(),
-            **{key: value for key, value in given.items() if value is not None},
-        }
-    )
+    wanted = {
+        **(sweep.spec.decide or DecideSpec(finalists=_finalists(sweep.spec))).model_dump(),
+        **{key: value for key, value in given.items() if value is not None},
+    }
+    settings = validate(DecideSpec, YamlDocument(wanted, {}, "command line"))
     has, lacks = ("gpu", "cpu") if sweep.spec.resources.gpus_per_trial else ("cpu", "gpu")
     if getattr(settings, f"{lacks}_hours") is not None:
         raise ConfigError(
@@ -132,8 +121,8 @@ def _run_rounds(sweep: SweepRecord, settings: DecideSpec, arguments: argparse.Na
     options = replace(run_options(arguments), report=False)
     full = getattr(arguments, "full", False)
     inherit_inputs(confirmation_folder(sweep, full).root, sweep.folder.root)
-    words = [*options.machine, *(["--full"] if full else [])]
-    asked = Asked(settings, full, getattr(arguments, "test", None), sweep.command("decide", *words))
+    words = ["--rounds", *options.machine, *(["--full"] if full else [])]
+    asked = Asked(settings, full, getattr(arguments, "test", None), sweep.command("confirm", *words))
     code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
     if decision.looks:
         log_decision(sweep, decision, full)

@@ -5,7 +5,7 @@ import time
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import RETRIED, TrialKey
 from sweep.search.ledger import Ledger
-from trainer.checkpoint.files import newest_checkpoint, start_over, steps_on_disk
+from trainer.checkpoint.files import check_whole, newest_checkpoint, start_over, steps_on_disk
 from trainer.errors import StorageError
 
 
@@ -25,26 +25,52 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
     return [key.name for key in failed]
 
 
+def check_unfinished(sweep: SweepRecord) -> None:
+    """Refuse to go on with trials that would begin again in silence.
+
+    Raises:
+        StorageError: checkpoints or the record of one are gone.
+    """
+    for trial in _unfinished(sweep):
+        _check_trial(sweep, trial)
+
+
 def begin_damaged_again(sweep: SweepRecord) -> list[str]:
-    """Set the checkpoints of unfinished trials aside of which none is intact; returns the trials' names.
+    """Set aside what there is of unfinished trials without an intact checkpoint or record; returns their names.
 
     They are trained from step 0; what there was of them lies in ``earlier-N`` of their folders.
 
     Raises:
         StorageError: a checkpoint may not be read.
     """
-    begun = []
-    for configuration in sweep.configurations:
-        for seed in sweep.spec.seeds:
-            trial = TrialKey(configuration.number, seed).name
-            if seed in configuration.results:
-                continue
-            checkpoints = sweep.folder.trial(trial) / "checkpoints"
-            try:
-                newest_checkpoint(checkpoints)
-            except StorageError:
-                if steps_on_disk(checkpoints):  # they cannot be read, which says nothing about them
-                    raise
-                start_over(sweep.folder.trial(trial))
-                begun.append(trial)
+    begun = [trial for trial in _unfinished(sweep) if _is_lost(sweep, trial)]
+    for trial in begun:
+        start_over(sweep.folder.trial(trial))
     return begun
+
+
+def _unfinished(sweep: SweepRecord) -> list[str]:
+    return [
+        TrialKey(configuration.number, seed).name
+        for configuration in sweep.configurations
+        for seed in sweep.spec.seeds
+        if seed not in configuration.results
+    ]
+
+
+def _check_trial(sweep: SweepRecord, trial: str) -> None:
+    sure = sweep.spec.base.checkpoint.every_steps + 2  # the first is begun a step before it is in the folder
+    check_whole(sweep.folder.trial(trial), sure, sweep.command("resume", "--start-over"))
+
+
+def _is_lost(sweep: SweepRecord, trial: str) -> bool:
+    checkpoints = sweep.folder.trial(trial) / "checkpoints"
+    try:
+        newest_checkpoint(checkpoints)
+        _check_trial(sweep, trial)
+    except StorageError:
+        record = checkpoints.parent / "metrics.jsonl"
+        if steps_on_disk(checkpoints) and record.is_file():  # they cannot be read, which says nothing about them
+            raise
+        return True
+    return False

@@ -19,7 +19,7 @@ import ray
 from ray import tune
 from ray.exceptions import RayError
 
-from sweep.driver.again import begin_damaged_again, retry_failed
+from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
 from sweep.driver.control import StopControl, orderly_signals
 from sweep.driver.guard import MARKER, end_leftovers, guarded
 from sweep.driver.watch import watched
@@ -144,6 +144,8 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
             print(f"trying again: {', '.join(retry_failed(sweep)) or 'no trial has failed'}", flush=True)
         if options.start_over:
             print(f"beginning again: {', '.join(begin_damaged_again(sweep)) or 'no trial'}", flush=True)
+        else:
+            check_unfinished(sweep.read_again())
         write_spec(folder, sweep.spec)
         return _drive(sweep.read_again(), options)
 

@@ -19,7 +19,7 @@ from sweep.space.points import Space, fingerprint
 from sweep.space.spec import ObjectiveSpec, SweepSpec
 from trainer.errors import UserError, printable
 from trainer.files import Record, read_json_lines
-from trainer.shell.table import number
+from trainer.shell.table import counted, number
 
 FAILURE_FILE = "failure.txt"  # in a trial's folder: the last thing that went wrong
 VERDICT_FILE = "verdict.json"  # beside the report
@@ -39,8 +39,8 @@ class Best:
         """One line that names it."""
         return (
             f"best: configuration {self.configuration}  {parameter_text(self.parameters)}  "
-            f"{objective.metric} {number(self.score)} (mean of {self.seeds} seed{'s' * (self.seeds > 1)}, "
-            f"last {objective.window} evaluations)"
+            f"{objective.metric} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
+            f"last {counted(objective.window, 'evaluation').removeprefix('1 ')})"
         )
 
 
@@ -128,7 +128,7 @@ class SweepRecord:
         if len(self.spec.seeds) == 1:
             return ["one seed is not evidence: seed noise may exceed this difference; see the report's next step"]
         if self.spec.adaptive:
-            fresh = self.command("decide")
+            fresh = self.command("confirm", "--rounds")
             return [f"a candidate: the search followed these seeds, and only fresh ones give evidence: {fresh}"]
         return []
 

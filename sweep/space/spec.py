@@ -4,7 +4,7 @@ The YAML file is the one of ``search_spaces/``; `sweep.space.file` reads and `sw
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -191,6 +191,8 @@ class ConfirmsSpec(Section):
 
 class SweepSpec(Section):
     """A search space, read and checked."""
+
+    explained_by: ClassVar[str] = "docs/search_space.md lists every key"
 
     name: str = Field(description="name of the sweep: its folder and its MLflow experiment")
     trainer: Annotated[

@@ -1,8 +1,8 @@
 """Timing a training step here and now, for the forecast of a plan that no earlier sweep has measured."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sweep.space.spec import SweepSpec
 from trainer.config.schema import apply_overrides
@@ -14,12 +14,10 @@ from trainer.scratch import scratch_folder
 from trainer.types import RunContext
 
 _MOST_PARAMETERS = 10**7  # a step of a larger model may take minutes on a CPU
-_AGAIN_S = 5.0  # a first step below this is repeated: it finds no kernels, caches and memory yet
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """What was measured: seconds of a training step, and the steps of a trial; or why nothing was."""
+class StepTime(NamedTuple):
+    """Seconds of a training step and the steps of a trial; or why nothing was measured."""
 
     seconds: float | None = None
     steps: int | None = None
@@ -27,9 +25,8 @@ class StepTime:
 
 
 def time_step(spec: SweepSpec) -> StepTime:
-    """Train one or two steps of the space's base configuration in a temporary folder; nothing is recorded."""
-    lacking = _hindrance(spec)
-    if lacking:
+    """Train two steps of the space's base configuration in a temporary folder, and take the second's time."""
+    if lacking := _hindrance(spec):
         return StepTime(lacking=lacking)
     threads = spec.resources.cpus_per_worker
     os.environ["OMP_NUM_THREADS"] = str(threads)  # as a trial has it; read when torch is imported
@@ -43,10 +40,8 @@ def time_step(spec: SweepSpec) -> StepTime:
         with scratch_folder("plan") as scratch:
             trainer = Trainer(config, RunContext(scratch / "run", scratch, "plan", "plan"))
             try:
-                seconds = trainer.training_step()["time/step"]
-                if seconds < _AGAIN_S and trainer.total_steps > 1:
-                    seconds = trainer.training_step()["time/step"]
-                return StepTime(seconds, trainer.total_steps)
+                times = [trainer.training_step()["time/step"] for _ in range(min(2, trainer.total_steps))]
+                return StepTime(times[-1], trainer.total_steps)
             finally:
                 trainer.close()
     except UserError as error:
@@ -55,21 +50,17 @@ def time_step(spec: SweepSpec) -> StepTime:
 
 def _hindrance(spec: SweepSpec) -> str:
     """Why no step can be timed on this machine in seconds; empty where one can."""
-    base, resources = spec.base, spec.resources
-    name = base.model.name_or_path
+    base, resources, name = spec.base, spec.resources, spec.base.model.name_or_path
+    sources = [*base.data.train, *base.evaluation.sets.values()]
     if resources.gpus_per_trial:
         return "a trial needs GPUs"
     if resources.workers_per_trial > 1 or base.rollout.engine == "vllm" or base.rollout.uses_servers:
         return "a trial is more than one process"
-    if name == TINY:
-        # Of what recipe it is only torch can tell, which takes seconds to import.
+    if not all(one.source == "generated" or is_file_source(one) for one in sources):
+        return "its data come from the hub"
+    if name == TINY:  # of what recipe it is only torch can tell, which takes seconds to import
         return "" if any(cache_folder().glob("tiny-*")) else "the first run makes the embedded policy"
     if not Path(name).expanduser().is_dir():
         return f"{name} is not in a folder of this machine"
-    parameters = parameter_count(name)
-    if parameters is None or parameters > _MOST_PARAMETERS:
-        return "a step of this model may take minutes"
-    sources = [*base.data.train, *base.evaluation.sets.values()]
-    if not all(one.source == "generated" or is_file_source(one) for one in sources):
-        return "its data come from the hub"
-    return ""
+    small = (parameter_count(name) or _MOST_PARAMETERS + 1) <= _MOST_PARAMETERS
+    return "" if small else "a step of this model may take minutes"

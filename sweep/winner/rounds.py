@@ -23,6 +23,7 @@ from sweep.tracking.parent_run import open_parent
 from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space, is_baseline
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
 from trainer.metrics.tags import PLANNED_TAG, ROUNDS_TAG
+from trainer.shell.table import counted
 
 _BASELINE = "0"  # its number in NAME-confirm
 
@@ -83,6 +84,7 @@ def decide(
     fresh, decision = _opened(sweep, asked, say)
     say(_plan_text(decision, sweep.spec))
     code, budget = 0, asked.settings.hours
+    hours = "GPU-hours" if sweep.spec.resources.gpus_per_trial else "CPU-hours"
     while decision.outcome == "open":
         seeds = decision.design.looks[len(decision.looks)]
         numbers = [fresh.spec.seeds[0] + number for number in range(seeds)]
@@ -90,16 +92,17 @@ def decide(
         price = _price(fresh, sweep)
         if budget is not None and price > budget:
             if not decision.looks:
-                say(f"not started: the first round needs {price:.3g} hours, the budget is {budget:g}")
+                say(f"Not started: the first round needs {price:.3g} {hours}, the budget is {budget:g}")
             else:
-                say(f"budget spent: with the next look it would cost {price:.3g} of {budget:g} hours")
-            say(f"not decided yet. To go on with a larger budget: {asked.again}")
+                say(f"Stopped: with the next round it would take {price:.3g} {hours}, the budget is {budget:g}")
+            say(f"Undecided. With a larger budget: {asked.again}")
             return code, decision
-        say(f"next look: {_missing(fresh)} trials, {price:.3g} hours with all before them")
+        before = "with all before it " if decision.looks else ""
+        say(f"next round: {counted(_missing(fresh), 'trial')}, {before}about {price:.2g} {hours}")
         code = run(fresh)
         fresh = fresh.read_again()
         if code not in (0, 1) or _missing(fresh):
-            say(f"not decided yet. To go on: {asked.again}")
+            say(f"Undecided. To go on: {asked.again}")
             return (code if code not in (0, 1) else INTERRUPTED), decision
         decision = _look(fresh, decision)
         for line in _look_text(decision, fresh.spec):
@@ -204,7 +207,7 @@ def _outcome_text(decision: Decision, space: SweepSpec) -> str:
             for one in look
             if one.decision != "open"
         )
-    return f"not decided: no finalist is shown to be better, or not better by {worthwhile}"
+    return f"undecided: no finalist is shown to be better, nor to be not better by {worthwhile}"
 
 
 def _begin(sweep: SweepRecord, asked: Asked) -> None:
@@ -273,23 +276,25 @@ def _price(fresh: SweepRecord, sweep: SweepRecord) -> float:
 
 def _plan_text(decision: Decision, spec: SweepSpec) -> str:
     design, noise = decision.design, decision.known
-    known = f"a deviation of {noise.deviation:.3g} between seeds" if noise.freedom else "the noise not known yet"
+    known = f"scores vary between seeds by a standard deviation of {noise.deviation:.2g}"
     return (
-        f"plan: {design.finalists} finalists and the baseline, looks after {', '.join(map(str, design.looks))} "
-        f"fresh seeds, worthwhile {spec.objective.metric} {design.worthwhile:g}, {known}"
+        f"plan: {counted(design.finalists, 'finalist')} and the baseline, judged after "
+        f"{', '.join(map(str, design.looks))} fresh seeds each; a gain of {design.worthwhile:g} in "
+        f"{spec.objective.metric} is worthwhile; "
+        f"{known if noise.freedom else 'how much scores vary between seeds is not known yet'}"
     )
 
 
 def _look_text(decision: Decision, space: SweepSpec) -> list[str]:
-    place = len(decision.looks)
+    place = f"round {len(decision.looks)} of at most {len(decision.design.looks)}"
     return [
-        f"look {place} of {len(decision.design.looks)}: configuration #{_reported(one, space)} after {one.seeds} "
-        f"seeds: {_gain(one)}: {one.decision}"
+        f"{place}: #{_reported(one, space)} after {one.seeds} seeds: {_gain(one)}: "
+        + ("undecided" if one.decision == "open" else one.decision)
         for one in decision.looks[-1]
     ]
 
 
 def _gain(one: Standing) -> str:
     if one.low is None or one.high is None:
-        return f"gain {one.gain:+.3g}"
-    return f"gain {one.gain:+.3g}, at least {one.low:+.3g}, at most {one.high:+.3g}"
+        return f"{one.gain:+.3f}"
+    return f"{one.gain:+.3f} ({one.low:+.3f} to {one.high:+.3f})"

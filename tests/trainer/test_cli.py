@@ -32,7 +32,12 @@ def error_lines(capsys) -> list[str]:
     ("words", "code", "what", "hint"),
     [
         (["algorithm.ar_alpa=0.3"], 2, "unknown key algorithm.ar_alpa", "did you mean algorithm.ar_alpha?"),
-        (["algorithm.ar_alpha=2"], 2, "less than or equal to 1", ""),
+        (
+            ["algorithm.ar_alpha=2"],
+            2,
+            "algorithm.ar_alpha must be at most 1, got 2",
+            "trainer options algorithm.ar_alpha",
+        ),
         (["--name", "../x"], 2, "not a usable name", ""),
         (["--name", "a\nb"], 2, "not a usable name", ""),
         (["--name", "n" * 300], 2, "not a usable name", ""),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainer.errors import ConfigError, StorageError
-from trainer.files import flush_to_disk, storage_error, write_atomically
+from trainer.files import flush_to_disk, read_json_lines, storage_error, write_atomically
 
 if TYPE_CHECKING:  # torch takes seconds to import, and most commands only look what there is
     from trainer.parallel.ranks import Parallel
@@ -200,6 +200,27 @@ def keeps_weights_only(folder: Path) -> bool:
     return STATE_FILE in hashes and not any(fnmatch(name, _TENSORS) for name in hashes)
 
 
+def check_whole(run_dir: Path, at_least: int, again: str) -> None:
+    """Refuse to go on where a part of a run is gone: it would begin again, or lose its record, in silence.
+
+    A run on record at step ``at_least`` or later has a checkpoint; ``again`` is the command that begins again.
+
+    Raises:
+        StorageError: its checkpoints or its record are gone.
+    """
+    checkpoints, metrics = run_dir / "checkpoints", run_dir / _RECORD[0]
+    records = (record for record, _ in read_json_lines(metrics)) if metrics.is_file() else ()
+    last = max((int(record.get("step", 0)) for record in records), default=0)
+    # One that is being written, or is damaged, is a checkpoint for this.
+    kept = checkpoints.is_dir() and any(checkpoints.iterdir())
+    hint = f"put it back, or begin again: {again}"
+    if not kept and last >= at_least:
+        told = f"{run_dir.name} was at step {last}, and it has no checkpoint"
+        raise StorageError(told, str(checkpoints), hint)
+    if kept and not metrics.is_file():
+        raise StorageError(f"the record of {run_dir.name} is gone", str(metrics), hint)
+
+
 def raise_if_ended(folder: Path) -> None:
     """Refuse to go on from a checkpoint of which only the weights were kept.
 
@@ -216,9 +237,9 @@ def raise_if_ended(folder: Path) -> None:
 
 
 def start_over(run_dir: Path) -> Path | None:
-    """Put a run's checkpoints and a copy of its record into ``earlier-N``, returned; None without checkpoints."""
+    """Put a run's checkpoints and a copy of its record into ``earlier-N``, returned; None where it has neither."""
     checkpoints = run_dir / "checkpoints"
-    if not checkpoints.is_dir():
+    if not checkpoints.is_dir() and not (run_dir / _RECORD[0]).is_file():
         return None
     number = next(n for n in itertools.count(1) if not (run_dir / f"earlier-{n}").exists())
     earlier = run_dir / f"earlier-{number}"
@@ -227,7 +248,8 @@ def start_over(run_dir: Path) -> Path | None:
         # A copy: from the original the tracker learns what MLflow has already.
         if (run_dir / name).exists():
             shutil.copy2(run_dir / name, earlier)
-    checkpoints.rename(earlier / checkpoints.name)
+    if checkpoints.is_dir():
+        checkpoints.rename(earlier / checkpoints.name)
     return earlier
 
 

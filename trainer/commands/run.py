@@ -111,9 +111,10 @@ def report_outcome(outcome: RunOutcome) -> int:
     elif not outcome.done:
         saved = max(steps_on_disk(run_dir / "checkpoints"), default=None)
         kept = "nothing was saved; to begin again:" if saved is None else f"saved at step {saved}; to go on:"
+        command = resume_command(name, outcome.context.runs_dir, outcome.world_size)
         lines = [
             f"stopped at step {outcome.step} of {outcome.total_steps}; {kept}",
-            resume_command(name, outcome.context.runs_dir, outcome.world_size),
+            f"{command} --start-over" if saved is None and outcome.step else command,
         ]
         code, stream = INTERRUPTED, sys.stdout
     else:

@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.files import raise_if_ended, start_over, steps_on_disk
+from trainer.checkpoint.files import check_whole, raise_if_ended, start_over, steps_on_disk
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_keys, load_config, save_config, value_of
 from trainer.config.variants import variant_of
-from trainer.errors import INTERRUPTED, ConfigError, StorageError
-from trainer.files import read_json_lines
+from trainer.errors import INTERRUPTED, ConfigError
 from trainer.planning.advice import advise
 from trainer.shell.arguments import add_accept_changes, add_runs_dir
 from trainer.shell.interrupt import unhurried
@@ -192,28 +191,12 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
         for step in steps_on_disk(run_dir / "checkpoints")[:1] if not start.start_over else ():
             raise_if_ended(run_dir / "checkpoints" / f"step-{step}")
         if not start.start_over:
-            _check_whole(config, run_dir)
+            check_whole(run_dir, 1, f"{resume_command(run_dir.name, start.runs_dir)} --start-over")
     elif (run_dir / "space.lock.yaml").exists():
         raise ConfigError(f"{run_dir.name} is a sweep", str(run_dir), "choose another --name")
     elif _has_history(run_dir):
         again = resume_command(run_dir.name, start.runs_dir)
         raise ConfigError(f"run {run_dir.name} exists", str(run_dir), f"{again}, or give another --name")
-
-
-def _check_whole(config: TrainConfig, run_dir: Path) -> None:
-    """Refuse to go on where a part of the run is gone: it would begin again, or lose its record, in silence."""
-    checkpoints, metrics = run_dir / "checkpoints", run_dir / "metrics.jsonl"
-    kept = checkpoints.is_dir() and any(checkpoints.iterdir())
-    last = (
-        max((int(record.get("step", 0)) for record, _ in read_json_lines(metrics)), default=0)
-        if metrics.is_file()
-        else 0
-    )
-    again = f"put it back, or begin again: {resume_command(run_dir.name, run_dir.parent)} --start-over"
-    if not kept and last > config.checkpoint.every_steps:
-        raise StorageError(f"the run was at step {last}, and its checkpoints are gone", str(checkpoints), again)
-    if kept and not metrics.is_file():
-        raise StorageError("the run's record is gone", str(metrics), again)
 
 
 def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:

@@ -8,7 +8,7 @@ repeats it.
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from pydantic import BaseModel, Field, model_validator
@@ -41,6 +41,8 @@ from trainer.errors import ConfigError
 
 class TrainConfig(Section):
     """One training run."""
+
+    explained_by: ClassVar[str] = "trainer options {}"
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainer.config.credentials import CREDENTIALS_IN_URL
+from trainer.config.refusals import refusal
 from trainer.errors import ConfigError, MissingError, shortened
 
 KeyPath = tuple[str | int, ...]
@@ -181,26 +182,27 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
             raise ConfigError(
                 f"unknown key {dotted(path)}", document.where(path), nearest(str(path[-1]), valid), dotted(path)
             ) from None
-        message = first["msg"].removeprefix("Value error, ")
-        given = first.get("input") if first["type"] != CREDENTIALS_IN_URL else ...
-        shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) else ""
         raise ConfigError(
-            f"{dotted(path)}: {message}{shown}" if path else message,
+            refusal(dotted(path), first, shown=first["type"] != CREDENTIALS_IN_URL),
             document.where(path),
-            _choices_hint(first, given),
+            _hint(model, first),
             dotted(path),
         ) from None
 
 
-def _choices_hint(error: Any, given: Any) -> str:
+def _hint(model: type[BaseModel], error: Any) -> str:
     if error["type"] == CREDENTIALS_IN_URL:
         return "take them out; MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD are those of MLflow"
     expected = (error.get("ctx") or {}).get("expected")
     if error["type"] == "literal_error" and expected:
-        return nearest(str(given), [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")])
+        return nearest(
+            str(error.get("input")), [choice.strip(" '") for choice in expected.replace(" or ", ",").split(",")]
+        )
     if error["type"] == "missing":
         return f"add {error['loc'][-1]}: VALUE"
-    return "change the value"
+    key, explains = dotted(error["loc"]), getattr(model, "explained_by", None)
+    own = next((leaf for leaf in leaf_keys(model) if f"{key}.".startswith(f"{leaf}.")), key)
+    return explains.format(own) if explains and own else ""
 
 
 def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:

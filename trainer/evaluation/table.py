@@ -19,7 +19,7 @@ from trainer.evaluation.estimators import accuracy_interval, bootstrap_interval,
 from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
 from trainer.types import Rollout
 
-_PLAIN_WIDTH = 160  # columns where the output is no terminal
+_WIDTH = 160  # columns
 _RESAMPLES = 2000
 
 Floats = NDArray[np.float64]
@@ -176,11 +176,8 @@ def _mean_interval(of_problems: Sequence[Floats]) -> tuple[float, float]:
 
 
 def _print_table(table: Table) -> None:
-    """Print it as wide as the terminal, or wide enough where there is none."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PLAIN_WIDTH
-    console.print(table)
+    """Print it as wide as it is; a narrower terminal breaks its lines between words."""
+    Console(width=_WIDTH, color_system=None).print(table)
 
 
 def _in_order(value: str) -> tuple[float, str]:

@@ -35,9 +35,9 @@ def drawn(sweep: Sweep) -> Picture:
 
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> None:
     assert decided(replace(sweep_with(FRESH), rounds=ROUNDS)) == (
-        "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 seeds (gain "
-        "-0.200, at least -0.260, at most -0.150); #1 grpo α 0.3 is better than the baseline after 6 seeds (gain "
-        "+0.060, at least +0.020, at most +0.090). That took 6 trials of at most 27, 12 GPU-hours."
+        "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 seeds: -0.200 "
+        "(-0.260 to -0.150); #1 grpo α 0.3 is better than the baseline after 6 seeds: +0.060 (+0.020 to +0.090). "
+        "That took 6 trials of at most 27, 12 GPU-hours."
     )
 
 

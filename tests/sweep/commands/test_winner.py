@@ -69,7 +69,7 @@ def test_a_budget_in_hours_that_the_trials_do_not_use_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_sweep(tmp_path, "demo", SCORES)
-    assert main(["decide", "demo", "--gpu-hours", "2", "--runs-dir", str(tmp_path)]) == 2
+    assert main(["confirm", "demo", "--rounds", "--gpu-hours", "2", "--runs-dir", str(tmp_path)]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "error: a budget in GPU hours, and the trials are counted in CPU hours",
         f"where: {sweep_folder(tmp_path, 'demo').space}, key resources.gpus_per_trial",

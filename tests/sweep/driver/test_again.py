@@ -1,8 +1,9 @@
+import shutil
 from pathlib import Path
 
 import pytest
 
-from sweep.driver.again import begin_damaged_again, retry_failed
+from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import open_sweep
 from sweep.search.searcher import ConfigurationSearcher
@@ -17,6 +18,7 @@ def write_one(root: Path) -> None:
         (partial / "weights").write_bytes(b"1")
 
     root.mkdir(parents=True)
+    (root.parent / "metrics.jsonl").touch()
     write_checkpoint(root, 4, write_files)
 
 
@@ -57,6 +59,26 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
     assert steps_on_disk(intact / "checkpoints") == [4]
     assert steps_on_disk(damaged[0] / "checkpoints") == [4]
     assert not fresh.exists()
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")]
+)
+def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost: str, said: str) -> None:
+    write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}}, seeds=[0])
+    sweep = open_sweep(tmp_path, "demo")
+    every = sweep.spec.base.checkpoint.every_steps
+    for trial, step in (("c000-s0", every + 9), ("c001-s0", every)):
+        write_one(sweep.folder.trial(trial) / "checkpoints")
+        (sweep.folder.trial(trial) / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')
+    check_unfinished(sweep)
+    gone = sweep.folder.trial("c000-s0") / lost
+    gone.rename(tmp_path / "gone")
+    shutil.rmtree(sweep.folder.trial("c001-s0") / "checkpoints")  # a driver killed before the first one
+    with pytest.raises(StorageError, match=said) as caught:
+        check_unfinished(sweep)
+    assert "sweep resume demo --start-over" in caught.value.hint
+    assert begin_damaged_again(sweep) == ["c000-s0"]
 
 
 def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(

@@ -54,7 +54,7 @@ def test_a_search_of_its_own_seeds_names_a_candidate(tmp_path: Path) -> None:
     assert said("tpe")[0].startswith(
         "a candidate: the search followed these seeds, and only fresh ones give evidence"
     )
-    assert f"sweep decide tpe --runs-dir {tmp_path}" in said("tpe")[0]
+    assert f"sweep confirm tpe --rounds --runs-dir {tmp_path}" in said("tpe")[0]
     assert said("random") == [] and said("one")[0].startswith("one seed is not evidence")
 
 

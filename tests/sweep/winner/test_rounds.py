@@ -57,8 +57,8 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     said: list[str] = []
     code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)
     assert (code, decision.outcome) == (0, "better")
-    assert "looks after 3, " in said[0] and "worthwhile eval/accuracy 0.02" in said[0]
-    assert said[-1].startswith("demo: configuration #1 is better than the baseline: gain +0.")
+    assert "judged after 3, " in said[0] and "a gain of 0.02 in eval/accuracy is worthwhile" in said[0]
+    assert said[-1].startswith("demo: configuration #1 is better than the baseline: +0.")
     fresh = confirmation_folder(sweep)
     assert read_decision(fresh) == decision
     assert read_spec(fresh).seeds[0] == 3  # fresh ones
@@ -119,7 +119,7 @@ def test_the_budget_is_counted_before_each_look(tmp_path: Path) -> None:
     # The sweep's trials took 2 s on one CPU: nine trials are 0.005 CPU hours.
     code, decision = decide(sweep, Asked(DecideSpec(cpu_hours=0.004)), trains({}), said.append)
     assert (code, decision.outcome, decision.looks) == (0, "open", ())
-    assert said[1] == "not started: the first round needs 0.005 hours, the budget is 0.004"
+    assert said[1] == "Not started: the first round needs 0.005 CPU-hours, the budget is 0.004"
     more = DecideSpec(cpu_hours=1)
     assert decide(sweep, Asked(more), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)[1].outcome == "better"
 
@@ -127,10 +127,10 @@ def test_the_budget_is_counted_before_each_look(tmp_path: Path) -> None:
 def test_an_interrupted_look_goes_on(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     said: list[str] = []
-    asked = Asked(again=sweep.command("decide", "--cpus", "2"))
+    asked = Asked(again=sweep.command("confirm", "--rounds", "--cpus", "2"))
     code, decision = decide(sweep, asked, lambda fresh: 130, said.append)
     assert (code, decision.looks) == (INTERRUPTED, ())
-    assert said[-1].endswith(f"sweep decide demo --cpus 2 --runs-dir {tmp_path}")
+    assert said[-1].endswith(f"sweep confirm demo --rounds --cpus 2 --runs-dir {tmp_path}")
     code, _ = decide(sweep, Asked(), lambda fresh: 0, said.append)
     assert code == INTERRUPTED  # trials are missing, whatever the run said
 
@@ -143,7 +143,7 @@ def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) 
     assert said[0].startswith(
         "the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1"
     )
-    assert "next look: 9 trials, 0.005 hours" in said[2]
+    assert "next round: 9 trials, about 0.005 CPU-hours" in said[2]
 
 
 def test_rounds_do_not_follow_fixed_seeds(tmp_path: Path) -> None:

@@ -119,11 +119,12 @@ def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, ti
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"), [("checkpoints", "its checkpoints are gone"), ("metrics.jsonl", "record is gone")]
+    ("lost", "said"),
+    [("checkpoints", "r was at step 2, and it has no checkpoint"), ("metrics.jsonl", "the record of r is gone")],
 )
 def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, tiny_policy, lost, said):
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "tracking.offline=true", "max_steps=2"]
-    assert run(tmp_path, *words, "checkpoint.every_steps=1") == 0
+    assert run(tmp_path, *words, "checkpoint.every_steps=2") == 0
     path = tmp_path / "runs" / "r" / lost
     path.unlink() if path.is_file() else shutil.rmtree(path)
     resume = ["resume", "r", "--runs-dir", str(tmp_path / "runs"), "max_steps=3"]
