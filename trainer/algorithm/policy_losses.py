@@ -117,10 +117,12 @@ def clip_cov_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
 def kl_cov_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
     """KL-Cov [arXiv:2505.22617]: ``-A r`` without clip, plus ``coef |log r|`` at large covariances.
 
-    `trainer.algorithm.chosen_tokens` says which tokens. As verl.
+    `trainer.algorithm.chosen_tokens` says which tokens. As verl, but that a log-ratio that rounding alone can make
+    counts as 0: the gradient of its size is its sign, at full strength however small it is.
     """
     losses = -inputs.advantages * inputs.log_ratio.exp()
-    penalty = config.chosen_coef * inputs.log_ratio.abs() * _chosen(inputs)
+    distance = inputs.log_ratio.abs()
+    penalty = config.chosen_coef * distance * (_chosen(inputs) & (distance > _ROUNDING))
     return TokenLosses(losses + penalty, _nowhere(losses), _nowhere(losses))
 
 
@@ -156,6 +158,7 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
 }
 
 _RATIO_CAP = 20.0  # of DPPO's weight, as in verl
+_ROUNDING = 1e-5  # of a log-ratio in float32
 _BELOW_1 = 1 - 1e-7  # of probabilities whose complement is divided by
 
 
