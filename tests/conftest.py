@@ -1,14 +1,14 @@
 import os
 import shutil
 from pathlib import Path
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from transformers import LlamaConfig, PreTrainedModel, Qwen2Config
 
-torch.set_num_threads(1)
+if TYPE_CHECKING:  # they take seconds to import, and many tests need neither
+    from transformers import PreTrainedModel
+
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_configure(config):
@@ -37,9 +37,10 @@ def random_model(
     vocab_size: int = 61,
     seed: int = 0,
     max_position_embeddings: int = 512,
-) -> PreTrainedModel:
+) -> "PreTrainedModel":
     """A small random model in float32 with weights large enough for peaked distributions."""
-    from transformers import LlamaForCausalLM, Qwen2ForCausalLM
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     shape = {
         "vocab_size": vocab_size,
@@ -62,7 +63,7 @@ def random_model(
 
 
 @pytest.fixture(params=[("qwen2", True), ("qwen2", False), ("llama", False)], ids=["qwen2-tied", "qwen2", "llama"])
-def causal_lm(request) -> PreTrainedModel:
+def causal_lm(request) -> "PreTrainedModel":
     family, tied = request.param
     return random_model(family, tied)
 

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from tests.paths import ROOT
+from tests.rewards.test_sandbox import wait_until_gone
 
 
 def start(body: str) -> tuple[subprocess.Popen[str], int]:
@@ -21,15 +21,6 @@ def start(body: str) -> tuple[subprocess.Popen[str], int]:
     )
     os.close(theirs)
     return process, ours
-
-
-def gone(pid: int, within_s: float = 10.0) -> bool:
-    end = time.monotonic() + within_s
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 @pytest.mark.parametrize(
@@ -67,7 +58,7 @@ def test_what_outlives_the_child_is_ended_with_it():
     process, lifeline = start(DAEMON + "os._exit(3)")
     daemon = int(process.stdout.readline())
     assert process.wait(30) == 3
-    assert gone(daemon)
+    assert wait_until_gone({daemon}, 10) == set()
     os.close(lifeline)
 
 
@@ -77,7 +68,7 @@ def test_everything_ends_with_the_lifeline():
     assert psutil.pid_exists(daemon) and process.poll() is None
     os.close(lifeline)
     assert process.wait(30) == -signal.SIGKILL  # as the child that it had to kill
-    assert gone(daemon)
+    assert wait_until_gone({daemon}, 10) == set()
 
 
 def test_the_child_does_not_outlive_its_supervisor():
@@ -85,7 +76,7 @@ def test_the_child_does_not_outlive_its_supervisor():
     child = int(process.stdout.readline())
     process.kill()
     process.wait(30)
-    assert gone(child)
+    assert wait_until_gone({child}, 10) == set()
     os.close(lifeline)
 
 
