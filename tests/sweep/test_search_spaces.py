@@ -4,7 +4,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-import yaml
 
 from sweep.cli import main
 from sweep.record.sweep_record import planned_trials
@@ -13,6 +12,10 @@ from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 from tests.paths import ROOT
 from tests.sweep.harness import metrics, results
+from tests.sweep.search.instant_sweeps import drain, ended, searcher_in
+from trainer.config.schema import apply_overrides, value_of
+from trainer.loop import Trainer
+from trainer.types import RunContext
 
 SPACES = sorted((ROOT / "search_spaces").glob("*.yaml"))
 PUBLISHED = {path.stem: path for path in SPACES}
@@ -136,24 +139,37 @@ def test_every_space_plans(name, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
-def test_a_space_of_every_kind_runs_on_the_embedded_policy(name: str, tiny_policy: Path, tmp_path: Path) -> None:
-    """All baselines, one proposal and every arm of an ablation really train, and every trial ends COMPLETE."""
+def small(name: str, policy: Path) -> list[str]:
+    """Overrides that make a space small: all baselines, every arm of an ablation, one proposal of the others."""
     proposed = {"ablation_order": 3, "ablation_filters": 2}.get(name, 1)
     own = ["trainer.model.lora.r=4", "full=null"] if name.endswith("_lora") else []
-    overrides = [*TINY, *own, f"trainer.model.name_or_path={tiny_policy}", f"search.configurations={proposed}"]
+    return [*TINY, *own, f"trainer.model.name_or_path={policy}", f"search.configurations={proposed}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_every_configuration_of_a_space_of_every_kind_trains(name: str, tiny_policy: Path, tmp_path: Path) -> None:
+    spec = load_space(PUBLISHED[name], small(name, tiny_policy))
+    trials = drain(searcher_in(tmp_path, spec), result=lambda _: ended(0.5))
+    assert len(trials) == planned_trials(spec) == len(spec.baselines) + spec.search.configurations
+    for number, trial in enumerate(trials):
+        config = apply_overrides(spec.base, trial["overrides"])
+        assert config.model.lora.r == (4 if name.endswith("_lora") else 0)
+        for key, value in ([*baselines(spec), *[{}] * len(trials)])[number].items():
+            assert value_of(config, key) == value
+        trainer = Trainer(config, RunContext.of(tmp_path / trial["trial"]))
+        trainer.train()
+        trainer.close()
+        assert [step for step, _ in trainer.evaluations] == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_a_space_runs_on_the_embedded_policy(tiny_policy: Path, tmp_path: Path) -> None:
+    """A grid of switches with values of their own, from the command line to the end of every trial."""
     options = ["--offline", "--cpus", "2", "--runs-dir", str(tmp_path)]
-    assert main(["run", str(PUBLISHED[name]), *overrides, *options]) == 0
-    folder, spec = tmp_path / name, load_space(PUBLISHED[name])
-    ended = results(folder)
-    assert [result["state"] for result in ended.values()] == ["COMPLETE"] * (len(spec.baselines) + proposed)
-    for number, row in enumerate(baselines(spec)):
-        trial = f"c{number:03d}-s0"
-        config = yaml.safe_load((folder / "trials" / trial / "config.yaml").read_text())
-        assert config["model"]["lora"]["r"] == (4 if own else 0)
-        for key, value in row.items():
-            section, field = key.split(".")
-            assert config[section][field] == value
-        evaluated = [line["step"] for line in metrics(folder, trial) if "eval/accuracy" in line]
-        assert evaluated == [0, 1, 2]
+    assert main(["run", str(PUBLISHED["ablation_order"]), *small("ablation_order", tiny_policy), *options]) == 0
+    found = results(tmp_path / "ablation_order")
+    assert [result["state"] for result in found.values()] == ["COMPLETE"] * 5
+    for trial in found:
+        lines = metrics(tmp_path / "ablation_order", trial)
+        assert [line["step"] for line in lines if "eval/accuracy" in line] == [0, 1, 2]
