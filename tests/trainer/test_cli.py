@@ -54,15 +54,6 @@ def test_usage_errors_are_three_lines_and_write_nothing(tmp_path, capsys, words,
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_missing_model_exits_3_and_does_not_take_the_name(tmp_path, capsys, tiny_policy):
-    assert run(tmp_path, "--name", "r", "model.name_or_path=./absent") == 3
-    assert "no such model folder" in error_lines(capsys)[0]
-    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 0
-    error_lines(capsys)  # those of a run that learned nothing
-    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 2
-    assert "run r exists" in error_lines(capsys)[0]
-
-
 def test_a_run_without_weights_or_with_pickled_ones_is_refused(tmp_path, capsys, tiny_policy):
     folder = tmp_path / "pickled"
     folder.mkdir()
@@ -81,21 +72,6 @@ def test_a_rehearsal_is_told_which_preset(capsys):
     assert main(["rehearse"]) == 2
     assert main(["rehearse", "kk_3b", "--all"]) == 2
     assert "name one, or give --all" in capsys.readouterr().err
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_starts_over_only_when_told_to(tmp_path, capsys, tiny_policy):
-    words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN]
-    folder = tmp_path / "runs" / "r"
-    assert run(tmp_path, *words) == 0
-    record = (folder / "metrics.jsonl").read_bytes()
-    (folder / "checkpoints" / "step-1" / "model.safetensors").write_bytes(b"")
-    assert run(tmp_path, *words, "--resume") == 4
-    assert "no intact checkpoint: those of step 1 are damaged" in capsys.readouterr().err
-    assert (folder / "metrics.jsonl").read_bytes() == record
-    assert run(tmp_path, *words, "--start-over") == 2
-    assert run(tmp_path, *words, "--resume", "--start-over") == 0
-    assert (folder / "earlier-1" / "metrics.jsonl").read_bytes() == record
-    assert (folder / "checkpoints" / "step-1" / "manifest.json").is_file()
 
 
 def test_a_reader_that_has_gone_ends_the_output_without_a_trace():

@@ -86,6 +86,8 @@ def test_a_run_is_resumed_by_its_name(tmp_path, capsys, tiny_policy):
     assert main(["resume", "r", *here]) == 2
     assert "no run r to resume" in error_lines(capsys)[0]
     assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 0
+    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 2
+    assert "run r exists" in capsys.readouterr().err
     assert main(["resume", "r", *here, "algorithm.ar_alpha=0.5"]) == 2
     assert main(["resume", "r", *here, "max_steps=2"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -120,17 +122,25 @@ def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, ti
 
 @pytest.mark.parametrize(
     ("lost", "said"),
-    [("checkpoints", "r was at step 2, and it has no checkpoint"), ("metrics.jsonl", "the record of r is gone")],
+    [
+        ("checkpoints", "r was at step 2, and it has no checkpoint"),
+        ("checkpoints/step-2/model.safetensors", "no intact checkpoint: those of step 2 are damaged"),
+        ("metrics.jsonl", "the record of r is gone"),
+    ],
 )
 def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, tiny_policy, lost, said):
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "tracking.offline=true", "max_steps=2"]
     assert run(tmp_path, *words, "checkpoint.every_steps=2") == 0
-    path = tmp_path / "runs" / "r" / lost
-    path.unlink() if path.is_file() else shutil.rmtree(path)
-    resume = ["resume", "r", "--runs-dir", str(tmp_path / "runs"), "max_steps=3"]
+    folder, resume = tmp_path / "runs" / "r", ["resume", "r", "--runs-dir", str(tmp_path / "runs"), "max_steps=3"]
+    (folder / lost).unlink() if (folder / lost).is_file() else shutil.rmtree(folder / lost)
+    record = {path: path.read_bytes() for path in folder.glob("metrics.jsonl")}
     assert main(resume) == 4
     assert said in capsys.readouterr().err
+    assert record == {path: path.read_bytes() for path in folder.glob("metrics.jsonl")}
+    assert run(tmp_path, *words, "--start-over") == 2
     assert main([*resume, "--start-over"]) == 0
+    assert [path.read_bytes() for path in (folder / "earlier-1").glob("metrics.jsonl")] == list(record.values())
+    assert (folder / "checkpoints" / "step-3" / "manifest.json").is_file()
 
 
 def test_a_run_does_not_start_in_a_sweep(tmp_path, capsys):
