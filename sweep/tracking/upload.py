@@ -8,7 +8,6 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_outcomes
 from sweep.tracking.parent_run import open_parent
-from sweep.tracking.report import write_report
 from trainer.errors import StorageError
 from trainer.metrics.tags import PARENT_TAG
 from trainer.tracking.mlflow_store import tracking_uri
@@ -35,6 +34,8 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         NameHeldError: a driver is at work.
         StorageError: MLflow cannot be reached.
     """
+    from sweep.tracking.report import write_report  # plotly and scipy take a second to import
+
     folder = sweep.folder
     raise_held(folder)
     sweep = SweepRecord(online(sweep.spec), folder)

@@ -28,8 +28,7 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A relative path in a configuration means the folder the sweep was started in.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # What workers and the raylet print is in stderr.log and Ray's own logs; between our lines it would be noise.
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    "RAY_prestart_worker_first_driver": "0",  # processes that wait for tasks: a sweep has only actors
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -121,7 +120,7 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
     _send_logs_to(log)
     if address is None:
         node = local_node(cpus)
-        with _daemons_in_their_own_groups():
+        with _few_daemons_in_their_own_groups():
             ray.init(
                 address="local",
                 num_cpus=int(node.cpus),
@@ -171,20 +170,22 @@ def cluster_nodes(address: str) -> list[Node]:
 
 
 @contextlib.contextmanager
-def _daemons_in_their_own_groups() -> Iterator[None]:
-    """Start what Ray starts outside of this process's group.
+def _few_daemons_in_their_own_groups() -> Iterator[None]:
+    """Start what Ray starts outside of this process's group, without autoscaler, log monitor and dashboard.
 
     A SIGTERM for the whole group (`timeout`, a job's end) asks this process to stop orderly. Ray shields its
     processes from a SIGINT alone: the signal would end it, and without it no trial can save a checkpoint.
     """
-    from ray._private import services
+    from ray._private import parameter, services
 
-    popen = services.ConsolePopen
+    popen, params, dashboard = services.ConsolePopen, parameter.RayParams, services.start_api_server
     services.ConsolePopen = functools.partial(popen, process_group=0)
+    parameter.RayParams = functools.partial(params, no_monitor=True, include_log_monitor=False)
+    services.start_api_server = lambda *_, **__: ("", None)
     try:
         yield
     finally:
-        services.ConsolePopen = popen
+        services.ConsolePopen, parameter.RayParams, services.start_api_server = popen, params, dashboard
 
 
 @contextlib.contextmanager
@@ -212,12 +213,10 @@ def node_text(node: Node) -> str:
 
 def _usable_cpus() -> int:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:  # a container's share
+    with contextlib.suppress(OSError, ValueError):  # a container's share
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
             cpus = min(cpus, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
     return cpus
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sweep.driver.guard import marked
 from sweep.record.folder import sweep_folder
-from tests.sweep.harness import SEVERAL_RANKS, history, metrics, results, sweep, write_space
+from tests.sweep.harness import SEVERAL_RANKS, history, metrics, results, sweep, wait_until_gone, write_space
 
 pytestmark = pytest.mark.slow
 
@@ -68,4 +67,4 @@ def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished: tuple[Pat
 
 def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
     folder, *_ = finished
-    assert marked(sweep_folder(folder.parent, "fake").root) == []
+    wait_until_gone(sweep_folder(folder.parent, "fake"))

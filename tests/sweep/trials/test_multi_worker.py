@@ -7,7 +7,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweep.driver.guard import marked
 from sweep.record.folder import sweep_folder
 from tests.run_cli import run_cli
 from tests.sweep.harness import (
@@ -19,6 +18,7 @@ from tests.sweep.harness import (
     results,
     running,
     wait_until,
+    wait_until_gone,
     write_space,
 )
 
@@ -56,7 +56,7 @@ def test_the_scheduler_stops_a_trial_of_two_ranks_and_the_next_starts(tmp_path: 
     for stopped, following in (("c000-s0", "c001-s0"), ("c001-s0", "c002-s0")):
         started = history(folder, following, "build")[0]["time"]
         assert 0 <= started - history(folder, stopped)[-1]["time"] < start_up
-    assert marked(sweep_folder(tmp_path, "fake").root) == []
+    wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 
 def second_rank(folder: Path, trial: str) -> list[dict[str, int]]:
