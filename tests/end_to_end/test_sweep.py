@@ -1,29 +1,42 @@
-"""A sweep of the real trainer on the embedded policy, from the command line to the report."""
+"""A sweep of the real trainer, with adapters, from the command line to the report and on to the winner.
+
+Its driver is killed in the first trial: resumed, it ends as if left alone. Full weights confirm what it found.
+"""
 
 import json
 from pathlib import Path
 
 import mlflow
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
-from tests.run_cli import run_cli
-from tests.sweep.harness import metrics, results
+from sweep.cli import main
+from sweep.record.folder import sweep_folder
+from tests.run_cli import start_cli
+from tests.sweep.harness import kill, metrics, results, wait_until, wait_until_gone
+from trainer.api import train
 from trainer.checkpoint.files import intact_checkpoints
+from trainer.cli import main as trainer
+from trainer.policy.adapters import WEIGHTS_FILE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+STEPS = 2
 SPACE = {
     "name": "tiny",
     "trainer": {
         "preset": "tiny_kk",
         "overrides": {
-            "max_steps": 2,
+            "model.lora.r": 4,
+            "optim.lr": 1e-2,
+            "max_steps": STEPS,
             "evaluation.every_steps": 1,
             "checkpoint.every_steps": 1,
             "rollout.prompts_per_step": 2,
-            "rollout.group_size": 2,
-            "optim.update_batch_size": 4,
+            "rollout.group_size": 4,
+            "optim.update_batch_size": 8,
             "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "people": [2], "size": 8}},
         },
     },
@@ -37,81 +50,119 @@ SPACE = {
         {"algorithm.advantage": "reinforce_plus_plus", "lopti": True, "algorithm.lopti_eta": 0.5},
     ],
     "search": {"sampler": "random", "configurations": 1},
-    "limits": {"max_concurrent": 2},
+    "limits": {"max_concurrent": 1},
+    "full": {"overrides": {"optim.lr": 1e-3}},
 }
+TRIALS = [f"c00{number}-s0" for number in range(3)]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder with the sweep, whose driver was killed in the first trial, and what the second one printed."""
     runs = tmp_path_factory.mktemp("runs")
     (runs / "space.yaml").write_text(yaml.safe_dump(SPACE))
-    done = run_cli("sweep", "run", runs / "space.yaml", "--runs-dir", runs, "--cpus", 2)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return runs, done.stdout
+    with start_cli("sweep", "run", runs / "space.yaml", "--runs-dir", runs, "--cpus", 2) as process:
+        first = runs / "tiny" / "trials" / TRIALS[0] / "checkpoints" / "step-1"
+        wait_until(first.exists, 300, "a checkpoint of the first trial")
+        kill(process)
+    wait_until_gone(sweep_folder(runs, "tiny"))
+    assert results(runs / "tiny") == {}
+    with start_cli("sweep", "resume", "tiny", "--runs-dir", runs, "--cpus", 2) as process:
+        out, err = process.communicate(timeout=500)
+    assert process.returncode == 0, out + err
+    return runs, out
 
 
-def test_every_trial_trained_to_its_end(finished: tuple[Path, str]) -> None:
-    runs, out = finished
-    assert [result["state"] for result in results(runs / "tiny").values()] == ["COMPLETE"] * 3
+def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_evaluations(
+    finished: tuple[Path, str],
+) -> None:
+    sweep, out = finished[0] / "tiny", finished[1]
+    assert {trial: one["state"] for trial, one in results(sweep).items()} == dict.fromkeys(TRIALS, "COMPLETE")
     assert "3 trials: 3 complete, 0 stopped early, 0 failed" in out
-
-
-def test_the_score_is_the_mean_of_the_evaluations(finished: tuple[Path, str]) -> None:
-    runs, _ = finished
-    for trial, result in results(runs / "tiny").items():
-        values = [row["eval/accuracy"] for row in metrics(runs / "tiny", trial) if "eval/accuracy" in row]
-        assert len(values) == 3  # before the first step and after each
-        assert result["score"] == pytest.approx(sum(values) / 3)
+    assert sorted(path.name for path in (sweep / "trials").iterdir()) == TRIALS
+    for trial in TRIALS:
+        lines = metrics(sweep, trial)
+        assert [line["step"] for line in lines if "time/step" in line] == list(range(1, STEPS + 1))
+        evaluated = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
+        assert list(evaluated) == list(range(STEPS + 1))  # before the first step and after each
+        assert results(sweep)[trial]["score"] == pytest.approx(sum(evaluated.values()) / (STEPS + 1))
+    second = yaml.safe_load((sweep / "trials" / TRIALS[1] / "config.yaml").read_text())
+    assert (second["algorithm"]["advantage"], second["algorithm"]["lopti_eta"]) == ("reinforce_plus_plus", 0.5)
+    assert second["rollout"]["prompts_per_step"] == 2
 
 
 def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -> None:
-    runs, _ = finished
-    for trial in results(runs / "tiny"):
-        kept = list(intact_checkpoints(runs / "tiny" / "trials" / trial / "checkpoints"))
-        assert kept[0].name == "step-2"
+    for trial in TRIALS:
+        kept = list(intact_checkpoints(finished[0] / "tiny" / "trials" / trial / "checkpoints"))
+        assert kept[0].name == f"step-{STEPS}"
         assert len(kept) <= 2  # the best may be the last
         for checkpoint in kept:
-            assert (checkpoint / "model.safetensors").is_file()
+            assert (checkpoint / WEIGHTS_FILE).is_file()
             assert not list(checkpoint.glob("training_state*.safetensors"))
 
 
-def test_trials_train_what_they_were_given(finished: tuple[Path, str]) -> None:
-    runs, _ = finished
-    second = yaml.safe_load((runs / "tiny" / "trials" / "c001-s0" / "config.yaml").read_text())
-    assert second["algorithm"]["advantage"] == "reinforce_plus_plus"
-    assert second["algorithm"]["lopti_eta"] == 0.5
-    assert second["rollout"]["prompts_per_step"] == 2
+def test_the_adapter_of_the_killed_trial_is_that_of_an_undisturbed_run(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    killed = finished[0] / "tiny" / "trials" / TRIALS[0]
+    train(killed / "config.yaml", ["tracking.offline=true"], name="alone", runs_dir=tmp_path)
+    own, other = (
+        load_file(run / "checkpoints" / f"step-{STEPS}" / WEIGHTS_FILE) for run in (killed, tmp_path / "alone")
+    )
+    assert list(own) == list(other) and len(own) == 2 * 7 * 2  # layers, linear layers of each, factors
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    assert any(tensor.any() for name, tensor in own.items() if "lora_B" in name), "it has not learnt anything"
 
 
 def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, str]) -> None:
     runs, out = finished
     client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("tiny")
-    found = client.search_runs([experiment.experiment_id])
-    parent = next(run for run in found if "mlflow.parentRunId" not in run.data.tags)
+    found = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    (parent,) = (run for run in found if run.info.run_name == "sweep tiny")
     children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert len(found) == 4
-    assert len(children) == 3
-    assert {run.info.status for run in found} == {"FINISHED"}
+    assert sorted(run.data.tags["loptune.trial"] for run in children) == TRIALS
+    assert {run.info.status for run in (parent, *children)} == {"FINISHED"}
     artifacts = {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert {"report.html", "space.lock.yaml"} <= artifacts
     assert f"report: {runs / 'tiny' / 'report' / 'report.html'}" in out
     for run in children:
-        assert run.data.metrics["final/score"] == pytest.approx(
-            results(runs / "tiny")[run.data.tags["loptune.trial"]]["score"]
-        )
+        score = results(runs / "tiny")[run.data.tags["loptune.trial"]]["score"]
+        assert run.data.metrics["final/score"] == pytest.approx(score)
 
 
-def test_the_winner_runs_without_a_sweep(finished: tuple[Path, str]) -> None:
+def test_the_winner_runs_without_a_sweep(
+    finished: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runs, _ = finished
-    best = runs / "best.yaml"
-    assert run_cli("sweep", "export", "tiny", "--runs-dir", runs, "--output", best).returncode == 0
-    done = run_cli("trainer", "run", best, "--name", "again", "--runs-dir", runs, "--offline", timeout=120)
-    assert done.returncode == 0, done.stderr
-    status = json.loads(run_cli("sweep", "status", "tiny", "--runs-dir", runs, "--json").stdout)
-    winner = f"c{status['best']['configuration']:03d}-s0"
-    again = [json.loads(line) for line in (runs / "again" / "metrics.jsonl").read_text().splitlines()]
+    best, here = tmp_path / "best.yaml", ["--runs-dir", str(runs)]
+    assert main(["status", "tiny", *here, "--json"]) == 0
+    winner = f"c{json.loads(capsys.readouterr().out)['best']['configuration']:03d}-s0"
+    assert main(["export", "tiny", *here, "--output", str(best)]) == 0
+    assert trainer(["run", str(best), "--name", "again", "--runs-dir", str(tmp_path), "--offline"]) == 0
+    again = [json.loads(line) for line in (tmp_path / "again" / "metrics.jsonl").read_text().splitlines()]
     # The same trainer on the same configuration and seed: the same numbers.
     assert [row.get("eval/accuracy") for row in again] == [
         row.get("eval/accuracy") for row in metrics(runs / "tiny", winner)
     ]
+
+
+def test_full_weights_confirm_what_adapters_found(
+    finished: tuple[Path, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs, _ = finished
+    confirm = ["confirm", "tiny", "--full", "--finalists", "1", "--seeds", "1"]
+    assert main([*confirm, "--runs-dir", str(runs), "--cpus", "2"]) == 0
+    assert "With full weights, #" in capfd.readouterr().out
+    for trial in ("c000-s1", "c001-s1"):
+        folder = runs / "tiny-full" / "trials" / trial
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        assert (config["model"]["lora"]["r"], config["optim"]["lr"]) == (0, 1e-3)
+        assert (folder / "checkpoints" / f"step-{STEPS}" / "model.safetensors").is_file()
+    page = (runs / "tiny" / "report" / "report.html").read_text()
+    assert "Finalists of the search with adapters, with full weights on unseen seeds" in page
+    assert "On fresh seeds with full weights alone: " in page
+    client = mlflow.MlflowClient(f"sqlite:///{runs / 'mlflow.db'}")
+    found = client.search_runs(
+        [client.get_experiment_by_name("tiny").experiment_id], "tags.`loptune.weights` = 'full'"
+    )
+    assert len(found) == 3  # the sweep tiny-full and its two trials
