@@ -260,7 +260,8 @@ def _writer(path: Path) -> int:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    # safetensors writes into .tmpXXXXXX first: another rank's may be there now and gone when it is read.
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".tmp"))
 
 
 def _steps(root: Path, name: re.Pattern[str]) -> list[int]:

@@ -42,6 +42,7 @@ def test_what_is_written_is_on_the_disk_before_the_folder_has_its_name(tmp_path,
 
     def write(folder):
         (folder / "weights").write_text("x")
+        (folder / ".tmp1LBV0j").write_text("what safetensors is writing for another rank")
         (folder / "adapter").mkdir()
         (folder / "adapter" / "config").write_text("y")
 
