@@ -22,11 +22,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from sweep.trials.credentials import take_credentials
 from trainer.config.schema import TrainConfig
 from trainer.files import read_json_lines
-from trainer.policy.cache import cache_folder
+from trainer.policy.cache import cache_folder, own_folder
 from trainer.progress import ProgressReport
 
 logger = logging.getLogger(__name__)
 
+VLLM_CACHE = "VLLM_CACHE_ROOT"
 START_TIMEOUT_S = 300.0
 POLL_S = 2.0
 _DEATH_NOTICE_S = 3.0  # until Ray reports a death that another rank has noticed; well below a second when idle
@@ -155,12 +156,15 @@ class RankWorker:
             "port": self._port.getsockname()[1],
             "pid": os.getpid(),
             "gpus": context.get_accelerator_ids().get("GPU", []),
+            "cores": _cores_of_a_gpu(context.get_node_id()),
         }
 
-    def set_environment(self, environment: Mapping[str, str]) -> None:
+    def set_environment(self, environment: Mapping[str, str], shares_gpu: bool) -> None:
         """Set the variables that torch and its libraries read while they are imported."""
         assert "torch" not in sys.modules, "the environment must be set before torch is imported"
         os.environ.update(environment)
+        if shares_gpu:
+            os.environ[VLLM_CACHE] = str(own_folder(Path(environment[VLLM_CACHE])))
 
     def build(self, factory: TrainerFactory, assignment: Assignment) -> int:
         """Build the trial's trainer, continue from its newest intact checkpoint and return the step."""
@@ -226,10 +230,9 @@ class WorkerGroup:
         ]
         places = self.call("describe", timeout=START_TIMEOUT_S)
         self.pids = [place["pid"] for place in places]
-        environments = rank_environments(places, threads=max(1, math.floor(cpus)))
-        self._gather(
-            [rank.set_environment.remote(env) for rank, env in zip(self._ranks, environments, strict=True)]
-        )
+        environments = rank_environments(places, max(1, math.floor(cpus)), gpus)
+        pairs = zip(self._ranks, environments, strict=True)
+        self._gather([rank.set_environment.remote(environment, 0 < gpus < 1) for rank, environment in pairs])
 
     def call(
         self,
@@ -301,8 +304,17 @@ class WorkerGroup:
         self._ranks = []
 
 
-def rank_environments(places: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, str]]:
+def _cores_of_a_gpu(node_id: str) -> float:
+    """Cores of a node for each of its GPUs; 0 without GPUs."""
+    [of_node] = [node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id]
+    return float(of_node.get("CPU", 0) / of_node["GPU"]) if "GPU" in of_node else 0.0
+
+
+def rank_environments(places: Sequence[Mapping[str, Any]], threads: int, gpus: float) -> list[dict[str, str]]:
     """Rendezvous and device variables of each rank, from what ``RankWorker.describe`` returned.
+
+    ``threads`` are those of the reserved cores. A rank with a GPU has at least its share of the node's cores: an
+    offloaded AdamW steps on them, and no other trial can use them while this one has the GPU.
 
     Ranks that are all on one node meet on its loopback address. Ranks on one node see all GPUs of the trial on
     that node, so that LOCAL_RANK picks one and peer-to-peer transfers work.
@@ -318,14 +330,14 @@ def rank_environments(places: Sequence[Mapping[str, Any]], threads: int) -> list
             "WORLD_SIZE": str(len(places)),
             "LOCAL_RANK": str(neighbours.index(rank)),
             "LOCAL_WORLD_SIZE": str(len(neighbours)),
-            "OMP_NUM_THREADS": str(threads),
+            "OMP_NUM_THREADS": str(max(threads, math.floor(gpus * place["cores"]))),
             "TOKENIZERS_PARALLELISM": "false",
         }
-        gpus = [str(gpu) for other in neighbours for gpu in places[other]["gpus"]]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)  # none: a trial without GPUs uses nobody else's
-        if gpus:  # no two trials compile into one folder at a time, and the next on these GPUs finds it
-            caches = Path(os.environ.get("VLLM_CACHE_ROOT") or cache_folder() / "vllm")
-            environment["VLLM_CACHE_ROOT"] = str(caches / f"gpu-{'-'.join(gpus)}")
+        visible = [str(gpu) for other in neighbours for gpu in places[other]["gpus"]]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)  # none: a trial without GPUs uses nobody else's
+        if visible:  # no two trials compile into one folder at a time, and the next on these GPUs finds it
+            caches = Path(os.environ.get(VLLM_CACHE) or cache_folder() / "vllm")
+            environment[VLLM_CACHE] = str(caches / f"gpu-{'-'.join(visible)}")
         environments.append(environment)
     return environments
 

@@ -19,6 +19,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LOPTUNE_CACHE") or Path.home() / ".cache" / "loptune")
 
 
+def own_folder(folder: Path) -> Path:
+    """A folder in this one that no other process has while this one lives."""
+    own = folder / "1"
+    while True:
+        own.mkdir(parents=True, exist_ok=True)
+        lock = os.open(own / "lock", os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return own
+        except BlockingIOError:
+            os.close(lock)
+            own = folder / str(int(own.name) + 1)
+
+
 def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
     """The folder, made on first use.
 

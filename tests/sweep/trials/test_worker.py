@@ -29,12 +29,13 @@ from trainer.config.schema import load_config
 
 
 def place(node: str, gpus: list[int], port: int = 1000) -> dict[str, Any]:
-    return {"node": node, "address": f"10.0.0.{node}", "port": port, "pid": 1, "gpus": gpus}
+    here = {"node": node, "address": f"10.0.0.{node}", "port": port, "pid": 1, "gpus": gpus}
+    return here | {"cores": 16.0 if gpus else 0.0}
 
 
 def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> None:
     places = [place("1", [4], 1111), place("1", [6]), place("2", [0]), place("1", [7])]
-    environments = rank_environments(places, threads=3)
+    environments = rank_environments(places, threads=3, gpus=1)
     assert [e["RANK"] for e in environments] == ["0", "1", "2", "3"]
     assert [e["LOCAL_RANK"] for e in environments] == ["0", "1", "0", "2"]
     assert [e["LOCAL_WORLD_SIZE"] for e in environments] == ["3", "3", "1", "3"]
@@ -42,18 +43,26 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
     assert {(e["MASTER_ADDR"], e["MASTER_PORT"], e["WORLD_SIZE"]) for e in environments} == {
         ("10.0.0.1", "1111", "4")
     }
-    assert {e["OMP_NUM_THREADS"] for e in environments} == {"3"}
+    assert {e["OMP_NUM_THREADS"] for e in environments} == {"16"}  # of a node with 16 cores for each GPU
     caches = [Path(e["VLLM_CACHE_ROOT"]).name for e in environments]
     assert caches == ["gpu-4-6-7", "gpu-4-6-7", "gpu-0", "gpu-4-6-7"]
 
 
 def test_ranks_of_one_node_meet_on_its_loopback_address() -> None:
-    environments = rank_environments([place("1", [], 1111), place("1", [])], threads=1)
+    environments = rank_environments([place("1", [], 1111), place("1", [])], 1, 0)
     assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments} == {("127.0.0.1", "1111")}
 
 
+@pytest.mark.parametrize(
+    ("gpus", "threads", "expected"), [(1, 20, "20"), (0.5, 3, "8"), (0.1, 3, "3"), (0, 3, "3")]
+)
+def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, threads, expected) -> None:
+    places = [place("1", [4] if gpus else [])]
+    assert rank_environments(places, threads, gpus)[0]["OMP_NUM_THREADS"] == expected
+
+
 def test_without_gpus_a_trial_sees_none() -> None:
-    assert rank_environments([place("1", [])], threads=1)[0]["CUDA_VISIBLE_DEVICES"] == ""
+    assert rank_environments([place("1", [])], 1, 0)[0]["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) -> None:

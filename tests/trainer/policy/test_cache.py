@@ -1,8 +1,10 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from trainer.policy.cache import cache_folder, ensure_folder
+from trainer.policy.cache import cache_folder, ensure_folder, own_folder
 
 
 def test_a_folder_is_made_once(tmp_path: Path) -> None:
@@ -31,3 +33,13 @@ def test_an_interrupted_folder_is_not_there(tmp_path: Path) -> None:
 def test_the_environment_names_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path))
     assert cache_folder() == tmp_path
+
+
+def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_path: Path) -> None:
+    folder = tmp_path / "vllm"
+    program = (
+        f"from pathlib import Path; from trainer.policy.cache import own_folder; own_folder(Path('{folder}'))"
+    )
+    assert own_folder(folder).name == "1"
+    subprocess.run([sys.executable, "-c", program], check=True)  # takes 2, and ends
+    assert [own_folder(folder).name, own_folder(folder).name] == ["2", "3"]
