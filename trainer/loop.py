@@ -205,6 +205,7 @@ class Trainer:
         if algorithm.has_entropy_bonus:
             metrics["policy/entropy_coef"] = entropy_coef
         metrics |= batch_metrics(batch, algorithm, parallel) | update_metrics(statistics, lr, parallel)
+        check_finite(step, "loss", metrics["policy/loss"])
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
 
     def save_checkpoint(self) -> Path:

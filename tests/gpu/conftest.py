@@ -10,14 +10,26 @@ ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 ON_CPU = pytest.param("cpu")
 
 
+WAITING = pytest.StashKey[list[str]]()
+
+
 def pytest_collection_modifyitems(config, items):
     """Without a GPU one skipped test stands for all that need one."""
     waiting = [item for item in items if item.get_closest_marker("gpu")]
     if waiting and not torch.cuda.is_available():
         reason = f"no GPU that torch can use: {len(waiting)} tests of tests/gpu need one"
+        config.stash[WAITING] = [item.nodeid for item in waiting]
         waiting[0].add_marker(pytest.mark.skip(reason=reason))
         items[:] = [item for item in items if item not in waiting[1:]]
         config.hook.pytest_deselected(items=waiting[1:])
+
+
+def pytest_report_collectionfinish(config):
+    """What ``make test-gpu`` would run, where there is no GPU."""
+    waiting = config.stash.get(WAITING, [])
+    if config.getoption("markexpr") != "gpu" or not waiting:
+        return []
+    return [f"on a GPU these {len(waiting)} tests would run:", *waiting]
 
 
 @pytest.fixture(params=[ON_CPU, ON_GPU])

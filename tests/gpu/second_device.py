@@ -1,20 +1,21 @@
 """A second device without a GPU: tensors with real values that say they are elsewhere.
 
-A `Far` tensor reports the device ``far:0`` and computes on the CPU. Run as ranks, the module trains on it and
-writes, for each run, what a GPU would not like:
+A `Far` tensor reports the device ``far:0`` and computes on the CPU, or, where only shapes matter, on ``meta``.
+What a GPU would not like is counted:
 
 - ``mismatches``: operations on a far tensor and a CPU tensor of one dimension or more, an error on a GPU;
-- ``waits``: by line of the trainer, how often one step reads a far value on the host, which stops a GPU until all
-  queued work is done, or copies one from the host to the device without ``non_blocking``, which does too.
+- ``waits``: by line of the trainer, how often a far value is read on the host, which stops a GPU until all queued
+  work is done, or copied from the host to the device without ``non_blocking``, which does too. Gathering objects
+  from all ranks counts as one: NCCL takes them through the device.
+- ``products``: by dtype, how many matrix products were computed.
 
-It shows nothing of kernels, autocast, streams, memory and branches for ``cuda``.
+Autocast follows CUDA's lists of operations. Nothing is shown of kernels, streams, memory and branches for
+``cuda``.
 """
 
-import json
-import os
+import functools
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,29 +26,21 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import trainer.parallel.ranks
 import trainer.parallel.start
-from tests.conftest import random_model
-from tests.invariants.rules import algorithm, rewards_of
 from tests.paths import ROOT
-from tests.trainer.algorithm.batches import make_groups
-from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.batching import build_batch, plan_update_batches
-from trainer.algorithm.isolation import isolation_passes
-from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.scoring import attach_logprobs, score_batch
-from trainer.algorithm.update import Updater, UpdateStatistics
-from trainer.config.schema import apply_overrides, load_config
-from trainer.loop import Trainer
-from trainer.metrics.bands import band_metrics, change_metrics
-from trainer.metrics.step import batch_metrics, update_metrics
-from trainer.parallel.ranks import Parallel
-from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.shared_prefix import SharedPrefixBatch
-from trainer.types import RunContext
 
+FAR = "far"
 MAY_MIX = {"aten::copy_", "aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
 READS_A_SIZE = {"aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::equal"}
+# CUDA's autocast: in the low dtype, in float32, or in the widest dtype of the arguments.
+LOWER = "linear matmul mm addmm bmm baddbmm scaled_dot_product_attention"
+FLOAT32 = "exp expm1 log log1p pow rsqrt reciprocal softplus log_softmax softmax sum cumsum"
+OVERLOADS = {"default", "int", "dim_IntList", "Tensor_Scalar", "Tensor_Tensor"}
+WIDEST = "index_put scatter_add addcmul addcdiv"
 waits: Counter[str] = Counter()
 mismatches: Counter[str] = Counter()
+products: Counter[str] = Counter()
+beneath = torch.device("cpu")
 
 
 def caller() -> str:
@@ -59,7 +52,7 @@ def caller() -> str:
 
 
 class Far(torch.Tensor):
-    """A CPU tensor that says it is on ``far:0``."""
+    """A tensor that says it is on ``far:0``."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
     inner: torch.Tensor
@@ -72,7 +65,7 @@ class Far(torch.Tensor):
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
-            device=torch.device("far", 0),
+            device=torch.device(FAR, 0),
         )
         wrapped.inner = inner
         return wrapped
@@ -87,7 +80,11 @@ def _near(leaf: Any) -> Any:
 
 
 def _is_far(device: Any) -> bool:
-    return device is not None and torch.device(device).type == "far"
+    return device is not None and torch.device(device).type == FAR
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    return _near(one).untyped_storage().data_ptr() == _near(other).untyped_storage().data_ptr()
 
 
 def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -98,6 +95,8 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     near = [tensor for tensor in tensors if not isinstance(tensor, Far) and tensor.dim() > 0]
     if far and near and name not in MAY_MIX and name.startswith("aten::"):
         mismatches[f"{caller()} {name}"] += 1
+    if name in ("aten::mm", "aten::addmm") and far:
+        products[str(far[-1].dtype)] += 1
     reads = name in READS_A_SIZE or name == "aten::_local_scalar_dense"
     if name == "aten::_to_copy" and wanted is not None:
         reads = not _is_far(wanted)
@@ -110,10 +109,12 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         or (name == "aten::_to_copy" and _is_far(wanted) and not kwargs.get("non_blocking"))
         or (name.startswith("aten::index") and bool(far))
     )
+    if name == "aten::copy_" and _share_memory(args[0], args[1]):  # what a collective hands back, unwrapped
+        copies = False
     if (far and reads) or copies:
         waits[caller()] += 1
     if _is_far(wanted):
-        kwargs = {**kwargs, "device": torch.device("cpu")}
+        kwargs = {**kwargs, "device": beneath}
     result = func(*tree_map(_near, args), **tree_map(_near, kwargs))
     if name == "aten::_to_copy" and far and wanted is not None and not _is_far(wanted):
         return result
@@ -144,14 +145,43 @@ class Functions(TorchFunctionMode):
         if func in (torch.Tensor.tolist, torch.Tensor.numpy) and isinstance(args[0], Far):
             waits[caller()] += 1
             return func(args[0].inner)
+        if func == torch.Tensor.data.__set__ and isinstance(args[0], Far):
+            args[0].inner = args[1].inner
         if func in (torch.Tensor.untyped_storage, torch.Tensor.data_ptr):  # by which shared weights are told
             return func(_near(args[0]))
         return func(*args, **kwargs)
 
 
-def set_up() -> None:
-    """Make ``far`` a device of this process and the one that the trainer takes."""
-    _setup_privateuseone_for_python_backend("far")
+def _cast(func: Any, key: Any, dtype_of: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call an operation below autocast with its floating-point arguments in one dtype."""
+    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    floats = {id(leaf): leaf.dtype for leaf in tensors if leaf.is_floating_point()}
+    dtype = dtype_of(list(floats.values()))
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+        return func(*tree_map(lambda leaf: leaf.to(dtype) if id(leaf) in floats else leaf, args), **kwargs)
+
+
+def _autocast_as_cuda() -> list[torch.library.Library]:
+    key = torch._C.DispatchKey.AutocastPrivateUse1
+    library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+
+    dtypes_of = {
+        LOWER: lambda dtypes: torch.get_autocast_dtype(FAR),
+        FLOAT32: lambda dtypes: torch.float64 if torch.float64 in dtypes else torch.float32,
+        WIDEST: lambda dtypes: max(dtypes, key=lambda dtype: dtype.itemsize),
+    }
+    for name, dtype_of in ((name, dtype_of) for names, dtype_of in dtypes_of.items() for name in names.split()):
+        operation = getattr(torch.ops.aten, name)
+        for overload in OVERLOADS & {*operation.overloads()}:
+            func = getattr(operation, overload)
+            library.impl(func, functools.partial(_cast, func, key, dtype_of), "AutocastPrivateUse1")
+    return [library, others]
+
+
+def set_up() -> list[torch.library.Library]:
+    """Make ``far`` a device of this process, and the trainer's, for as long as what is returned lives."""
+    _setup_privateuseone_for_python_backend(FAR)
     module = torch.far  # type: ignore[attr-defined]
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     module.is_available = lambda: True
@@ -162,80 +192,12 @@ def set_up() -> None:
     in_inference_mode = SharedPrefixBatch._next_hidden  # which wrappers cannot be
     SharedPrefixBatch._next_hidden = torch.no_grad()(in_inference_mode.__wrapped__)
     for user in (trainer.parallel.ranks, trainer.parallel.start):
-        user.local_device = lambda wanted="auto": torch.device("far", 0)
+        user.local_device = lambda wanted="auto": torch.device(FAR, 0)
+    gather = torch.distributed.all_gather_object
 
+    def gather_counted(*args: Any, **kwargs: Any) -> None:
+        waits[caller()] += 1
+        gather(*args, **kwargs)
 
-def train(overrides: dict[str, Any], model: str, folder: Path) -> dict[str, Any]:
-    """Train two steps on the device, evaluate, write a checkpoint, and resume from it for a third."""
-    small = {
-        "model.name_or_path": model,
-        "data.train": {"source": "generated", "size": 20},
-        "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "size": 2}},
-        "evaluation.every_steps": 2,
-        "checkpoint.every_steps": 2,
-        "reward.functions": {"tests.gpu.varied_reward:varied": 1.0},
-        "reward.workers": 1,
-        "rollout.prompts_per_step": 4,
-        "rollout.group_size": 4,
-        "rollout.max_new_tokens": 8,
-        "optim.update_batch_size": 8,
-        "optim.tokens_per_microbatch": 300,
-        "max_steps": 3,
-    }
-    config = apply_overrides(load_config("tiny_kk"), small | overrides)
-    mismatches.clear()
-    with Operations(), Functions():
-        first = Trainer(config, RunContext.of(folder))
-        assert first.models.causal_lm.device.type == "far"
-        first.training_step()
-        waits.clear()
-        metrics = first.training_step()
-        step_waits = dict(waits)
-        first._evaluate()
-        first.save_checkpoint()
-        first.close()
-        second = Trainer(config, RunContext.of(folder))
-        assert second.resume() == 2
-        second.training_step()
-        second.close()
-    assert metrics["optim/updates"] > 0
-    return {"waits": step_waits, "mismatches": dict(mismatches)}
-
-
-def update(rule: dict[str, Any], tokens_per_microbatch: int) -> dict[str, Any]:
-    """Score and update a small random model on the device by a rule, with the metrics of a step."""
-    far, parallel = torch.device("far", 0), Parallel(torch.device("far", 0))
-    config = algorithm(rule, lopti_eta=0.5, ar_alpha=0.3)
-    groups = make_groups([[5, 9, 3, 7], [4, 4, 8, 2]], [6, 4], rewards=rewards_of(rule))
-    mismatches.clear()
-    with Operations(), Functions():
-        policy, reference = (LogprobModel(random_model().to(far), 0.9, 16) for _ in range(2))
-        waits.clear()
-        batch = build_batch(groups, 0, far)
-        plan = plan_update_batches(batch, len(batch.rewards) // 2, tokens_per_microbatch)
-        batch = attach_logprobs(batch, policy, reference, plan)
-        batch = reweight_advantages(estimate_advantages(batch, config, parallel.sum), config)
-        statistics = UpdateStatistics.of(batch)
-        updater = Updater(policy, torch.optim.AdamW(policy.parameters()), config, 1.0, parallel, 9)
-        for token_mask in isolation_passes(batch, config, torch.Generator(), parallel.gather):
-            updater.run_pass(batch, token_mask, plan, statistics, 1)
-        metrics = batch_metrics(batch, config, parallel) | update_metrics(statistics, 0.0, parallel)
-        metrics |= band_metrics(batch, statistics, config, parallel)
-        new = score_batch(policy, batch, plan, with_entropy=False).logprobs
-        metrics |= change_metrics(batch, new, parallel)
-    assert metrics["optim/updates"] > 0
-    return {"waits": dict(waits), "mismatches": dict(mismatches)}
-
-
-def main(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text())
-    set_up()
-    results = {name: update(*case) for name, case in job.get("updates", {}).items()}
-    results |= {name: train(case, job["model"], folder / name) for name, case in job["cases"].items()}
-    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results, indent=1))
-    sys.stdout.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    torch.distributed.all_gather_object = gather_counted
+    return _autocast_as_cuda()

@@ -33,4 +33,8 @@ def test_the_tests_and_the_trainer_import_nothing_of_the_rest():
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     print(done.stdout[-2000:], done.stderr[-2000:])
     assert done.returncode == 0
+    _, listed = done.stdout.split("on a GPU these ")
+    names = [line for line in listed.splitlines() if line.startswith("tests/gpu/")]
+    assert int(listed.split()[0]) == len(set(names)) >= 20
+    assert "tests/gpu/test_training.py::test_the_paper_s_preset_in_small_on_this_gpu" in names
     assert "error" not in done.stdout.lower()

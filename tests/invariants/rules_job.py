@@ -3,23 +3,28 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.invariants.rules import RULES, rewards_of
 from tests.invariants.update_job import Updates, update_config
 from tests.rounding import largest_gradient
+from trainer.config.schema import TrainConfig
 from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 
 
-def run_rule(name: str, model: Path, folder: Path, strategy: str) -> dict[str, Any]:
-    """One step with AR and Lopti on; the weights after it are saved."""
+def rule_config(name: str, model: Path, strategy: str, more: Mapping[str, Any]) -> TrainConfig:
+    """A rule with AR and Lopti on."""
     settings = {f"algorithm.{key}": value for key, value in RULES[name].items()}
-    config = update_config(
-        model,
-        {"reward.functions": {"math": 1.0}, "algorithm.kl_coef": 0.0, "parallel.strategy": strategy, **settings},
-    )
+    base = {"reward.functions": {"math": 1.0}, "algorithm.kl_coef": 0.0, "parallel.strategy": strategy}
+    return update_config(model, {**base, **settings, **more})
+
+
+def run_rule(name: str, model: Path, folder: Path, strategy: str) -> dict[str, Any]:
+    """One step; the weights after it are saved."""
+    config = rule_config(name, model, strategy, {})
     parallel = make_parallel(config)
     updates = Updates(config, parallel, rewards_of(RULES[name]))
     result = updates.step(0)

@@ -121,13 +121,27 @@ class Updates:
         for mask in isolation_passes(batch, config.algorithm, gather=parallel.gather):
             updater.run_pass(batch, mask, plan, statistics, step)
         return {
-            "loss": statistics.loss,
+            "loss": float(parallel.sum(statistics.loss)),
             "grad_norm": statistics.grad_norm,
             "updates": statistics.updates,
             "advantage_squares": float(parallel.sum((batch.advantages**2).sum())),
             "own_microbatches": [sum(len(rows) > 0 for rows in part.microbatches) for part in plan],
             "microbatches": [len(part.microbatches) for part in plan],
         }
+
+    def keep_first_gradient(self, path: Path) -> None:
+        """Have rank 0 save the whole gradient of the next optimizer step, as it is before clipping."""
+        take_step = self.parallel.step
+
+        def step(policy: Any, optimizer: Any, max_grad_norm: float) -> float:
+            self.parallel.step = take_step
+            named = self.causal_lm.named_parameters()
+            gradients = {name: whole_gradient(parameter) for name, parameter in named}
+            if self.parallel.is_main:
+                save_file(gradients, path)
+            return take_step(policy, optimizer, max_grad_norm)
+
+        self.parallel.step = step
 
     def undefined_gradient(self) -> float:
         """Take a step whose loss is finite and whose gradient is not; returns the norm."""
@@ -155,11 +169,20 @@ class Updates:
             save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
 
 
+def whole_gradient(parameter: Any) -> torch.Tensor:
+    """The gradient of all ranks, of which DeepSpeed holds parts on the host."""
+    from deepspeed.utils import safe_get_full_grad
+
+    return safe_get_full_grad(parameter).float().cpu().clone()
+
+
 def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
     """Train ``STEPS`` steps; then the last one again from the checkpoint before it, in the same process."""
     started = time.perf_counter()
     parallel = make_parallel(config)
     updates = Updates(config, parallel)
+    if config.parallel.offload != "none":
+        updates.keep_first_gradient(folder / f"{name}-gradient.safetensors")
     set_up = time.perf_counter() - started
     steps = [updates.step(step) for step in range(STEPS - 1)]
     updates.save(folder / name, STEPS - 1)

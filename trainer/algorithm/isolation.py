@@ -28,7 +28,8 @@ def isolation_passes(
     if config.lopti_split == "random":
         low = _random_subset(tokens, int(low.sum()), generator)
     high = tokens - low
-    return [low, high] if config.lopti_order == "low_first" else [high, low]
+    ordered = [low, high] if config.lopti_order == "low_first" else [high, low]
+    return list(torch.stack(ordered).cpu())  # where the rows of a pass are chosen, in one transfer
 
 
 def _random_subset(mask: Tensor, size: int, generator: torch.Generator | None) -> Tensor:

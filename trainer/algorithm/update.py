@@ -38,11 +38,11 @@ class UpdateStatistics:
 
     times_updated: Tensor  # [B, T], how often each token was in an optimizer step
     times_clipped: Tensor  # [B, T], how often its importance ratio was clipped then
-    loss: float = 0.0
     grad_norm: float = 0.0
     updates: int = 0
     tokens_computed: int = 0  # positions that the passes ran the model on, prompts and padding included
     # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
+    loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))  # []
     tokens: dict[str, Tensor] = field(default_factory=dict)
     ratio_max: Tensor = field(default_factory=lambda: torch.zeros(()))
 
@@ -50,7 +50,8 @@ class UpdateStatistics:
     def of(cls, batch: TrainBatch) -> "UpdateStatistics":
         """Empty statistics for a batch."""
         zeros = torch.zeros_like(batch.completion_mask)
-        return cls(zeros, zeros.clone(), ratio_max=zeros.new_zeros(()))
+        loss = zeros.new_zeros((), dtype=torch.float64)
+        return cls(zeros, zeros.clone(), loss=loss, ratio_max=zeros.new_zeros(()))
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add the sums of one microbatch."""
@@ -102,7 +103,7 @@ class Updater:
         would move the weights.
 
         Raises:
-            DivergedError: the loss or the gradient norm is not finite; the weights are those of the step before.
+            DivergedError: the gradient norm is not finite; the weights are those of the step before.
         """
         in_pass = token_mask.cpu()  # rows are chosen on the host: no microbatch waits for the device
         tokens = counted_lengths(batch, self.algorithm)
@@ -112,11 +113,11 @@ class Updater:
             if pass_tokens > 0:
                 totals = UpdateTotals(total_tokens, total_sequences, self.max_new_tokens)
                 loss_sum = self._accumulate_gradients(batch, in_pass, update_batch, totals, statistics)
-                loss = float(self.parallel.sum(loss_sum))
                 grad_norm = self.parallel.step(self.policy, self.optimizer, self.max_grad_norm)
-                check_finite(step, "loss", loss)
-                check_finite(step, "gradient norm", grad_norm)
-                statistics.loss += loss
+                if not math.isfinite(grad_norm):
+                    check_finite(step, "loss", float(self.parallel.sum(loss_sum)))
+                    check_finite(step, "gradient norm", grad_norm)
+                statistics.loss += loss_sum
                 statistics.grad_norm += grad_norm
                 statistics.updates += 1
 

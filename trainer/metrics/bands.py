@@ -53,10 +53,13 @@ def _quartile_over_ranks(logprobs: Tensor, parallel: Parallel) -> Tensor:
     return quartile_of(torch.cat(everyone))[before : before + len(logprobs)].to(logprobs.device, non_blocking=True)
 
 
-def _sums_by_group(values: Sequence[Tensor], groups: Tensor, count: int) -> Tensor:
-    """Sums of each [N] tensor over the tokens of each of ``count`` groups, [len(values), count] float64."""
-    members = torch.nn.functional.one_hot(groups, count).double()  # [N, count]
-    return torch.stack([value.double() for value in values]) @ members
+def _sums_by_group(values: Sequence[Tensor], groups: Mapping[int, Tensor]) -> Tensor:
+    """Sums of each [N] tensor over the tokens of each group, [len(values), sum of counts] float64.
+
+    ``groups`` are ways to group the tokens: indices [N] by their count.
+    """
+    members = [torch.nn.functional.one_hot(places, count) for count, places in groups.items()]
+    return torch.stack([value.double() for value in values]) @ torch.cat(members, dim=1).double()
 
 
 def band_metrics(
@@ -84,17 +87,19 @@ def band_metrics(
         values["entropy"] = batch.entropies[place]
     if batch.gradient_norms is not None:
         values["gradient"] = mass * batch.gradient_norms[place]
-    sums = _sums_over_ranks(values, band_of(logprobs), len(BANDS), parallel)
+    groups = {len(BANDS): band_of(logprobs)}
+    if "gradient" in values:
+        groups[len(_QUARTILES)] = _quartile_over_ranks(logprobs, parallel)
+    in_groups = _sums_over_ranks(values, groups, parallel)
+    sums = {name: total[: len(BANDS)] for name, total in in_groups.items()}
 
     metrics = _shares("token_share", sums["tokens"], BANDS) | _shares("advantage_share", sums["mass"], BANDS)
     metrics |= _means("clip_fraction", sums["clipped"], sums["updated"])
     for name in ("entropy", "kl"):
         metrics |= _means(name, sums[name], sums["tokens"]) if name in sums else {}
     if "gradient" in sums:
-        gradient = {"gradient": values["gradient"]}
-        quartiles = _sums_over_ranks(gradient, _quartile_over_ranks(logprobs, parallel), len(_QUARTILES), parallel)
         metrics |= _shares("gradient_share", sums["gradient"], BANDS)
-        metrics |= _shares("gradient_share", quartiles["gradient"], _QUARTILES)
+        metrics |= _shares("gradient_share", in_groups["gradient"][len(BANDS) :], _QUARTILES)
     return metrics
 
 
@@ -114,7 +119,7 @@ def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) 
     values = [torch.ones_like(old), change, (sign > 0) & moved, (sign > 0) & as_signed]
     values += [(sign < 0) & moved, (sign < 0) & as_signed]
     numbered = dict(zip(map(str, range(len(values))), values, strict=True))
-    tokens, changed, *signs = _sums_over_ranks(numbered, band_of(old), len(BANDS), parallel).values()
+    tokens, changed, *signs = _sums_over_ranks(numbered, {len(BANDS): band_of(old)}, parallel).values()
     positive, rose, negative, fell = (float(count.sum()) for count in signs)
     metrics = _means("probability_change", changed, tokens)
     if positive:
@@ -132,10 +137,10 @@ def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
 
 
 def _sums_over_ranks(
-    values: Mapping[str, Tensor], groups: Tensor, count: int, parallel: Parallel
+    values: Mapping[str, Tensor], groups: Mapping[int, Tensor], parallel: Parallel
 ) -> dict[str, Tensor]:
-    """`_sums_by_group` of named tensors over the tokens of all ranks, [count] float64 each."""
-    own = _sums_by_group(list(values.values()), groups, count)
+    """`_sums_by_group` of named tensors over the tokens of all ranks, [sum of counts] float64 each."""
+    own = _sums_by_group(list(values.values()), groups)
     totals = torch.tensor(parallel.gather([own.flatten().tolist()]), dtype=torch.float64).sum(dim=0)
     return dict(zip(values, totals.view_as(own), strict=True))
 

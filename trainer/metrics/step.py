@@ -98,14 +98,18 @@ def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) 
         "policy/dual_clip_fraction": statistics.tokens.get("dual_clipped", 0.0),
         "policy/approx_kl": statistics.tokens.get("approx_kl", 0.0),
         "policy/ratio_max": statistics.ratio_max,
+        "": statistics.tokens.get("tokens", 0.0),
+        "loss": statistics.loss,
+        "computed": float(statistics.tokens_computed),
     }
-    updates = max(1, statistics.updates)
-    return _over_ranks(sums, statistics.tokens.get("tokens", 0.0), parallel) | {
-        "policy/loss": statistics.loss / updates,
+    totals, updates = _totals(sums, parallel), max(1, statistics.updates)
+    loss, computed = totals.pop("loss"), totals.pop("computed")
+    return _means(totals) | {
+        "policy/loss": loss / updates,
         "optim/grad_norm": statistics.grad_norm / updates,
         "optim/lr": lr,
         "optim/updates": float(statistics.updates),
-        "update/tokens_computed": sum(parallel.gather([float(statistics.tokens_computed)])),
+        "update/tokens_computed": computed,
     }
 
 
@@ -133,16 +137,20 @@ def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) ->
 
 
 def _over_ranks(sums: Mapping[str, Tensor | float], count: Tensor | float, parallel: Parallel) -> dict[str, float]:
-    """The ranks' sums by their counts, and the largest of `_LARGEST`, with one read from the device."""
-    tensors = {name: value.double() for name, value in {"": count, **sums}.items() if isinstance(value, Tensor)}
+    """The ranks' sums by their counts, and the largest of `_LARGEST`."""
+    return _means(_totals({"": count, **sums}, parallel))
+
+
+def _totals(sums: Mapping[str, Tensor | float], parallel: Parallel) -> dict[str, float]:
+    """The ranks' sums added, and the largest of `_LARGEST`, with one read from the device."""
+    tensors = {name: value.double() for name, value in sums.items() if isinstance(value, Tensor)}
     read = torch.stack(list(tensors.values())).tolist() if tensors else []
-    everyone = parallel.gather([{"": count, **sums, **dict(zip(tensors, read, strict=True))}])
-    totals: dict[str, float] = defaultdict(float)
-    for part in everyone:
-        for name, value in part.items():
-            totals[name] += value
-    total_count = max(totals.pop(""), 1.0)
-    return {
-        name: max(part[name] for part in everyone) if name in _LARGEST else total / total_count
-        for name, total in totals.items()
-    }
+    everyone: list[dict[str, float]] = parallel.gather([{**sums, **dict(zip(tensors, read, strict=True))}])
+    names = dict.fromkeys(name for part in everyone for name in part)
+    return {name: (max if name in _LARGEST else sum)(part.get(name, 0.0) for part in everyone) for name in names}
+
+
+def _means(totals: Mapping[str, float]) -> dict[str, float]:
+    """Totals by the count, which has no name, but for `_LARGEST`."""
+    count = max(totals[""], 1.0)
+    return {name: total if name in _LARGEST else total / count for name, total in totals.items() if name}

@@ -8,7 +8,7 @@ from tests.run_cli import run_cli
 from trainer.checkpoint.state import load_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError, StorageError
-from trainer.parallel.ranks import DistributedParallel, Parallel
+from trainer.parallel.ranks import DistributedParallel, Parallel, join_ranks
 
 
 def config(**parallel) -> TrainConfig:
@@ -40,6 +40,16 @@ def test_items_are_dealt_back_in_the_order_of_the_prompts(monkeypatch):
     rank = DistributedParallel.__new__(DistributedParallel)
     rank.world_size = 3
     assert rank.gather([]) == prompts
+
+
+def test_a_rank_on_a_gpu_says_which_is_its_own(monkeypatch):
+    said = {}
+    for name, value in {"RANK": "3", "MASTER_ADDR": "10.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **options: said.update(options))
+    join_ranks(60, torch.device("cuda", 3))
+    assert said["device_id"] == torch.device("cuda", 3)
 
 
 def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):
