@@ -89,7 +89,7 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
     kinds = {key.removeprefix("space."): kind for key, kind in params.items() if key.startswith("space.")}
     if searched is None:
         searched = searched_parameters([run.data.params for run in children], kinds)
-    trials = trials_table(children, histories, objective, searched)
+    trials = trials_table(children, histories, objective, searched, kinds)
     drawn = set(thinned(trials, objective.mode).trial)  # a query per run and metric: none for what nobody sees
     curves = _histories(client, [run for run in children if trial_name(run) in drawn], CURVES)
     latest = [

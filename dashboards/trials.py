@@ -14,13 +14,18 @@ from trainer.metrics.tags import ARM_TAG, CONFIGURATION_TAG, REASON_TAG, SEED_TA
 # Parameters that differ between trials without being searched.
 _NOT_SEARCHED = ("seed", "tracking.", "checkpoint.", "evaluation.", "data.train")
 _STATE_OF_STATUS = {"FINISHED": "COMPLETE", "FAILED": "FAIL", "KILLED": "KILLED", "RUNNING": "RUNNING"}
+_WORDS = ("choice", "value", "by")  # kinds of parameters whose values need not be numbers
 MAX_LINES = 300
 
 
 def trials_table(
-    runs: list[Any], histories: pd.DataFrame, objective: Objective, searched: tuple[str, ...]
+    runs: list[Any],
+    histories: pd.DataFrame,
+    objective: Objective,
+    searched: tuple[str, ...],
+    kinds: Mapping[str, str],
 ) -> pd.DataFrame:
-    """The trials' table of the child runs."""
+    """The trials' table of the child runs; a number that was searched in a range is nan in trials without it."""
     scores, tests = _by_trial(histories, objective.metric), _by_trial(histories, objective.sealed)
     none = pd.Series(dtype=float)
     rows = [
@@ -30,6 +35,9 @@ def trials_table(
     columns = ["trial", "configuration", "seed", "state", "reason", "score", "best", "step", "start"]
     columns += ["duration_s", "test", "arm", "algorithm", "alpha", "eta", "variant", "run_id"]
     table = pd.DataFrame(rows, columns=[*columns, *(name for name in searched if name not in columns)])
+    for name in searched:
+        if kinds.get(name, "choice") not in _WORDS:
+            table[name] = table[name].map(_number)
     return table.sort_values("start", kind="stable").reset_index(drop=True)
 
 
@@ -91,7 +99,7 @@ def trial_name(run: Any) -> str:
     return str(run.data.tags.get(TRIAL_TAG) or run.info.run_name or run.info.run_id[:8])
 
 
-def _number(text: str | None) -> float:
+def _number(text: Any) -> float:
     try:
         return float(text) if text is not None else math.nan
     except ValueError:
