@@ -1,14 +1,13 @@
 """The ``trainer`` command: which module carries out which word."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from trainer.shell.arguments import PAGES, Parser, parse_arguments, version_text
 from trainer.shell.interrupt import unhurried
-from trainer.shell.main import run_main
+from trainer.shell.main import check_launch, run_main, world_size
 
 # Command -> its module in trainer.commands, imported when the command is given, and its line of help.
 _COMMANDS = {
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code, or ends the process with it where it is one rank of several."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = run_main(lambda: _call(words))
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if world_size() > 1:
         from trainer.parallel.ranks import end_rank  # torch takes seconds to import
 
         end_rank(code)
@@ -43,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(words: Sequence[str]) -> int:
+    check_launch()
     arguments = parse_arguments(_parser(words), words)
     code: int = arguments.command(arguments)
     return code

@@ -28,6 +28,7 @@ def render_page(
     *,
     confirmed: bool = False,
     more: str = "",
+    score: tuple[str, str] = ("", ""),
 ) -> str:
     """The whole page as text.
 
@@ -39,6 +40,7 @@ def render_page(
         table: the trials' table, already HTML.
         confirmed: whether the verdict is a gain on fresh seeds.
         more: HTML below the table.
+        score: the metric of scores, and whether max or min is better: the best points are never cut off.
     """
     pictures = [picture for several in chapters.values() for picture in several]
     first, rest = pictures[:1], {name: [*several] for name, several in chapters.items()}
@@ -47,7 +49,7 @@ def render_page(
     rest = {name: several for index, (name, several) in enumerate(rest.items()) if several or not index}
     opening, *below = rest.items()
     figures = {
-        f"{picture.key}-{index}": json.loads(at_the_edge(figure).to_json())
+        f"{picture.key}-{index}": json.loads(at_the_edge(figure, *score).to_json())
         for picture in pictures
         for index, figure in enumerate(picture.figures)
     }

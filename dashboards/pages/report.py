@@ -85,17 +85,20 @@ def chapters_of(sweep: Sweep) -> dict[str, list[Picture]]:
 def report_html(sweep: Sweep, chapters: Mapping[str, Sequence[Picture]], answered: Sequence[Answered] = ()) -> str:
     """The report as one page."""
     objective = sweep.objective
+    window = "last evaluation" if objective.window == 1 else f"mean of the last {objective.window} evaluations"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
-        f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} (mean of the last "
-        f"{objective.window} evaluations), read from MLflow on {now}. The sweep is {sweep.progress}."
+        f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} ({window}), read from MLflow on "
+        f"{now}. The sweep is {sweep.progress}."
     )
     for one in (sweep, sweep.confirmation, sweep.full):
         if one is not None and one.changes:
             meta += f" Its trials are not all comparable: while it ran, files were changed. {one.changes}."
     table, gain = trials_html(sweep), headline(sweep).confirmed
     samples = samples_html(sweep, answered)
-    return render_page(sweep.name, meta, verdict(sweep), chapters, table, confirmed=gain, more=samples)
+    score = (objective.metric, objective.mode)
+    told = verdict(sweep)
+    return render_page(sweep.name, meta, told, chapters, table, confirmed=gain, more=samples, score=score)
 
 
 def trials_html(sweep: Sweep) -> str:

@@ -13,7 +13,7 @@ from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import SweepSpec
 from trainer.errors import ConfigError
-from trainer.shell.arguments import Commands, add_accept_changes, add_json, add_runs_dir, count
+from trainer.shell.arguments import Commands, add_accept_changes, add_json, add_runs_dir, count, positive
 
 
 def add_plan(commands: Commands) -> None:
@@ -23,7 +23,7 @@ def add_plan(commands: Commands) -> None:
     add_runs_dir(plan)
     add_json(plan)
     add_machine(plan)
-    plan.add_argument("--step-seconds", type=float, help="seconds per training step, for the forecast")
+    plan.add_argument("--step-seconds", type=positive, help="seconds per training step, for the forecast")
     plan.add_argument("--nodes", type=count, help="plan for this many machines like this one")
     plan.add_argument("--gpus", type=count, help="plan for machines with this many GPUs")
     plan.set_defaults(command=_plan)

@@ -78,11 +78,11 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     if output.exists():
         raise ConfigError(f"{output} exists", "--output", "name a new folder")
     steps = steps_on_disk(run / "checkpoints")
-    if not steps or (step is not None and step not in steps):
-        there = ", ".join(map(str, sorted(steps))) or "none"
-        raise MissingError(
-            f"no checkpoint of step {step or 'any'}", str(run / "checkpoints"), f"there are: {there}"
-        )
+    if not steps:
+        raise MissingError(f"{run.name} has no checkpoint", str(run / "checkpoints"), "train it first")
+    if step is not None and step not in steps:
+        there = ", ".join(map(str, sorted(steps)))
+        raise MissingError(f"no checkpoint of step {step}", str(run / "checkpoints"), f"there are: {there}")
     step = steps[0] if step is None else step
     checkpoint = run / "checkpoints" / f"step-{step}"
     damaged = damaged_files(checkpoint)
@@ -93,7 +93,11 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
         raise ConfigError("the run trained whole weights: there is no adapter", "--merge", "leave out --merge")
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(checkpoint, partial, ignore=_only_for_training)
+    try:
+        shutil.copytree(checkpoint, partial, ignore=_only_for_training)
+    except OSError as error:
+        told = f"cannot write there: {error.strerror or error}"
+        raise StorageError(told, str(output), "choose another --output") from error
     if merge:
         _merge(config, partial)
     shutil.copyfile(run / CONFIG_FILE, partial / "run.yaml")

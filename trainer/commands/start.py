@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint.files import check_whole, raise_if_ended, start_over, steps_on_disk
+from trainer.checkpoint.files import check_whole, intact_checkpoints, raise_if_ended, start_over, steps_on_disk
 from trainer.config.extends import find_spec
 from trainer.config.schema import TrainConfig, dotted_keys, load_config, save_config, value_of
 from trainer.config.variants import variant_of
 from trainer.errors import INTERRUPTED, ConfigError
+from trainer.files import read_json_lines
 from trainer.planning.advice import advise
 from trainer.shell.arguments import add_accept_changes, add_runs_dir
 from trainer.shell.interrupt import unhurried
@@ -95,6 +96,12 @@ def start_run(start: Start) -> int:
     _check_folder(config, run_dir, start)
     again = start.resume and not start.start_over
     changes = check_inputs(run_dir, "run", start.accept_changes) if again else []
+    if again and _is_done(config, run_dir):
+        more = f"{resume_command(name, start.runs_dir)} max_steps=N"
+        print(
+            f"{name} already has step {config.max_steps}, its last; nothing to do (for more: {more})", flush=True
+        )
+        return 0
     new_runs_dir, new_run = not start.runs_dir.exists(), not run_dir.exists()
     try:
         with hold(run_dir):
@@ -197,6 +204,14 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
     elif _has_history(run_dir):
         again = resume_command(run_dir.name, start.runs_dir)
         raise ConfigError(f"run {run_dir.name} exists", str(run_dir), f"{again}, or give another --name")
+
+
+def _is_done(config: TrainConfig, run_dir: Path) -> bool:
+    """Whether the last step is trained, evaluated and saved."""
+    newest = next(intact_checkpoints(run_dir / "checkpoints"), None)
+    if newest is None or newest.name != f"step-{config.max_steps}":
+        return False
+    return any("final/accuracy" in record for record, _ in read_json_lines(run_dir / "metrics.jsonl"))
 
 
 def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:

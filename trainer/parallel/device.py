@@ -8,7 +8,7 @@ import torch
 
 from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
-from trainer.parallel.gpus import driver_version, visible_gpus
+from trainer.parallel.gpus import driver_version, has_driver, visible_gpus
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _MIN_DRIVER = {"12": 525, "13": 580}  # of each CUDA release, by its first number
@@ -30,6 +30,12 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
     if torch.cuda.is_available():
         return _use(torch.device("cuda", _local_index()))
     if visible_gpus():
+        if "CUDA_VISIBLE_DEVICES" in os.environ and not has_driver():
+            raise MissingError(
+                "CUDA_VISIBLE_DEVICES names a GPU, and this machine has no NVIDIA driver",
+                f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}",
+                f"unset it, or add {ON_CPU}",
+            )
         driver = driver_version() or "unknown"
         raise MissingError(
             f"there is a GPU, but torch {torch.__version__} cannot use it: {_reason()}",

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 LISTING_TIMEOUT_S = 20
 
@@ -10,9 +11,14 @@ LISTING_TIMEOUT_S = 20
 def visible_gpus() -> int:
     """GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all that the driver lists."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
-    return sum(line.startswith("GPU ") for line in _nvidia_smi("-L"))
+    if chosen is None:
+        return sum(line.startswith("GPU ") for line in _nvidia_smi("-L"))
+    return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
+
+
+def has_driver() -> bool:
+    """Whether this machine has an NVIDIA driver: without one CUDA_VISIBLE_DEVICES names nothing."""
+    return shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
 
 
 def driver_version() -> str | None:

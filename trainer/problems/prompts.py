@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
 
 from trainer.config.data import DataConfig
@@ -130,6 +130,12 @@ def _chat_prompt(question: Question, task: Task, data: DataConfig, tokenizer: Pr
                 [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
             )
         )
+    except TemplateSyntaxError as error:
+        raise ConfigError(
+            f"the tokenizer's chat template is broken: {error}",
+            "chat_template of its tokenizer_config.json",
+            "repair it, or set data.prompt_format=raw",
+        ) from error
     except TemplateError as error:
         raise ConfigError(
             f"the tokenizer's chat template refuses the prompt: {error}",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
+_SCHEMES = ("", "file", "http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "uc")
+_KNOWN_STORES = "write http://HOST:PORT, or sqlite:///FILE; unset it for the store in the runs folder"
 START_LIMIT_S = 5.0  # patience with a server that does not answer
 LOCK_LIMIT_S = 30.0  # patience with a database that another process has locked
 
@@ -121,8 +123,14 @@ def check_store(uri: str) -> None:
     """Prepare a store and ask it something.
 
     Raises:
+        ConfigError: MLflow has no such kind of store.
         StorageError: it cannot be reached.
     """
+    scheme = uri.partition("://")[0] if "://" in uri else ""
+    if scheme.partition("+")[0] not in _SCHEMES:
+        raise ConfigError(
+            f"MLflow has no store of the kind {scheme}://", f"tracking.uri, {_URI_VARIABLE}", _KNOWN_STORES
+        )
     prepare_store(uri)
     client = connect(uri)
     retry(lambda: client.search_experiments(max_results=1), uri, patience(uri))

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from dashboards.pages.outliers import at_the_edge, bounds
 from dashboards.pictures.theme import figure
@@ -14,6 +15,15 @@ def test_a_collapsed_run_stands_at_the_edge_and_is_counted() -> None:
     assert list(kept.layout.yaxis.range) == [low, high] and kept.data[0].y[-1] == low
     assert [note.text for note in kept.layout.annotations] == ["1 of 11 points lie beyond, as far as 0"]
     assert drawing.data[0].y[-1] == 0  # the numbers beside the page are what was measured
+
+
+@pytest.mark.parametrize(("better", "cut"), [("max", [-2.0]), ("min", []), ("", [-2.0, 1.0])])
+def test_the_best_points_are_never_cut_off(better: str, cut: list[float]) -> None:
+    drawing = figure("difference of eval/reward")
+    drawing.add_scatter(x=[*np.linspace(0.50, 0.59, 20), -2.0, 1.0], y=["a"] * 22)
+    kept = set(at_the_edge(drawing, "eval/reward", better).data[0].x)
+    assert {-2.0, 1.0} - kept == set(cut)
+    assert not {-2.0, 1.0} & set(at_the_edge(drawing, "eval/accuracy", better).data[0].x)
 
 
 def test_rows_are_cut_along_their_scores_and_nothing_else_is_touched() -> None:

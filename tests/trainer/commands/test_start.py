@@ -89,6 +89,8 @@ def test_a_run_is_resumed_by_its_name(tmp_path, capsys, tiny_policy):
     assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 2
     assert "run r exists" in capsys.readouterr().err
     assert main(["resume", "r", *here, "algorithm.ar_alpha=0.5"]) == 2
+    assert main(["resume", "r", *here]) == 0
+    assert "r already has step 1, its last; nothing to do" in capsys.readouterr().out
     assert main(["resume", "r", *here, "max_steps=2"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "resuming r at step 1 of 2" in out and any(line.startswith("step 2/2") for line in out)

@@ -85,6 +85,9 @@ def test_the_advice_for_a_gpu_that_torch_cannot_use_is_what_helps(machine, monke
 def test_the_gpus_that_a_trial_was_given_count_without_nvidia_smi(machine, monkeypatch):
     machine(0, 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    with pytest.raises(MissingError, match="this machine has no NVIDIA driver"):
+        local_device("auto")
+    monkeypatch.setattr("trainer.parallel.device.has_driver", lambda: True)
     with pytest.raises(MissingError, match="there is a GPU, but torch"):
         local_device("auto")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

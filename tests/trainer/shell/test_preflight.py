@@ -12,6 +12,7 @@ WRONG = [
     (["data.train=broken.jsonl"], 2, "not JSON"),
     (["reward.functions={leaving: 1}"], 2, "no reward named leaving"),
     (["reward.functions={leaving:exact: 1}"], 2, "ended at its start (exit 3): leaving:exact does not import"),
+    (["tracking.uri=foo://bar"], 2, "MLflow has no store of the kind foo://"),
     (["tracking.report_to=[trackio]"], 2, "trackio is not installed"),
     (["--runs-dir", "broken.jsonl"], 4, "cannot write the run's folder"),
     (["--runs-dir", "broken.jsonl/runs"], 4, "cannot write the run's folder"),
@@ -50,3 +51,9 @@ def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path, monkeypatc
         assert (sweep if "s" in words else main)([*words, "--port", str(port)]) == 2
     error, _, hint = capsys.readouterr().err.splitlines()
     assert error == f"error: port {port} is in use" and hint.endswith(f"{' '.join(words)} --port {port + 1}")
+
+
+def test_a_launchers_variable_that_is_no_number_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "first")
+    assert main(["ls"]) == 2
+    assert capsys.readouterr().err.startswith("error: RANK is 'first', not a number")
