@@ -16,20 +16,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LONG = {"max_steps": 10_000, "evaluation.every_steps": 5_000, "checkpoint.every_steps": 5_000}
 
 
-def long_space(runs: Path) -> Path:
-    return write_space(
-        runs / "space.yaml", trainer={"preset": "tiny_kk", "overrides": LONG}, limits={"max_concurrent": 2}
-    )
+TRIALS = ("c000-s0", "c001-s0")
 
 
-def stepping(folder: Path) -> bool:
-    return all(len(history(folder, trial, "step")) > 2 for trial in ("c000-s0", "c001-s0"))
+def start(runs: Path, at_a_time: int = 1) -> list[object]:
+    """The words that start a sweep of long trials."""
+    trainer, limits = {"preset": "tiny_kk", "overrides": LONG}, {"max_concurrent": at_a_time}
+    space = write_space(runs / "space.yaml", trainer=trainer, limits=limits)
+    return ["run", space, "--runs-dir", runs, "--offline", "--cpus", 2]
+
+
+def stepping(folder: Path, at_a_time: int = 1) -> bool:
+    return all(len(history(folder, trial, "step")) > 2 for trial in TRIALS[:at_a_time])
 
 
 def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
     folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
-    with running("run", long_space(tmp_path), *here, "--offline", "--cpus", 2, step_s=0.1) as process:
-        wait_until(lambda: stepping(folder))
+    with running(*start(tmp_path, at_a_time=2)) as process:
+        wait_until(lambda: stepping(folder, at_a_time=2))
 
         code, _, err = sweep("resume", "fake", *here)
         assert code == 5
@@ -45,7 +49,7 @@ def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
         assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
         assert results(folder) == {}
         stopped = {}
-        for trial in ("c000-s0", "c001-s0"):
+        for trial in TRIALS:
             last = history(folder, trial, "step")[-1]["step"]
             assert last < 5_000  # a training step, not the next evaluation
             assert (folder / "trials" / trial / "checkpoints" / f"step-{last}").is_dir()
@@ -65,24 +69,21 @@ def test_interrupt_stop_and_resume(tmp_path: Path) -> None:
 
 def test_a_termination_of_the_whole_group_is_as_orderly_as_an_interrupt(tmp_path: Path) -> None:
     folder = tmp_path / "fake"
-    with running(
-        "run", long_space(tmp_path), "--runs-dir", tmp_path, "--offline", "--cpus", 2, step_s=0.1
-    ) as process:
+    with running(*start(tmp_path)) as process:
         wait_until(lambda: stepping(folder))
         os.killpg(process.pid, signal.SIGTERM)
         code, out, err = finish(process)
         assert code == 130, err
         assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
-    for trial in ("c000-s0", "c001-s0"):
-        last = history(folder, trial, "step")[-1]["step"]
-        assert (folder / "trials" / trial / "checkpoints" / f"step-{last}").is_dir()
+    last = history(folder, TRIALS[0], "step")[-1]["step"]
+    assert (folder / "trials" / TRIALS[0] / "checkpoints" / f"step-{last}").is_dir()
     wait_until_gone(sweep_folder(tmp_path, "fake"))
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "fake"
-    (tmp_path / "faults.json").write_text(json.dumps({"c001-s0": {"hang_at": 3}}))
-    with running("run", long_space(tmp_path), "--runs-dir", tmp_path, "--offline", "--cpus", 2) as process:
+    (tmp_path / "faults.json").write_text(json.dumps({TRIALS[0]: {"hang_at": 3}}))
+    with running(*start(tmp_path)) as process:
         wait_until(lambda: stepping(folder))
         process.send_signal(signal.SIGINT)
         time.sleep(1)
@@ -96,7 +97,7 @@ def test_a_second_interrupt_stops_at_once(tmp_path: Path) -> None:
 
 def test_a_folder_that_disappears_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "fake"
-    with running("run", long_space(tmp_path), "--runs-dir", tmp_path, "--offline", "--cpus", 2) as process:
+    with running(*start(tmp_path)) as process:
         wait_until(lambda: stepping(folder))
         folder.rename(tmp_path / "moved")
         code, _, err = finish(process)
