@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ def storage_error(action: str, path: Path, error: Exception) -> StorageError:
     reason = getattr(error, "strerror", None) or text
     if number in _GONE:
         hint = "put the folder back, then resume"
-    elif number in _FULL or "No space left" in text:
+    elif number in _FULL or "No space left" in text or "disk is full" in text:
         hint = "free some space, then resume"
     else:
         hint = "repair that, then resume"
@@ -63,17 +64,23 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     flush_to_disk(path.parent)
 
 
-def storage_fault(error: OSError) -> StorageError | None:
-    """Translate a full, read-only or failing disk into an error for the user; None for other system errors."""
+def storage_fault(error: OSError, *written: Path) -> StorageError | None:
+    """Translate a full, read-only or failing disk into an error for the user; None for other system errors.
+
+    Where the system does not say which file it was, it is taken to be on the fullest disk of those that are
+    ``written``, the current folder's and that of temporary files.
+    """
     if error.errno not in _STORAGE_FAULTS:
         return None
-    place = Path(error.filename) if isinstance(error.filename, str) else Path()
+    named = isinstance(error.filename, str)
+    disks = [Path(error.filename)] if named else [*written, Path.cwd(), Path(tempfile.gettempdir())]
+    place = min(disks, key=free_bytes) if len(disks) > 1 else disks[0]
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = "change the permissions, or choose another folder"
         return StorageError(f"no access: {error.strerror}", str(error.filename or Path.cwd()), hint)
     return StorageError(
         f"cannot write: {error.strerror}",
-        f"{error.filename or 'the disk'}, {_free_space(place)} free",
+        f"{place}, {_free_space(place)} free",
         "free some space, or choose another folder with --runs-dir; then do the same again",
     )
 
@@ -134,14 +141,16 @@ class JsonLines:
                 raise
 
     def cut(self, offset: int) -> None:
-        """Drop what is after a byte.
+        """Drop what is after a byte, in a new file: what another process still writes into the old one is lost.
 
         Raises:
             StorageError: as of ``append``.
         """
-        with self._opened() as descriptor:
-            os.ftruncate(descriptor, offset)
-            os.fsync(descriptor)
+        with self._opened():
+            with self.path.open("rb") as file:
+                write_atomically(self.path, file.read(offset))
+            found = self.path.stat()
+            self._identity = (found.st_dev, found.st_ino)
 
     @contextmanager
     def _opened(self) -> Iterator[int]:

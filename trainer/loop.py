@@ -14,6 +14,7 @@ from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import Scorer, check_scores, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
+from trainer.attempt import Attempt
 from trainer.checkpoint.files import newest_checkpoint, prune_checkpoints, write_checkpoint
 from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.checkpoint.writer import CheckpointWriter
@@ -231,7 +232,7 @@ class Trainer:
             stage_training_state(models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel),
             self.source.stage(),
         )
-        settings = self.config.checkpoint
+        settings, attempt = self.config.checkpoint, Attempt(root.parent, self.context.attempt)
         best = best_evaluation(self.evaluations) if settings.keep_best else None
 
         def write_files(partial: Path) -> None:
@@ -239,7 +240,7 @@ class Trainer:
                 write_part(partial)
 
         def write() -> None:
-            write_checkpoint(root, step, write_files, parallel)
+            write_checkpoint(root, step, write_files, parallel, attempt)
             if parallel.is_main:
                 prune_checkpoints(root, settings.keep_last, {best[0]} if best else set())
 

@@ -133,6 +133,7 @@ class RunContext:
     run_name: str
     tags: Mapping[str, str] = field(default_factory=dict)
     is_one_of_many: bool = False  # another run may follow in this process
+    attempt: int = 0  # of a trial, as its driver counts (`trainer.attempt`)
 
     @classmethod
     def of(cls, run_dir: str | Path) -> RunContext:

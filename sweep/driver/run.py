@@ -32,14 +32,16 @@ from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
-from sweep.trials.cluster import Node, check_fit, local_node, slots, start_ray
+from sweep.trials.cluster import Node, check_fit, local_node, present_nodes, slots, start_ray
 from sweep.trials.credentials import write_credentials
+from sweep.trials.nodes import lost_nodes_not_counted
 from sweep.trials.preflight import check_training
-from sweep.trials.reach import check_reach
+from sweep.trials.reach import check_reach, inputs_of
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
 from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import Reporter, SweepCallback
+from trainer.attempt import begin_attempt, newest_attempt
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
 from trainer.scratch import scratch_folder
@@ -84,7 +86,13 @@ class _Session:
     def trial_plan(self) -> TrialPlan:
         """The common part of all trials."""
         parent = self.parent.run_id if self.parent else None
-        return TrialPlan(self.sweep.spec, self.sweep.folder, Path.cwd(), parent, self.options.factory)
+        inputs = (self.sweep.folder.root, *inputs_of(self.sweep.spec)) if self.options.address else ()
+        return TrialPlan(self.sweep.spec, self.sweep.folder, Path.cwd(), parent, self.options.factory, inputs)
+
+    def capacity(self) -> int:
+        """Trials that may run at a time now: nodes of a cluster come and go."""
+        nodes = present_nodes() if self.options.address else self.nodes
+        return self.sweep.spec.limits.max_concurrent or max(1, slots(self.sweep.spec.resources, nodes))
 
 
 class ResumableError(StorageError):
@@ -198,17 +206,23 @@ def _search(session: _Session) -> None:
     spec, folder = sweep.spec, sweep.folder
     room, ended = CheckpointRoom(sweep), EndedTrials(sweep)
 
-    def check_room(trial: str, running: Sequence[str]) -> None:
+    def begin_trial(trial: str, running: Sequence[str]) -> int:
         ended.thin()
         lack = room.lack(trial, running)
         if lack is not None:
             session.control.fail(lack)
+            return 0
+        number = newest_attempt(folder.trial(trial)) + 1
+        begin_attempt(folder.trial(trial), number)
+        return number
 
-    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study, check_room, sweep.configurations)
+    known = sweep.configurations
+    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study, begin_trial, known, session.capacity)
     try:
         with (
             orderly_signals(session.control, session.reporter.line),
             _states_in_mlflow(session) as changed,
+            lost_nodes_not_counted(),
             scratch_folder("tune") as scratch,
         ):
             callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
@@ -250,7 +264,6 @@ def _tuner(
             search_alg=searcher,
             scheduler=make_scheduler(session.sweep),
             num_samples=-1,
-            max_concurrent_trials=spec.limits.max_concurrent or max(1, slots(spec.resources, session.nodes)),
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(

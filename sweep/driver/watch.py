@@ -1,7 +1,6 @@
 """Noticing that Ray itself has died: its own calls wait a minute for it, or for ever."""
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -13,11 +12,11 @@ import ray
 from ray._private import worker
 
 from sweep.driver.control import StopControl
+from sweep.trials.lifeline import CUT_OFF_S, listens
 from trainer.errors import StorageError
 
 POLL_S = 1.0
-_CONNECT_S = 2.0  # a busy server is connected to all the same: its machine's kernel does that
-_SILENCE_S = 4.0  # without a connection until the control server counts as dead
+_SILENCE_S = 4.0  # without a connection until the control server of this machine counts as dead
 _GRACE_S = 6.0  # for this process to end by itself: what waits for Ray inside of a call does not come back
 
 
@@ -42,15 +41,15 @@ def watched(control: StopControl) -> Iterator[Callable[[], None]]:
 
 
 def _watch(control: StopControl, address: str, over: threading.Event) -> None:
-    host, _, port = address.rpartition(":")
+    limit = _SILENCE_S if address.startswith(("127.", "localhost:")) else CUT_OFF_S
     raylet = _own_raylet()
     heard = time.monotonic()
     while not over.wait(POLL_S):
         lost = "" if raylet is None or _lives(raylet) else f"raylet, process {raylet.pid},"
-        if _listens(host, int(port)):
+        if listens(address):
             heard = time.monotonic()
-        elif time.monotonic() - heard > _SILENCE_S:
-            lost = lost or f"control server at {host}:{port}"
+        elif time.monotonic() - heard > limit:
+            lost = lost or f"control server at {address}"
         if lost:
             break
     else:
@@ -60,12 +59,6 @@ def _watch(control: StopControl, address: str, over: threading.Event) -> None:
     if not over.wait(_GRACE_S):
         print(error, file=sys.stderr, flush=True)
         os._exit(error.exit_code)
-
-
-def _listens(host: str, port: int) -> bool:
-    with suppress(OSError), socket.create_connection((host, port), timeout=_CONNECT_S):
-        return True
-    return False
 
 
 def _own_raylet() -> psutil.Process | None:

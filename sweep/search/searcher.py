@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     """Proposes (configuration, seed) pairs to Tune and records how they ended.
 
-    ``suggest`` returns ``{"trial": "c003-s0", "configuration": 3, "seed": 0, "parameters": {...},
+    ``suggest`` returns ``{"trial": "c003-s0", "configuration": 3, "seed": 0, "attempt": 1, "parameters": {...},
     "overrides": {...}}``: ``overrides`` are the dotted trainer keys, seed included; ``parameters`` are the
     active parameters with the switches. Use it with ``num_samples=-1``: it ends with ``Searcher.FINISHED``.
 
@@ -51,7 +51,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         spec: the checked search space.
         ledger_path: ``events.jsonl``; made if it does not exist, its folder exists.
         study_path: the copy for optuna-dashboard; none if null.
-        before_trial: called with the name of the next trial and of those that run; may ``halt``.
+        before_trial: called with the name of the next trial and of those that run; returns the number of its
+            attempt, or calls ``halt``.
+        capacity: how many trials may run at a time; asked before each.
         configurations: as replayed from the ledger, and kept up to date; read from it if None.
 
     Raises:
@@ -63,8 +65,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         spec: SweepSpec,
         ledger_path: Path,
         study_path: Path | None = None,
-        before_trial: Callable[[str, Sequence[str]], None] = lambda trial, running: None,
+        before_trial: Callable[[str, Sequence[str]], int] = lambda trial, running: 0,
         configurations: list[Configuration] | None = None,
+        capacity: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(metric=SCORE, mode=spec.objective.mode)
         self.spec = spec
@@ -76,15 +79,26 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self._study_path = study_path
         self._mirror: StudyMirror | None = None
         self._before_trial = before_trial
+        self._capacity = capacity
         self.failure: StorageError | None = None  # of the ledger
         self._mirror_changes()
 
     def suggest(self, trial_id: str) -> Any:
-        """The next trial, or ``Searcher.FINISHED``; raises StorageError where the ledger cannot be written."""
+        """The next trial, None while there is no room for it, or ``Searcher.FINISHED``.
+
+        Raises:
+            StorageError: the ledger or the trial's folder cannot be written.
+        """
         self._raise_failure()
-        key = None if self.halted else self._next_pair()
+        if not self.halted and self._capacity is not None and len(self.running) >= self._capacity():
+            return None
+        key, attempt = None if self.halted else self._next_pair(), 0
         if key is not None:
-            self._before_trial(key.name, [other.name for other in self.running.values()])
+            try:
+                attempt = self._before_trial(key.name, [other.name for other in self.running.values()])
+            except StorageError as error:
+                self.failure = error
+                raise
         if key is None or self.halted:
             return Searcher.FINISHED
         self._append(event=STARTED, trial_id=trial_id, configuration=key.configuration, seed=key.seed)
@@ -94,6 +108,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             "trial": key.name,
             "configuration": key.configuration,
             "seed": key.seed,
+            "attempt": attempt,
             "parameters": dict(configuration.parameters),
             "overrides": {**configuration.resolved, "seed": key.seed},
         }
@@ -153,7 +168,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles the searcher with its settings; a database connection cannot be.
-        return {**self.__dict__, "_mirror": None, "_before_trial": None}
+        return {**self.__dict__, "_mirror": None, "_before_trial": None, "_capacity": None}
 
     def _next_pair(self) -> TrialKey | None:
         taken = set(self.running.values())

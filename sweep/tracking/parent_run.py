@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_PATIENCE_S = 10.0  # of whoever watches, before and between lines of progress
 ASKED_SINGLY = 20  # runs that are asked for one by one
 
 _STATUS: dict[TrialState, str] = {
@@ -51,6 +52,16 @@ _STATUS: dict[TrialState, str] = {
     "PRUNED": "KILLED",
     "FAIL": "FAILED",
 }
+
+
+def told(items: Sequence[_T], what: str) -> Iterator[_T]:
+    """The items, with a line every ten seconds of how many are done."""
+    spoken = time.monotonic()
+    for done, item in enumerate(items):
+        if time.monotonic() - spoken > _PATIENCE_S:
+            spoken = time.monotonic()
+            print(f"{what}: {done} of {len(items)} trials", flush=True)
+        yield item
 
 
 class ParentRun:
@@ -88,7 +99,7 @@ class ParentRun:
         runs = {run.data.tags.get(RUN_TAG): run for tags in wanted for run in self._find(tags)}
         return sum(
             self._reconcile(outcome, runs.get(outcome.key))
-            for outcome in outcomes
+            for outcome in told(outcomes, "states in MLflow")
             if create or outcome.key in runs
         )
 

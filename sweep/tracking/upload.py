@@ -7,7 +7,7 @@ from sweep.record.folder import hold, raise_held, write_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_outcomes
-from sweep.tracking.parent_run import open_parent
+from sweep.tracking.parent_run import open_parent, told
 from trainer.errors import StorageError
 from trainer.metrics.tags import PARENT_TAG
 from trainer.tracking.mlflow_store import tracking_uri
@@ -57,7 +57,7 @@ def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
     """Send what trials could not send; returns the error that prevents it. No driver may be at work."""
     waiting = [path for path in sorted((sweep.folder.root / "trials").glob("*")) if has_unsent(path)]
     left, problem = [], None
-    for run_dir in waiting:
+    for run_dir in told(waiting, "sent to MLflow"):
         away = problem is not None and problem.where == uri  # nobody waits for a dead server trial by trial
         try:
             if not away:

@@ -147,6 +147,13 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
         raise MissingError(
             f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
         ) from error
+    return present_nodes()
+
+
+def present_nodes() -> list[Node]:
+    """The nodes of the cluster that this process is connected to."""
+    import ray
+
     present = [found["Resources"] for found in ray.nodes() if found["Alive"]]
     return [
         Node(node["CPU"], node.get("GPU", 0), int(node.get("memory", 0)) or None)

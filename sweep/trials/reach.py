@@ -1,7 +1,6 @@
 """The reach check: whether every node of a cluster sees the folder, the model and the data of a sweep."""
 
 import socket
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,12 +10,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import SweepSpec
+from sweep.trials.nodes import missing_paths
 from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 
 _ANSWER_TIMEOUT_S = 60.0
-VISIBLE_WITHIN_S = 5.0  # a new file on a network file system
 
 
 def check_reach(sweep: SweepRecord) -> None:
@@ -41,7 +40,7 @@ def check_reach(sweep: SweepRecord) -> None:
     mark = folder.root / f"reach-{uuid.uuid4().hex}"
     mark.touch()
     try:
-        for node, path in _unseen(nodes, [mark, *_inputs(spec)]):
+        for node, path in _unseen(nodes, [mark, *inputs_of(spec)]):
             place = folder.runs_dir if path == mark else path
             raise MissingError(
                 f"node {node} does not see {place}",
@@ -52,7 +51,7 @@ def check_reach(sweep: SweepRecord) -> None:
         mark.unlink()
 
 
-def _inputs(spec: SweepSpec) -> Iterator[Path]:
+def inputs_of(spec: SweepSpec) -> Iterator[Path]:
     """Files and folders of the configuration that exist here; other names are those of the hub."""
     model = spec.parameters.get("model.name_or_path")
     sources: list[DatasetConfig] = [*spec.base.data.train, *spec.base.evaluation.sets.values()]
@@ -67,7 +66,7 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
     look = ray.remote(num_cpus=0, max_retries=0)(_missing)
     answers = {
         look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            [str(path) for path in paths]
+            list(paths)
         ): node["NodeManagerHostname"]
         for node in nodes
     }
@@ -81,15 +80,10 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
                 "install the same Python, Ray and loptune on every node",
             ) from error
         for path in missing:
-            yield node, Path(path)
+            yield node, path
 
 
-def _missing(paths: list[str]) -> list[str]:
+def _missing(paths: Sequence[Path]) -> list[Path]:
     import trainer.config.schema  # noqa: F401  a node that cannot import it cannot train
 
-    deadline = time.monotonic() + VISIBLE_WITHIN_S
-    while True:
-        missing = [path for path in paths if not Path(path).exists()]
-        if not missing or time.monotonic() > deadline:
-            return missing
-        time.sleep(0.2)
+    return missing_paths(paths)

@@ -7,6 +7,7 @@ is reserved as one unit, limits how many trials run at a time, and is gone as so
 import contextlib
 import logging
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,16 +31,17 @@ from sweep.space.spec import (
     SweepSpec,
 )
 from sweep.tracking.outcomes import trial_name, trial_tags
+from sweep.trials.nodes import WorkerLostError, leave_if_blind
 from sweep.trials.worker import (
     START_TIMEOUT_S,
     Assignment,
     Period,
     TrainerFactory,
     WorkerGroup,
-    WorkerLostError,
     build_trainer,
     evaluation_history,
 )
+from trainer.attempt import Attempt, SupersededError
 from trainer.config.schema import TrainConfig, apply_overrides, save_config, value_of
 from trainer.config.variants import variant_of
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
@@ -60,6 +62,7 @@ _OF_THE_ENGINE = (
     "rollout.group_size",
     "evaluation.max_new_tokens",
 )
+_NODE_NOTICE_S = 3.0  # in which the loss of the node, where that is why a rank died, ends this process too
 _FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
 
 
@@ -72,6 +75,7 @@ class TrialPlan:
     working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None  # in MLflow
     factory: TrainerFactory = build_trainer
+    inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
 
     def placement(self) -> tune.PlacementGroupFactory:
         """The resources of one trial, reserved together.
@@ -139,13 +143,15 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._note_failure(error)
             self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
             self._end_group()
-            fault = _storage_fault(error)
+            fault = _storage_fault(error, self._assignment.run_dir)
             if fault is None and inherited:
                 logger.warning(
                     "%s failed in ranks that ran another trial: tried in new ones", self._assignment.trial
                 )
                 return self.step()
             if fault is None:
+                if isinstance(error, WorkerLostError) and error.__cause__:  # a rank died, and does not hang
+                    time.sleep(_NODE_NOTICE_S)
                 raise
             return {**self._interrupted(self._last_step), STORAGE_KEY: [fault.what, fault.where, fault.hint]}
 
@@ -202,6 +208,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             working_dir=self.plan.working_dir,
             stop_file=folder.stop,
             credentials=folder.credentials,
+            attempt=config.get("attempt", 0),
+            inputs=self.plan.inputs,
             tags=tags,
             run_name=trial_name(partial(value_of, trial_config), config["overrides"], key.seed),
         )
@@ -230,6 +238,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 placement, resources.workers_per_trial, resources.cpus_per_worker, resources.gpus_per_worker
             )
         if not self._built:
+            leave_if_blind(self.plan.inputs)
+            Attempt(self._assignment.run_dir, self._assignment.attempt).check()
             if not self.plan.folder.root.exists():
                 raise StorageError("the sweep's folder has disappeared", str(self.plan.folder.root), "put it back")
             try:
@@ -288,7 +298,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _note_failure(self, error: Exception) -> None:
         """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
         text = " ".join(str(error).split()) or type(error).__name__
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, SupersededError):
+            Attempt(self._assignment.run_dir, self._assignment.attempt).check()
             (self._assignment.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
 
     def _interrupted(self, step: int) -> dict[str, Any]:
@@ -296,10 +307,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         return {STEP: step, FINISHED_KEY: False, INTERRUPTED_KEY: True, "done": True}
 
 
-def _storage_fault(error: Exception) -> StorageError | None:
+def _storage_fault(error: Exception, run_dir: Path) -> StorageError | None:
     """The error as a fault of the storage, which says nothing about the trial; None for any other."""
     if isinstance(error, OSError):
-        return storage_fault(error)
+        return storage_fault(error, run_dir)
     return error if isinstance(error, StorageError) else None
 
 

@@ -20,6 +20,8 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sweep.trials.credentials import take_credentials
+from sweep.trials.lifeline import end_when_cut_off
+from sweep.trials.nodes import NodeLostError, WorkerLostError, is_lost_node, leave_if_blind
 from trainer.config.schema import TrainConfig
 from trainer.files import read_json_lines
 from trainer.policy.cache import cache_folder, own_folder
@@ -77,6 +79,8 @@ class Assignment:
     experiment: str
     stop_file: Path  # its existence asks every rank to stop at the next training step
     credentials: Path = Path()  # a file of credentials, where the sweep runs on a cluster
+    attempt: int = 0  # as the driver counts (`trainer.attempt`)
+    inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
     working_dir: Path = Path()  # relative paths and reward modules of the configuration are looked up here
     tags: Mapping[str, str] = field(default_factory=dict)
     run_name: str = ""  # in MLflow
@@ -109,10 +113,6 @@ class StopWatcher(ProgressReport):
 TrainerFactory = Callable[[Assignment, StopWatcher], TrainerLike]
 
 
-class WorkerLostError(RuntimeError):
-    """A rank died, hung or could not be placed."""
-
-
 def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
     """The trainer of ``trainer run``, for one trial."""
     from trainer.loop import Trainer
@@ -128,6 +128,7 @@ def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
         run_name=assignment.run_name,
         tags=assignment.tags,
         is_one_of_many=True,
+        attempt=assignment.attempt,
     )
     free_memory()  # of the trial before in this process
     parallel = make_parallel(assignment.config)
@@ -150,6 +151,7 @@ class RankWorker:
     def describe(self) -> dict[str, Any]:
         """Where this rank runs: node, address, a port that is its own, process id and GPUs."""
         context = ray.get_runtime_context()
+        end_when_cut_off(context.gcs_address)
         return {
             "node": context.get_node_id(),
             "address": ray.util.get_node_ip_address(),
@@ -168,6 +170,7 @@ class RankWorker:
 
     def build(self, factory: TrainerFactory, assignment: Assignment) -> int:
         """Build the trial's trainer, continue from its newest intact checkpoint and return the step."""
+        leave_if_blind(assignment.inputs)
         _send_stderr_to(assignment.run_dir / "stderr.log")
         self.close("KILLED")
         if assignment.working_dir.is_dir():  # a node of a cluster may lack it
@@ -361,7 +364,8 @@ def _result(future: ray.ObjectRef, rank: int) -> Any:
     except ray.exceptions.OutOfMemoryError as error:
         raise WorkerLostError(f"rank {rank} ran out of memory: {_first_lines(error)}") from error
     except ray.exceptions.RayError as error:
-        raise WorkerLostError(f"rank {rank} died: {_first_lines(error)}") from error
+        lost = NodeLostError if is_lost_node(error) else WorkerLostError
+        raise lost(f"rank {rank} died: {_first_lines(error)}") from error
 
 
 def reserve_port() -> socket.socket:

@@ -19,6 +19,8 @@ from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note, last_step
 from sweep.record.table import TrialRow, duration, parameter_text, trial_table
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
+from sweep.trials.nodes import is_lost_node
+from trainer.attempt import begin_attempt
 from trainer.errors import printable
 from trainer.shell.table import counted, number
 from trainer.shell.wrapping import wrapped
@@ -154,11 +156,13 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is tried again from its newest checkpoint."""
-        row = self._row(trial)
+        assert self._reporter is not None
+        row, error = self._row(trial), trial.get_pickled_error()
         row.state = "WAITING"
-        self._event(
-            row, f"retry {trial.num_failures} of {self._max_failures}: {self._reason(trial)}", lasting=True
-        )
+        trial.config["attempt"] += 1
+        begin_attempt(self._reporter.folder.trial(row.trial), trial.config["attempt"])
+        count = "not counted" if is_lost_node(error) else f"{trial.num_failures} of {self._max_failures}"
+        self._event(row, f"retry {count}: {self._reason(trial)}", lasting=True)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called ten times a second."""
@@ -190,7 +194,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         assert self._reporter is not None
         noted = failure_note(self._reporter.folder.trial(trial.config["trial"]))
         error = trial.get_pickled_error()
-        return noted or (" ".join(str(error).split())[:300] if error else "its process or its node was lost")
+        told = str(getattr(error, "cause", None) or error or "its process or its node was lost")
+        return noted or " ".join(told.split())[:300]
 
     def _ended(self, trial: Trial) -> None:
         # Tune keeps the extremes and means of every number of a result to its own end: the most of its memory.

@@ -7,7 +7,8 @@ from sweep.cli import main
 from sweep.trials.cluster import prepare_environment
 
 if __name__ == "__main__":
-    prepare_environment(None)  # before the fake trainer's module imports Ray
+    # Before the fake trainer's module imports Ray.
+    prepare_environment("auto" if "--address" in sys.argv else None)
     from sweep.driver.run import Options
     from tests.sweep.fake_trainer import build
 

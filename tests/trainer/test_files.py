@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from trainer import files
 from trainer.errors import StorageError
-from trainer.files import JsonLines, free_bytes, read_json_lines, storage_error, write_atomically
+from trainer.files import (
+    JsonLines,
+    free_bytes,
+    read_json_lines,
+    storage_error,
+    storage_fault,
+    write_atomically,
+)
 
 
 def write_steps(path: Path, *steps: int) -> list[int]:
@@ -55,6 +63,14 @@ def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path: Path, monkeypatc
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["state.json"]
+
+
+def test_a_full_disk_that_the_system_does_not_name_is_the_fullest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "free_bytes", lambda path: 0 if path == tmp_path else 2**40)
+    fault = storage_fault(OSError(28, "No space left on device"), tmp_path)
+    assert fault is not None and fault.where == f"{tmp_path}, 0 MiB free"
 
 
 def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:

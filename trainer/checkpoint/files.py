@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.attempt import Attempt
 from trainer.errors import ConfigError, StorageError
 from trainer.files import flush_to_disk, read_json_lines, storage_error, write_atomically
 
@@ -30,7 +31,11 @@ _TENSORS = "training_state*.safetensors"  # optimizer and random states, which o
 
 
 def write_checkpoint(
-    root: Path, step: int, write_files: Callable[[Path], None], parallel: "Parallel | None" = None
+    root: Path,
+    step: int,
+    write_files: Callable[[Path], None],
+    parallel: "Parallel | None" = None,
+    attempt: Attempt | None = None,
 ) -> Path:
     """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
 
@@ -38,13 +43,16 @@ def write_checkpoint(
     the folder.
 
     Raises:
-        StorageError: the disk is full or not writable; older checkpoints are untouched.
+        StorageError: the disk is full or not writable, or the run is another attempt's; older checkpoints are
+            untouched.
     """
-    partial = root / f".step-{step}.partial"
+    attempt = attempt or Attempt(root.parent)
+    partial = root / f".step-{step}.{attempt.number}.partial"  # two attempts do not write into one folder
     final = root / f"step-{step}"
     parallel = parallel or _alone()
     try:
         if parallel.is_main:
+            attempt.check()
             shutil.rmtree(partial, ignore_errors=True)
             root.mkdir(exist_ok=True)  # not its parents: a run's folder that has vanished is not made anew
             partial.mkdir()
@@ -56,6 +64,7 @@ def write_checkpoint(
             flush_to_disk(path)
         of_all = parallel.gather([hashes], after_files=True)
         if parallel.is_main:
+            attempt.check()
             _publish(partial, final, {name: sha for part in of_all for name, sha in sorted(part.items())})
         parallel.gather([], after_files=True)
     except Exception as error:

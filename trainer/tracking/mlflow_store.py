@@ -4,12 +4,14 @@ MLflow takes two seconds to import, so it is imported where it is used.
 """
 
 import contextlib
+import errno
 import fcntl
 import getpass
 import logging
 import os
 import re
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trainer.config.credentials import split_credentials
 from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError, first_line
+from trainer.files import storage_error
 from trainer.metrics.tags import RUN_TAG
 
 if TYPE_CHECKING:
@@ -159,6 +162,7 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
     Raises:
         StorageError: it never succeeded, or failed in a way that waiting does not cure.
     """
+    path = sqlite_path(uri)
     from mlflow.exceptions import MlflowException
     from requests.exceptions import RequestException
     from sqlalchemy.exc import SQLAlchemyError
@@ -168,6 +172,9 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
         try:
             return action()
         except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+            if getattr(error, "errno", None) == errno.ENOSPC or (path and "disk is full" in str(error)):
+                place = path or Path(getattr(error, "filename", None) or tempfile.gettempdir())
+                raise storage_error("write MLflow's record", place, error) from error
             permanent = getattr(error, "error_code", None) in _PERMANENT or "out-of-date" in str(error)
             if permanent or time.monotonic() + pause > deadline:
                 raise StorageError(f"MLflow does not answer: {reason(error)}", uri, _hint(error)) from error

@@ -172,6 +172,7 @@ class Connection:
 
     uri: str
     open: Callable[[TrackingState], tuple["MlflowClient", str]]  # gives client and run id
+    check: Callable[[], None] = lambda: None  # raises where another attempt has taken over the run
     client: "MlflowClient | None" = None
     opening: Lock = field(default_factory=Lock)
 
@@ -216,6 +217,7 @@ class Shipper:
         # A call of an abandoned shipper that still hangs may be about to create the run: two would make two.
         with self.connection.opening:
             if self.connection.client is None:
+                self.connection.check()
                 client, run_id = self.connection.open(self._state)
                 uri = self.connection.uri
                 with self._remember():
@@ -227,6 +229,7 @@ class Shipper:
     @property
     def _client(self) -> "MlflowClient":
         assert self.connection.client is not None, "connect() comes first"
+        self.connection.check()  # before each request
         return self.connection.client
 
     @property
@@ -314,6 +317,7 @@ class Shipper:
         with self._lock:
             if self._abandoned:
                 raise RuntimeError("another shipper has taken over")
+            self.connection.check()
             yield
             self._state.save(self._run_dir)
 

@@ -9,11 +9,12 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.attempt import Attempt, SupersededError
 from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
@@ -74,7 +75,7 @@ class Tracker:
 
     Raises:
         StorageError: MLflow cannot be reached, or a SQLite store was not prepared (``prepare_store``); the run's
-            folder cannot be written.
+            folder cannot be written, or is another attempt's. The last also from each method that writes.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class Tracker:
         close_limit_s: float = _CLOSE_LIMIT_S,
     ) -> None:
         self.run_dir = context.run_dir
+        self._attempt = Attempt(context.run_dir, context.attempt)
+        self._attempt.check()
         self._close_limit_s = close_limit_s
         self._state_lock = threading.Lock()
         self._shipper: Shipper | None = None
@@ -97,7 +100,8 @@ class Tracker:
         except OSError as error:
             raise storage_error("begin the run's record", self.run_dir, error) from error
         if not config.tracking.offline:
-            connection = _connection(config, self.run_dir, tracking_uri(config.tracking, context.runs_dir))
+            uri = tracking_uri(config.tracking, context.runs_dir)
+            connection = _connection(config, self.run_dir, uri, self._attempt.check)
             self._shipper = Shipper(connection, self.run_dir, self._state, self._state_lock)
             if must_connect:
                 self._shipper.connect()
@@ -199,12 +203,13 @@ class Tracker:
             self._shipper.abandon()  # its last call may end beside an upload of this folder
             _logger.warning(
                 "MLflow at %s does not have the whole run; nothing is lost: trainer upload %s",
-                self._state.uri,
+                self._shipper.connection.uri,
                 self.run_dir,
             )
         return done.is_set()
 
     def _append(self, lines: JsonLines, step: int, *records: Mapping[str, Any]) -> None:
+        self._attempt.check()
         try:
             lines.append(*records)
         except StorageError as error:
@@ -214,6 +219,7 @@ class Tracker:
     def _changed_state(self) -> Iterator[TrackingState]:
         try:
             with self._state_lock:
+                self._attempt.check()
                 yield self._state
                 self._state.save(self.run_dir)
         except OSError as error:
@@ -247,6 +253,8 @@ def _ship(shipper: Shipper, stop: threading.Event, gauges: MachineGauges | None)
             if pause > SHIP_INTERVAL_S:
                 _logger.warning("MLflow answers again; the missing metrics were sent")
             pause = SHIP_INTERVAL_S
+        except SupersededError:
+            return
         except Exception as error:  # training goes on whatever MLflow raises; the lines are on disk
             if stop.is_set():
                 return
@@ -341,7 +349,9 @@ def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
     return state
 
 
-def _connection(config: TrainConfig, run_dir: Path, uri: str) -> Connection:
+def _connection(
+    config: TrainConfig, run_dir: Path, uri: str, check: Callable[[], None] = lambda: None
+) -> Connection:
     """Open the MLflow run of a folder: find it again or create it, and describe it."""
 
     def open_in_store(state: TrackingState) -> tuple["MlflowClient", str]:
@@ -362,4 +372,4 @@ def _connection(config: TrainConfig, run_dir: Path, uri: str) -> Connection:
         retry(describe, uri, patience(uri))
         return client, run_id
 
-    return Connection(uri, open_in_store)
+    return Connection(uri, open_in_store, check)

@@ -7,6 +7,7 @@ import sys
 import psutil
 
 from sweep.driver import watch
+from sweep.trials.lifeline import listens
 
 
 def test_a_busy_server_listens_and_a_dead_one_does_not() -> None:
@@ -14,8 +15,8 @@ def test_a_busy_server_listens_and_a_dead_one_does_not() -> None:
         server.bind(("127.0.0.1", 0))
         server.listen()  # and never accepts or answers
         port = server.getsockname()[1]
-        assert watch._listens("127.0.0.1", port)
-    assert not watch._listens("127.0.0.1", port)
+        assert listens(f"127.0.0.1:{port}")
+    assert not listens(f"127.0.0.1:{port}")
 
 
 def test_a_process_that_was_killed_does_not_live_even_as_a_zombie() -> None:

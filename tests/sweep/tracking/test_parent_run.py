@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,15 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(
     assert runs["t2"].data.params["algorithm.ar_alpha"] == "0.9"
     assert runs["t2"].data.tags["mlflow.parentRunId"] == parent.run_id
     trial.close()
+
+
+def test_what_takes_long_says_how_far_it_has_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = itertools.count(0.0, 6.0)
+    monkeypatch.setattr(parent_run.time, "monotonic", lambda: next(clock))
+    assert list(parent_run.told("abcde", "sent to MLflow")) == list("abcde")
+    assert capsys.readouterr().out.splitlines() == [
+        "sent to MLflow: 1 of 5 trials",
+        "sent to MLflow: 3 of 5 trials",
+    ]

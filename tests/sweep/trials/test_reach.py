@@ -8,7 +8,7 @@ from sweep.record.folder import SweepFolder, sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import load_space
 from sweep.space.spec import SweepSpec
-from sweep.trials import reach
+from sweep.trials import nodes, reach
 from tests.sweep.harness import SHORT, write_space
 from trainer.errors import ConfigError, MissingError
 
@@ -80,7 +80,7 @@ def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path: Path, looked_fo
 
 
 def test_a_node_answers_what_it_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "VISIBLE_WITHIN_S", 0.0)
+    monkeypatch.setattr(nodes, "VISIBLE_WITHIN_S", 0.0)
     (tmp_path / "here").touch()
-    assert reach._missing([str(tmp_path / "here"), str(tmp_path / "gone")]) == [str(tmp_path / "gone")]
-    assert reach._missing([str(tmp_path / "here")]) == []
+    assert reach._missing([tmp_path / "here", tmp_path / "gone"]) == [tmp_path / "gone"]
+    assert reach._missing([tmp_path / "here"]) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from ray.exceptions import RayActorError
 from rich.console import Console
 
 from sweep.record.folder import SweepFolder
@@ -14,6 +15,7 @@ from sweep.record.table import TrialRow, trial_table
 from sweep.space.spec import ResourcesSpec
 from sweep.views import progress
 from sweep.views.progress import Reporter, SweepCallback
+from trainer.attempt import newest_attempt
 
 CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algorithm.ar_alpha": 0.3, "seed": 1}}
 
@@ -23,8 +25,9 @@ def trial(**result: Any) -> Any:
         "metric_analysis": {"score": {"max": 1.0}},
         "metric_n_steps": {"score": {"5": [1.0]}},
     }
+    config = {**CONFIG, "attempt": 4}
     return SimpleNamespace(
-        config=CONFIG, last_result=result, num_failures=1, get_pickled_error=lambda: None, **numbers
+        config=config, last_result=result, num_failures=1, get_pickled_error=lambda: None, **numbers
     )
 
 
@@ -80,12 +83,19 @@ def test_a_trial_that_finds_no_free_resources_says_so_once(
     assert capsys.readouterr().out == "c000-s1  waits for 4 GPUs (2 of 8 free) and 8 CPUs (30 of 32 free)\n"
 
 
-def test_a_retry_says_why(callback: SweepCallback, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_retry_says_why_and_shuts_out_the_attempt_before(
+    callback: SweepCallback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "demo" / "trials" / "c000-s1"
     folder.mkdir(parents=True)
     (folder / "failure.txt").write_text("rank 0 died: out of memory\n")
-    callback.on_trial_recover(0, [], trial())
-    assert capsys.readouterr().out == "c000-s1  retry 1 of 2: rank 0 died: out of memory\n"
+    failed = trial()
+    for count, error in (("1 of 2", None), ("not counted", RayActorError(preempted=True))):
+        failed.get_pickled_error = lambda error=error: error
+        callback.on_trial_recover(0, [], failed)
+        assert capsys.readouterr().out == f"c000-s1  retry {count}: rank 0 died: out of memory\n"
+        assert newest_attempt(folder) == failed.config["attempt"]
+    assert failed.config["attempt"] == 4 + 2
 
 
 def test_an_exception_in_a_callback_does_not_end_the_sweep(callback: SweepCallback) -> None:

@@ -48,7 +48,7 @@ def test_what_is_written_is_on_the_disk_before_the_folder_has_its_name(tmp_path,
 
     folder = write_checkpoint(tmp_path, 3, write)
     assert done == [
-        *("flush config", "flush weights", "flush manifest.json", "flush .step-3.partial", "rename to step-3"),
+        *("flush config", "flush weights", "flush manifest.json", "flush .step-3.0.partial", "rename to step-3"),
         f"flush {tmp_path.name}",
     ]
     (folder / "adapter" / "config").unlink()

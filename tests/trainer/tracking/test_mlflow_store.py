@@ -96,6 +96,14 @@ def test_unreachable_server_at_the_start(tmp_path: Path, monkeypatch: pytest.Mon
     assert raised.value.exit_code == 4
 
 
+def test_a_full_disk_is_no_server_that_does_not_answer(tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    with pytest.raises(StorageError, match=r"cannot write MLflow's record: No space left.*\n.* MiB free"):
+        mlflow_store.retry(full, f"sqlite:///{tmp_path}/mlflow.db")
+
+
 def test_locked_database_at_the_start(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_store, "LOCK_LIMIT_S", 0.5)
     holder = sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)

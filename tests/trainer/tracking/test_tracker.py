@@ -226,12 +226,15 @@ def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(
     assert run.data.params["algorithm.ar_alpha"] == "0.0"
 
 
-def test_a_run_that_never_reached_mlflow_is_told_and_uploaded_later(tmp_path: Path) -> None:
+def test_a_run_that_never_reached_mlflow_is_told_and_uploaded_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tracker = Tracker(
         config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False, close_limit_s=0.1
     )
     tracker.log({"policy/loss": 1}, 1)
     assert tracker.close("KILLED") is False
+    assert f"MLflow at sqlite:///{tmp_path}/mlflow.db does not have the whole run" in caplog.text
     uri = sqlite_store(tmp_path)
     assert history(uri, upload(tracker.run_dir), "policy/loss") == [(1, 1.0)]
     assert [run.info.status for run in runs_of(uri)] == ["KILLED"]

@@ -1,0 +1,43 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import RayActorError
+from ray.tune.experiment import Trial
+
+from sweep.trials import nodes
+from sweep.trials.nodes import NodeLostError, WorkerLostError, leave_if_blind, lost_nodes_not_counted
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (WorkerLostError("rank 1 died"), 1),
+        (NodeLostError("rank 1 died"), 0),
+        (RayActorError(error_msg="killed for memory"), 1),
+        (RayActorError(error_msg="The actor died because its node has died. Node Id: 1"), 0),
+    ],
+)
+def test_the_loss_of_a_node_is_no_failure_of_its_trial(error: Exception, counted: int) -> None:
+    data = SimpleNamespace(num_failures=0, invalidate_cache=lambda: None)
+    trial = SimpleNamespace(is_restoring=False, local_path=None, run_metadata=data)
+    trial._handle_ray_actor_error = lambda exc: Trial._handle_ray_actor_error(trial, exc)
+    with lost_nodes_not_counted():
+        Trial.handle_error(trial, error)
+    assert data.num_failures == counted
+    Trial.handle_error(trial, error)
+    assert data.num_failures == counted + 1
+
+
+def test_a_node_without_the_files_leaves_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[tuple[object, ...]] = []
+    client = SimpleNamespace(drain_node=lambda *arguments: left.append(arguments))
+    context = SimpleNamespace(worker=SimpleNamespace(gcs_client=client), get_node_id=lambda: "n7")
+    monkeypatch.setattr(nodes, "VISIBLE_WITHIN_S", 0.0)
+    monkeypatch.setattr(nodes.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(nodes.ray.util, "get_node_ip_address", lambda: "10.0.0.7")
+    leave_if_blind([tmp_path])
+    assert left == []
+    with pytest.raises(NodeLostError, match=r"node 10.0.0.7 does not see .*/runs; it leaves the cluster"):
+        leave_if_blind([tmp_path, tmp_path / "runs"])
+    assert [(node, reason, deadline) for node, reason, _, deadline in left] == [("n7", 2, 0)]

@@ -1,0 +1,47 @@
+"""Attempts of a trial: of two processes that both take a trial for theirs, the newest attempt's alone may write.
+
+A node that is cut off trains on until it notices, and may still reach the shared folder, while the trial has begun
+again elsewhere. So the sweep's driver numbers the attempts in a file of the trial's folder, and whatever writes
+there or to MLflow asks first whether its own number is the newest: a fencing token.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import StorageError
+from trainer.files import storage_error, write_atomically
+
+_FILE = "attempt"
+
+
+class SupersededError(StorageError):
+    """A newer attempt of the trial has begun."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a run; 0 is the only one at a run that no sweep has begun."""
+
+    run_dir: Path
+    number: int = 0
+
+    def check(self) -> None:
+        """Raise a SupersededError if a newer attempt has begun."""
+        if self.number and (newest := newest_attempt(self.run_dir)) > self.number:
+            what = f"attempt {newest} of {self.run_dir.name} has begun elsewhere"
+            raise SupersededError(what, str(self.run_dir / _FILE), f"nothing: attempt {self.number} ends")
+
+
+def newest_attempt(run_dir: Path) -> int:
+    """The number of the newest attempt; 0 before the first."""
+    path = run_dir / _FILE
+    return int(path.read_text()) if path.exists() else 0
+
+
+def begin_attempt(run_dir: Path, number: int) -> None:
+    """Shut out attempts with lower numbers; for the driver, before it starts this one's processes."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(run_dir / _FILE, str(number))
+    except OSError as error:
+        raise storage_error("begin a trial", run_dir, error) from error
