@@ -9,7 +9,6 @@ from dashboards.pages.export import write_csvs, write_pngs
 from dashboards.pages.html import cell, render_page, render_table
 from dashboards.pages.samples import answers_of_both, samples_html
 from dashboards.pictures.confirmation import finalists, full_finalists
-from dashboards.pictures.cost import cost
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.decision import decision
 from dashboards.pictures.difficulty import by_difficulty
@@ -41,7 +40,6 @@ _CHAPTERS: dict[str, list[Callable[[Sweep], Picture | None]]] = {
         training_health,
         probability_bands,
         reward_audit,
-        cost,
         failures,
     ],
 }

@@ -8,7 +8,7 @@ import pytest
 
 from dashboards.pages.export import HEADINGS, picture_csv, write_csvs, write_pngs
 from dashboards.pages.report import draw
-from dashboards.pictures.cost import cost
+from dashboards.pictures.curves import learning_curves
 from dashboards.pictures.figures import variants_compared
 from dashboards.pictures.parameters import score_against
 from tests.dashboards.table import sweep_of
@@ -43,19 +43,19 @@ def test_pictures_without_a_drawing_have_no_file(tmp_path: Path) -> None:
     pictures = draw(sweep_of())
     names = {path.stem for path in write_csvs(pictures, tmp_path)}
     assert names == {picture.key for picture in pictures if picture.figures}
-    assert "finalists" not in names and "cost" in names
+    assert "finalists" not in names and "curves" in names
 
 
 def test_png_without_a_browser_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "chromium"))
     with pytest.raises(MissingError, match="need Chromium or Chrome"):
-        write_pngs([cost(sweep_of())], tmp_path)
+        write_pngs([learning_curves(sweep_of())], tmp_path)
 
 
 def test_png_without_kaleido_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kaleido", None)  # importing it raises
     with pytest.raises(MissingError, match="need kaleido") as raised:
-        write_pngs([cost(sweep_of())], tmp_path)
+        write_pngs([learning_curves(sweep_of())], tmp_path)
     assert "loptune[png]" in str(raised.value)
 
 

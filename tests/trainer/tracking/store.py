@@ -56,7 +56,7 @@ class Server:
         command += ["--backend-store-uri", f"sqlite:///{self.folder / 'mlflow.db'}", "--workers", "1"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
         log = (self.folder / "server.log").open("ab")
-        # Without its job runners, five more processes that import MLflow; `trainer ui` leaves them out, too.
+        # Without its job runners, further processes that import MLflow; `trainer ui` leaves them out, too.
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         environment = {**os.environ, **quiet}
         self._process = subprocess.Popen(
