@@ -7,7 +7,10 @@ import pandas as pd
 
 from trainer.config.variants import RULE, short_names, shown
 
-PALETTE = ("#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00", "#4fb0c6", "#a0683c")
+PALETTE = (
+    "#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00",
+    "#4fb0c6", "#a0683c", "#d9534f", "#6f8f2f", "#8c8c8c", "#b07cc6",
+)  # fmt: skip
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:

@@ -105,8 +105,8 @@ def test_the_ui_opens_at_the_run(tmp_path, capsys, monkeypatch):
     main(["ui", "b", "--runs-dir", str(tmp_path)])
     main(["ui", "--runs-dir", str(tmp_path), "--port", "5055"])
     assert served == [
-        (uri, 5000, f"/#/experiments/{number}/runs/abc", "run b", "trainer ui b"),
-        (uri, 5055, f"/#/experiments/{number}/runs", "all runs", "trainer ui"),
+        (uri, 5000, f"/#/experiments/{number}/runs/abc", "run b"),
+        (uri, 5055, f"/#/experiments/{number}/runs", "all runs"),
     ]
 
 
