@@ -19,7 +19,6 @@ from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note, last_step
 from sweep.record.table import TrialRow, duration, parameter_text, trial_table
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
-from sweep.trials.nodes import is_lost_node
 from trainer.attempt import begin_attempt
 from trainer.errors import printable
 from trainer.shell.table import counted, number
@@ -97,6 +96,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._resources = resources
         self._max_failures = max_failures
         self._waiting_since: dict[str, float] = {}
+        self._failures: dict[str, int] = {}  # of a trial, when it was last tried again
         self._changed: threading.Event | None = changed  # set when a trial has ended
         self._trials: Sequence[Trial] = ()
 
@@ -157,11 +157,13 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is tried again from its newest checkpoint."""
         assert self._reporter is not None
-        row, error = self._row(trial), trial.get_pickled_error()
+        row, failures = self._row(trial), trial.num_failures
         row.state = "WAITING"
         trial.config["attempt"] += 1
         begin_attempt(self._reporter.folder.trial(row.trial), trial.config["attempt"])
-        count = "not counted" if is_lost_node(error) else f"{trial.num_failures} of {self._max_failures}"
+        counted = failures > self._failures.get(trial.trial_id, 0)  # not where the trial's node was lost
+        self._failures[trial.trial_id] = failures
+        count = f"{failures} of {self._max_failures}" if counted else "not counted"
         self._event(row, f"retry {count}: {self._reason(trial)}", lasting=True)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
