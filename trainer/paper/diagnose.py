@@ -25,6 +25,7 @@ from trainer.algorithm.chosen_tokens import choose_tokens
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import score_batch
+from trainer.algorithm.token_filters import select_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.parallel import ParallelConfig
@@ -43,6 +44,7 @@ from trainer.types import RunContext, TrainBatch
 
 PUBLISHED_ALPHA, PUBLISHED_ETA = 0.3, 0.5  # of arXiv:2505.12929, where the configuration has AR or Lopti off
 SGD_LR = 1e-3  # of its figure 1
+_FILTERS_BY_ETA = ("drop_low", "drop_high")  # which mean nothing where every copy has an eta of its own
 LOWEST, HIGHEST = "only pi < 0.25", "only pi > 0.75"
 
 Optimizer = Literal["sgd", "adamw"]
@@ -157,8 +159,8 @@ def diagnose(
     """Train ``after_steps`` steps, collect one batch, and update copies of the policy on it.
 
     Args:
-        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off; it is one
-            process that trains, whatever ``parallel`` says.
+        config: AR's alpha and Lopti's eta are its own, or the published ones where they are off; its token filter
+            holds for all copies, unless it drops tokens by eta; one process trains, whatever ``parallel`` says.
         folder: of the output; nothing is written here by this function.
         after_steps: at least 1: AdamW's step sizes come from these.
         sample: tokens whose gradient by all parameters is taken, equally many from each band of probability.
@@ -169,7 +171,9 @@ def diagnose(
         ConfigError: no token of the batch has an advantage.
     """
     algorithm = config.algorithm
-    plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0, "token_filter": "none"})
+    if algorithm.token_filter in _FILTERS_BY_ETA:
+        algorithm = algorithm.model_copy(update={"token_filter": "none"})
+    plain = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": 0.0})
     unasked = config.evaluation.model_copy(update={"sets": {}})
     recomputing = config.optim.model_copy(update={"old_logprobs": "recompute"})  # gradient norms are asked for
     alone = {"algorithm": plain, "parallel": ParallelConfig(), "evaluation": unasked, "optim": recomputing}
@@ -222,15 +226,16 @@ def _updates(
     bands[place] = published_band_of(batch.old_logprobs[place]).float()
     alpha, eta = algorithm.ar_alpha or PUBLISHED_ALPHA, algorithm.lopti_eta or PUBLISHED_ETA
     plain = trainer.config.algorithm
-    isolated = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": eta, "token_filter": "none"})
+    isolated = algorithm.model_copy(update={"ar_alpha": 0.0, "lopti_eta": eta})
+    tokens = select_tokens(batch, plain)
     reweighted = reweight_advantages(batch, plain.model_copy(update={"ar_alpha": alpha}))
     generator = torch.Generator().manual_seed(trainer.config.seed)
     first, second = ("low", "high") if isolated.lopti_order == "low_first" else ("high", "low")
     named = [
-        (["all tokens"], batch, [batch.completion_mask]),
-        ([LOWEST], batch, [(bands == 0).float()]),
-        ([HIGHEST], batch, [(bands == 3).float()]),
-        ([f"AR {alpha:g}"], reweighted, [batch.completion_mask]),
+        (["all tokens"], batch, [tokens]),
+        ([LOWEST], batch, [(bands == 0) * tokens]),
+        ([HIGHEST], batch, [(bands == 3) * tokens]),
+        ([f"AR {alpha:g}"], reweighted, [tokens]),
         (
             [f"Lopti {eta:g}, {first} pass", f"Lopti {eta:g}, then {second}"],
             batch,

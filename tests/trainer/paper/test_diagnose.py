@@ -8,7 +8,7 @@ from tests.trainer.test_loop import build, parameters, small_config
 from trainer.cli import main
 from trainer.config.schema import dump_config
 from trainer.errors import ConfigError
-from trainer.metrics.bands import BANDS, PUBLISHED_BANDS
+from trainer.metrics.bands import BANDS, PUBLISHED_BANDS, RESOLUTION
 from trainer.metrics.declared import declaration
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.paper.diagnose import HIGHEST, LOWEST, Diagnosis, Update, _after_passes, _parameter_norms, diagnose
@@ -16,13 +16,31 @@ from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> Diagnosis:
+def policy(tmp_path_factory):
     # Trained long enough to be sure of most tokens: a policy that is sure of none has no probable quarter.
-    policy = ensure_tiny_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=300, puzzles=2000))
+    return ensure_tiny_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=300, puzzles=2000))
+
+
+@pytest.fixture(scope="module")
+def found(policy, tmp_path_factory) -> Diagnosis:
     # The published presets train several ranks; a diagnosis is made by one process whatever they say.
     changes = {"rollout.prompts_per_step": 6, "algorithm.ar_alpha": 0.0, "parallel.strategy": "deepspeed"}
     config = small_config(policy, **changes)
     return diagnose(config, tmp_path_factory.mktemp("diagnose"), after_steps=2, sample=20)
+
+
+@pytest.mark.parametrize(("token_filter", "moves"), [("rsi", False), ("drop_low", True)])
+def test_a_token_filter_holds_for_every_copy_unless_it_drops_by_eta(policy, tmp_path, token_filter, moves):
+    nothing = {
+        "algorithm.rsi_low": 1e6,
+        "algorithm.rsi_high": 2e6,
+    }  # no token is so improbable for its distribution
+    config = small_config(
+        policy, **{"algorithm.token_filter": token_filter, "algorithm.lopti_eta": 0.5, **nothing}
+    )
+    found = diagnose(config, tmp_path, after_steps=1, sample=0)
+    for update in found.updates:
+        assert bool(((update.logprobs - found.logprobs).abs() > RESOLUTION).any()) == moves
 
 
 def by_hand() -> Diagnosis:
