@@ -5,7 +5,6 @@ parameter, draws the mean over its seeds, and prints a table: the score (mean of
 entropy and share of improbable tokens at the beginning, middle and end of training (five steps each).
 """
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,18 +17,19 @@ from plotly.subplots import make_subplots
 from dashboards.labels import PALETTE
 from dashboards.pages.export import write_pngs
 from dashboards.pictures.theme import Picture
+from trainer.files import read_json_lines
+from trainer.metrics.bands import BANDS
 
 ACCURACY, ENTROPY, IMPROBABLE = "eval/accuracy", "policy/entropy", "improbable"
 PANELS = {ACCURACY: "eval/accuracy", ENTROPY: "entropy [nats]", IMPROBABLE: "share of tokens below 0.5"}
-BANDS = ("tokens/token_share/0.00-0.25", "tokens/token_share/0.25-0.50")
+SHARES = [f"tokens/token_share/{band}" for band in BANDS[:2]]  # below 0.5
 WINDOW = 5  # steps that a number of the table is the mean of
 Curves = dict[str, dict[int, float]]  # metric -> step -> mean over seeds
 
 
 def read_curves(sweep: Path, parameter: str) -> dict[str, Curves]:
     """Value of the parameter -> its curves."""
-    events = map(json.loads, (sweep / "events.jsonl").read_text(encoding="utf-8").splitlines())
-    begun = [event for event in events if event["event"] == "configuration"]
+    begun = [event for event, _ in read_json_lines(sweep / "events.jsonl") if event["event"] == "configuration"]
     return {
         str(event["parameters"][parameter]): curves_of(
             sorted((sweep / "trials").glob(f"c{event['configuration']:03}-s*"))
@@ -42,9 +42,9 @@ def curves_of(trials: Sequence[Path]) -> Curves:
     """The mean curves of the seeds of one configuration."""
     values: dict[str, dict[int, list[float]]] = {metric: defaultdict(list) for metric in PANELS}
     for trial in trials:
-        for row in map(json.loads, (trial / "metrics.jsonl").read_text(encoding="utf-8").splitlines()):
-            if BANDS[0] in row:
-                row[IMPROBABLE] = row[BANDS[0]] + row[BANDS[1]]
+        for row, _ in read_json_lines(trial / "metrics.jsonl"):
+            if SHARES[0] in row:
+                row[IMPROBABLE] = sum(row[share] for share in SHARES)
             for metric in PANELS:
                 if metric in row:
                     values[metric][row["step"]].append(row[metric])

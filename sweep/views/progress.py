@@ -161,9 +161,9 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         row.state = "WAITING"
         trial.config["attempt"] += 1
         begin_attempt(self._reporter.folder.trial(row.trial), trial.config["attempt"])
-        counted = failures > self._failures.get(trial.trial_id, 0)  # not where the trial's node was lost
+        counts = failures > self._failures.get(trial.trial_id, 0)  # not where the trial's node was lost
         self._failures[trial.trial_id] = failures
-        count = f"{failures} of {self._max_failures}" if counted else "not counted"
+        count = f"{failures} of {self._max_failures}" if counts else "not counted"
         self._event(row, f"retry {count}: {self._reason(trial)}", lasting=True)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:

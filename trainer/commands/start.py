@@ -208,10 +208,12 @@ def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
 
 def _is_done(config: TrainConfig, run_dir: Path) -> bool:
     """Whether the last step is trained, evaluated and saved."""
-    newest = next(intact_checkpoints(run_dir / "checkpoints"), None)
-    if newest is None or newest.name != f"step-{config.max_steps}":
+    if config.max_steps not in steps_on_disk(run_dir / "checkpoints"):
+        return False  # before anything is hashed: the run goes on, and hashes its checkpoint then
+    if not any("final/accuracy" in record for record, _ in read_json_lines(run_dir / "metrics.jsonl")):
         return False
-    return any("final/accuracy" in record for record, _ in read_json_lines(run_dir / "metrics.jsonl"))
+    newest = next(intact_checkpoints(run_dir / "checkpoints"), None)
+    return newest is not None and newest.name == f"step-{config.max_steps}"
 
 
 def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
