@@ -13,7 +13,15 @@ from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import SweepSpec
 from trainer.errors import ConfigError
-from trainer.shell.arguments import Commands, add_accept_changes, add_json, add_runs_dir, count, positive
+from trainer.shell.arguments import (
+    Commands,
+    add_accept_changes,
+    add_json,
+    add_runs_dir,
+    add_sample,
+    count,
+    positive,
+)
 
 
 def add_plan(commands: Commands) -> None:
@@ -26,6 +34,7 @@ def add_plan(commands: Commands) -> None:
     plan.add_argument("--step-seconds", type=positive, help="seconds per training step, for the forecast")
     plan.add_argument("--nodes", type=count, help="plan for this many machines like this one")
     plan.add_argument("--gpus", type=count, help="plan for machines with this many GPUs")
+    add_sample(plan, "sample")
     plan.set_defaults(command=_plan)
 
 
@@ -78,10 +87,17 @@ def _plan(arguments: argparse.Namespace) -> int:
     here = not (arguments.address or arguments.nodes or arguments.gpus)
     plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds, time_here=here)
     _print_advice(spec)
-    if arguments.json:
-        print_json(as_json(plan))
-    else:
+    if not arguments.json:
         print_plan(plan, spec)
+    look = None
+    if arguments.sample:
+        from sweep.views.look import group_sizes, look_before, print_look  # which imports torch
+
+        look = look_before(spec, arguments.sample)
+        if not arguments.json:
+            print_look(look, spec, plan.configurations)
+    if arguments.json:
+        print_json(as_json(plan) | ({"sample": look.as_json(group_sizes(spec))} if look else {}))
     return 0
 
 

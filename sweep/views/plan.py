@@ -187,7 +187,7 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
     """Print the plan."""
     noise = [("noise", text) for text in noise_lines(plan.noise, spec, plan.configurations)]
     for heading, text in [*noise[:1], *(("", text) for _, text in noise[1:]), *_lines(plan, spec)]:
-        _print_wrapped(heading, text)
+        print_wrapped(heading, text)
     if plan.full is not None:
         assert spec.full is not None
         changed = parameter_text(spec.full.overrides)
@@ -195,10 +195,11 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
         print(f"\n{wrapped(then, PLAIN_WIDTH)}")
         for heading, text in _lines(plan.full, _second_stage(spec)):
             if heading != "forecast" or plan.full.seconds is not None:  # --step-seconds are those of the search
-                _print_wrapped(heading, text)
+                print_wrapped(heading, text)
 
 
-def _print_wrapped(heading: str, text: str) -> None:
+def print_wrapped(heading: str, text: str) -> None:
+    """Print a heading and its text, the text in a column of its own."""
     print(fill(f"{heading:<12} {text}", min(PLAIN_WIDTH, text_width()), 13))
 
 
@@ -283,7 +284,7 @@ def _steps(spec: SweepSpec) -> int | None:
     if len(train) == 1 and train[0].source == "generated":
         problems = min(train[0].size, train[0].limit or train[0].size)
     longest = 0
-    for max_steps, epochs, prompts in itertools.product(*(_possible(spec, key) for key in _DECIDE_STEPS)):
+    for max_steps, epochs, prompts in itertools.product(*(possible(spec, key) for key in _DECIDE_STEPS)):
         if max_steps is not None:
             longest = max(longest, max_steps)
         elif problems is not None:
@@ -293,7 +294,7 @@ def _steps(spec: SweepSpec) -> int | None:
     return longest
 
 
-def _possible(spec: SweepSpec, key: str) -> list[Any]:
+def possible(spec: SweepSpec, key: str) -> list[Any]:
     """The values a trial may have at a trainer key; of a numeric range its ends."""
     parameter = spec.parameters.get(key)
     if parameter is None:
@@ -306,13 +307,13 @@ def _evaluations(spec: SweepSpec, steps: int | None) -> int | None:
     """Evaluations of the longest trial, the one before the first step included."""
     if steps is None:
         return None
-    at_start = int(any(_possible(spec, "evaluation.at_start")))
-    longest: int = max(math.ceil(steps / every) for every in _possible(spec, "evaluation.every_steps"))
+    at_start = int(any(possible(spec, "evaluation.at_start")))
+    longest: int = max(math.ceil(steps / every) for every in possible(spec, "evaluation.every_steps"))
     return at_start + longest
 
 
 def _searches_steps(spec: SweepSpec) -> bool:
-    return any(len(_possible(spec, key)) > 1 for key in _DECIDE_STEPS)
+    return any(len(possible(spec, key)) > 1 for key in _DECIDE_STEPS)
 
 
 def _steps_text(plan: Plan, spec: SweepSpec) -> str:

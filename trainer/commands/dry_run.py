@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from rewards.sandbox import RewardPool, ScoredText
 from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
+from trainer.evaluation.look import take_look
 from trainer.parallel.device import compute_dtype, local_device
 from trainer.planning.advice import advise, advise_data, advise_overlap, held_out
 from trainer.planning.memory import Device, footprint
@@ -31,8 +32,10 @@ _NEW_TOKENS_QUICK = 512  # on a GPU, or of a small model
 _SMALL_PARAMETERS = 10**7
 
 
-def dry_run(config: TrainConfig) -> None:
+def dry_run(config: TrainConfig, sample: int | None = None) -> None:
     """Print a prompt with its tokens, a sampled and scored completion, memory and steps.
+
+    With ``sample``, also what completions of so many problems say about the training.
 
     Raises:
         ConfigError, MissingError, RewardError: what would keep the run from starting.
@@ -50,13 +53,20 @@ def dry_run(config: TrainConfig) -> None:
         model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
         completion = _sample(config, model, tokenizer, problem, prompt)
         _print_completion(config, problem, completion, rewards)
+        if sample:
+            group_sizes = [config.rollout.group_size]
+            look = take_look(config, model, tokenizer, problems, sets, rewards, sample, group_sizes)
     print(_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()}))
     for text in held_out(config):
         print(f"{'held out:':<13}{text}")
+    looked = look.advice(config) if sample else []
+    if sample:
+        for index, line in enumerate(look.lines(config, group_sizes)):
+            print(f"{'' if index else 'sample:':<13}{line}")
     context = getattr(model.config, "max_position_embeddings", None)
     of_sets = {name: [one.problem_id for one in of_set] for name, of_set in sets.items()}
     shared = advise_overlap([one.problem_id for one in problems], of_sets)
-    for advice in [*advise(config), *advise_data(config, len(problems), context), *shared]:
+    for advice in [*advise(config), *advise_data(config, len(problems), context), *shared, *looked]:
         print(f"\n{advice}")
 
 

@@ -19,7 +19,7 @@ from trainer.config.variants import variant_of
 from trainer.errors import INTERRUPTED, ConfigError
 from trainer.files import read_json_lines
 from trainer.planning.advice import advise
-from trainer.shell.arguments import add_accept_changes, add_runs_dir
+from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import rank
 from trainer.shell.preflight import check_early, share_cores
@@ -68,6 +68,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. algorithm.ar_alpha=0.3")
     parser.add_argument("--name", help="name of the run (default: the spec's name and the time)")
     parser.add_argument("--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps")
+    add_sample(parser, "with --dry-run: sample")
     parser.add_argument("--resume", action="store_true", help="resume the run NAME from its newest checkpoint")
     _add_start_options(parser)
     parser.set_defaults(command=_run)
@@ -136,8 +137,10 @@ def _run(arguments: argparse.Namespace) -> int:
         with unhurried():
             from trainer.commands.dry_run import dry_run  # torch takes seconds to import
 
-        dry_run(config)
+        dry_run(config, arguments.sample)
         return 0
+    if arguments.sample:
+        raise ConfigError("--sample looks before training and trains nothing", "--sample", "add --dry-run")
     return start_run(_start(arguments, arguments.spec, arguments.name, arguments.resume))
 
 

@@ -80,6 +80,16 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_sample(parser: argparse.ArgumentParser, verb: str) -> None:
+    """A look at the start policy."""
+    parser.add_argument(
+        "--sample",
+        type=count,
+        metavar="N",
+        help=f"{verb} completions of N training problems, and tell which groups would teach anything",
+    )
+
+
 def count(text: str) -> int:
     """A whole number from 1 on, as the type of an argument."""
     number = int(text)

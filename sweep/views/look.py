@@ -1,0 +1,36 @@
+"""``sweep plan --sample N``: what the start policy says about a plan."""
+
+import sys
+
+from dashboards.statistics.power import minimum_detectable_effect
+from sweep.space.spec import SweepSpec
+from sweep.views.plan import possible, print_wrapped
+from trainer.evaluation.look import Look, look_at
+from trainer.shell.table import counted
+
+
+def group_sizes(spec: SweepSpec) -> list[int]:
+    """The group sizes that a trial may have."""
+    return sorted(set(possible(spec, "rollout.group_size")))
+
+
+def look_before(spec: SweepSpec, problems: int) -> Look:
+    """Sample so many problems with the space's base configuration."""
+    return look_at(spec.base, problems, group_sizes(spec))
+
+
+def print_look(look: Look, spec: SweepSpec, configurations: int) -> None:
+    """Print the look, what its error of an evaluation hides from the seeds, and advice to standard error."""
+    lines = look.lines(spec.base, group_sizes(spec))
+    judged = next(iter(look.set_sizes))
+    error = look.evaluation_error(
+        look.set_sizes[judged], spec.base.evaluation.of_set(judged).completions_per_problem
+    )
+    if error > 0 and len(spec.seeds) > 1 and configurations > 1:
+        hidden = minimum_detectable_effect(error, len(spec.seeds), configurations)
+        seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"
+        lines.append(f"with {seeds} that error alone hides gains below {hidden:.2g} (80 % power)")
+    for index, line in enumerate(lines):
+        print_wrapped("" if index else "sample", line)
+    for advice in look.advice(spec.base):
+        print(f"\n{advice}", file=sys.stderr)

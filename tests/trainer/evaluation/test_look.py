@@ -1,0 +1,73 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from sweep.cli import main as sweep
+from trainer.cli import main as trainer
+from trainer.config.schema import load_config
+from trainer.evaluation.look import Look
+
+
+def look(rewards, truncated: float = 0.0) -> Look:
+    values = np.array(rewards, float)
+    cut = np.arange(values.size).reshape(values.shape) < truncated * values.size
+    return Look(values, values > 0, np.full(values.shape, 5), cut, 0.3, {"dev": 50})
+
+
+def test_silent_groups_are_those_of_all_groups_that_can_be_drawn():
+    rewards = [[1, 1, 1, 0, 0.5], [0, 0, 0, 0, 0], [1, 0, 1, 0, 1]]
+    found = look(rewards)
+    for size in (1, 2, 3, 5):
+        groups = [group for row in rewards for group in itertools.combinations(row, size)]
+        assert found.silent(size) == pytest.approx(np.mean([len(set(group)) == 1 for group in groups]))
+
+
+def test_silent_groups_and_the_error_of_an_evaluation_have_no_bias():
+    chance = np.random.default_rng(0)
+    accuracy = np.array([0.05, 0.3, 0.8])
+    looks = [look(chance.random((3, 8)) < accuracy[:, None]) for _ in range(4000)]
+    silent = [one.silent(4) for one in looks]
+    assert np.mean(silent) == pytest.approx(
+        np.mean(accuracy**4 + (1 - accuracy) ** 4), abs=4 * np.std(silent) / 4000**0.5
+    )
+    squares = [one.evaluation_error(100, 4) ** 2 for one in looks]
+    expected = np.mean(accuracy * (1 - accuracy)) / 400
+    assert np.mean(squares) == pytest.approx(expected, abs=4 * np.std(squares) / 4000**0.5)
+
+
+@pytest.mark.parametrize(
+    ("found", "what"),
+    [
+        (look([[0, 0], [0, 0]]), "no completion of 4 was correct: nothing will be learned"),
+        (look([[1, 1], [1, 1]]), "no completion of 4 differs in reward"),
+        (look([[1, 0], [1, 0]], truncated=0.75), "75% of the completions are truncated"),
+    ],
+)
+def test_what_forbids_learning_is_said(found, what):
+    assert [what in str(advice) for advice in found.advice(load_config("tiny_kk"))] == [True]
+
+
+def test_plan_and_dry_run_sample_the_start_policy(tmp_path, monkeypatch, capsys, tiny_policy):
+    monkeypatch.chdir(tmp_path)
+    small = {"model.name_or_path": str(tiny_policy), "rollout.max_new_tokens": "4", "rollout.group_size": "2"}
+    space = tmp_path / "space.yaml"
+    settings = "".join(f"{key}: {value}, " for key, value in small.items() if key != "rollout.group_size")
+    space.write_text(
+        f"name: looked\ntrainer: {{preset: tiny_kk, overrides: {{{settings}}}}}\n"
+        "parameters: {rollout.group_size: {choice: [2, 16]}}\nsearch: {configurations: 2}\nseeds: [0, 1]\n"
+    )
+    assert sweep(["plan", str(space), "--sample", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["sample"]
+    assert (told["problems"], told["completions_per_problem"], set(told["silent_groups"])) == (3, 16, {"2", "16"})
+    assert sweep(["plan", str(space), "--sample", "3"]) == 0
+    shown = capsys.readouterr()
+    assert "with group size 16, 100% of the groups teach nothing" in shown.out
+    assert "100% of the completions are truncated" in shown.err
+    words = [f"{key}={value}" for key, value in small.items()]
+    assert trainer(["run", "tiny_kk", *words, "--dry-run", "--sample", "2"]) == 0
+    assert "sample:      2 problems x 8 completions" in capsys.readouterr().out
+    assert trainer(["run", "tiny_kk", "--sample", "2"]) == 2
+    assert "add --dry-run" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [space]
