@@ -54,12 +54,7 @@ def test_packed_rows_stay_with_their_group_and_a_prompt_counts_once():
     # 6 + 5 + 9 + 3 = 23; 6 + 12 = 18 as the group goes on; 11 + 7 + 1 + 4 + 8 = 31
     assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2], [3], [4, 5, 6, 7]]
     plan = plan_update_batches(batch, update_batch_size=2, tokens_per_microbatch=1000, packed=True)
-    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [
-        [[0, 1]],
-        [[2, 3]],
-        [[4, 5]],
-        [[6, 7]],
-    ]
+    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [[[k, k + 1]] for k in (0, 2, 4, 6)]
 
 
 def test_a_packed_row_longer_than_the_budget_stands_alone():

@@ -7,8 +7,6 @@ from tests.trainer.algorithm.batches import loss_inputs
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.loss_inputs import UpdateTotals
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.errors import ConfigError
 
 
 def test_the_loss_marks_the_clipped_tokens_of_the_pass():
@@ -48,14 +46,6 @@ def test_update_loss_adds_kl_only_inside_the_pass_and_only_in_the_loss():
     assert loss(advantage="reinforce_plus_plus") == 0.0
 
 
-@pytest.mark.parametrize("truncation", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])
-def test_importance_sampling_is_refused_where_the_engine_renormalises(truncation):
-    changes = {f"rollout.{key}": value for key, value in truncation.items()}
-    assert apply_overrides(TrainConfig(), changes).algorithm.importance_sampling_cap is None
-    with pytest.raises(ConfigError, match="renormalise"):
-        apply_overrides(TrainConfig(), {**changes, "algorithm.importance_sampling_cap": 2.0})
-
-
 def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     old = torch.tensor([[math.log(0.8), math.log(0.3)]])
     rollout = torch.tensor([[math.log(0.2), math.log(0.6)]])  # weights 4 -> 2 and 0.5
@@ -64,27 +54,6 @@ def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     inputs = loss_inputs(old, old, one, UpdateTotals(1, 1), rollout_logprobs=rollout)
     output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))
-
-
-@pytest.mark.parametrize(("key", "value"), [("top_p", 0.9), ("top_k", 5), ("min_p", 0.1)])
-def test_the_engines_logprobs_are_refused_where_it_renormalises(key, value):
-    changes = {"optim.old_logprobs": "rollout"}
-    assert apply_overrides(TrainConfig(), changes).optim.old_logprobs == "rollout"
-    with pytest.raises(ConfigError, match=rf"optim.old_logprobs rollout and rollout.{key} {value:g}"):
-        apply_overrides(TrainConfig(), {**changes, f"rollout.{key}": value})
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"algorithm.importance_sampling_cap": 2.0, "algorithm.importance_sampling_level": "sequence"},
-        {"algorithm.token_filter": "high_entropy"},
-        {"diagnostics.every_steps": 5},
-    ],
-)
-def test_the_engines_logprobs_are_refused_where_the_policy_of_before_is_asked_for_more(other):
-    with pytest.raises(ConfigError, match=r"recompute|level to token"):
-        apply_overrides(TrainConfig(), {"optim.old_logprobs": "rollout", **other})
 
 
 def test_a_loss_against_the_engine_is_held_by_the_cap():

@@ -43,13 +43,6 @@ def test_scores_are_those_of_each_row_alone(tokens_per_microbatch):
     assert not scored.old_logprobs[batch.completion_mask == 0].any()
 
 
-def test_without_a_reference_there_are_no_reference_logprobs():
-    batch = make_batch()
-    plan = plan_update_batches(batch, 8, 10_000)
-    model = LogprobModel(random_model(), TEMPERATURE, chunk_tokens=16)
-    assert attach_logprobs(batch, model, None, plan).ref_logprobs is None
-
-
 def test_without_entropies_there_are_none():
     batch = make_batch()
     model = LogprobModel(random_model(), TEMPERATURE, chunk_tokens=16)

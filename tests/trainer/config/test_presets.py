@@ -118,17 +118,6 @@ def test_the_variants_are_the_papers_experiments_and_no_others(model):
     assert set(variant_names(model)) == names
 
 
-def test_two_optimizer_steps_per_rollout_batch_split_over_four_gpus():
-    for name in MODELS:
-        config = load_config(name)
-        rollouts = config.rollout.prompts_per_step * config.rollout.group_size
-        assert rollouts == 2 * config.optim.update_batch_size
-        assert config.rollout.prompts_per_step % 4 == config.optim.update_batch_size % 4 == 0
-        assert config.parallel.strategy == "deepspeed"
-        assert config.model.dtype == "bfloat16"
-        assert config.model.gradient_checkpointing
-
-
 def test_training_takes_900_puzzles_of_each_size_and_evaluation_the_test_split():
     config = load_config("kk_3b")
     (train,) = config.data.train

@@ -1,9 +1,9 @@
 import pickle
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.trainer.config.test_extends import write
 from trainer.config.extends import preset_names
 from trainer.config.schema import (
     TrainConfig,
@@ -18,19 +18,11 @@ from trainer.config.schema import (
 from trainer.errors import ConfigError, MissingError
 
 
-def write(folder: Path, text: str, name: str = "spec.yaml") -> str:
-    path = folder / name
-    path.write_text(text)
-    return str(path)
-
-
 def test_a_list_at_the_top_and_a_missing_file_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="mapping"):
         load_config(write(tmp_path, "- 1\n"))
     with pytest.raises(MissingError, match="no such file"):
         load_config(str(tmp_path / "absent.yaml"))
-    with pytest.raises(ConfigError, match="no preset or file named tiny_k"):
-        load_config("tiny_k")
 
 
 def test_overrides_are_yaml_values(tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 
 from sweep.space.file import load_space
+from tests.trainer.config.test_extends import write
 from trainer.config.schema import TrainConfig, load_config
 from trainer.config.yaml_document import (
     field_names,
@@ -13,12 +14,6 @@ from trainer.config.yaml_document import (
     submodel,
 )
 from trainer.errors import ConfigError, MissingError
-
-
-def write(folder, text: str) -> str:
-    path = folder / "spec.yaml"
-    path.write_text(text)
-    return str(path)
 
 
 @pytest.mark.parametrize(

@@ -122,13 +122,6 @@ def test_two_equal_ranks_give_the_same_metrics_and_all_names_are_declared():
         assert declaration(name).formula
 
 
-def test_without_a_forward_before_the_update_there_are_no_entropies_and_gradient_shares():
-    batch, statistics = hand_batch(), UpdateStatistics(padded([1] * 8), padded([0] * 8))
-    batch = replace(batch, entropies=None, gradient_norms=None)
-    names = set(band_metrics(batch, statistics, AlgorithmConfig(), Parallel()))
-    assert {name.split("/")[1] for name in names} == {"token_share", "advantage_share", "clip_fraction"}
-
-
 def test_changes_by_hand():
     batch = hand_batch()
     new = torch.tensor([[0.3, 0.1, 0.15, 0.5, 0.9, 0.9, 0.99, 0.9, 0.3]]).log()

@@ -42,16 +42,6 @@ def test_share_cut_by_the_engine_correction():
     assert dropped["rollout/importance_cut"] == pytest.approx(5 / TOKENS)
 
 
-def test_metrics_of_a_forward_before_the_update_are_absent_where_there_was_none():
-    batch = make_batch()
-    old = -1.0 * batch.completion_mask
-    batch = replace(
-        batch, old_logprobs=old, rollout_logprobs=None, ref_logprobs=None, entropies=None, gradient_norms=None
-    )
-    metrics = batch_metrics(batch, AlgorithmConfig(importance_sampling_cap=2.0), Parallel())
-    assert metrics == {"policy/advantage_abs": 0.0, "policy/mean_probability": pytest.approx(math.exp(-1))}
-
-
 def test_a_gpu_tells_what_it_holds_beside_what_was_simulated(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30_000_000_000, 80_000_000_000))
     gpu = Parallel(torch.device("cuda", 0))

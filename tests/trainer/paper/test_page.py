@@ -58,10 +58,6 @@ def test_charts_are_as_wide_as_their_places_when_the_page_opens(found, tmp_path,
         browser.close()
 
 
-def test_summary_says_the_correlation(found):
-    assert f"{found.correlation():.4f}" in "\n".join(summary(found))
-
-
 def test_the_summary_by_hand(found):
     shown = summary(found)
     assert shown[0] == "tokens:      6 in one batch, after 1 steps"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.policy.cache import cache_folder, ensure_folder, own_folder
+from trainer.policy.cache import ensure_folder, own_folder
 
 
 def test_a_folder_is_made_once(tmp_path: Path) -> None:
@@ -30,11 +30,6 @@ def test_an_interrupted_folder_is_not_there(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model.lock"]
 
 
-def test_the_environment_names_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path))
-    assert cache_folder() == tmp_path
-
-
 def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_path: Path) -> None:
     folder = tmp_path / "vllm"
     program = (
@@ -43,3 +38,14 @@ def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_pat
     assert own_folder(folder).name == "1"
     subprocess.run([sys.executable, "-c", program], check=True)  # takes 2, and ends
     assert [own_folder(folder).name, own_folder(folder).name] == ["2", "3"]
+
+
+def test_processes_that_ask_at_once_share_one_making(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from trainer.policy.cache import ensure_folder\n"
+        "ensure_folder(Path(sys.argv[1]), lambda folder: print('made', flush=True) or time.sleep(1))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "model")]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert sorted(process.communicate()[0] for process in processes) == ["", "made\n"]
+    assert [process.returncode for process in processes] == [0, 0]

@@ -40,22 +40,14 @@ def small_file(path: Path) -> dict[str, np.ndarray]:
     }
     tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(1)
-    writer.add_context_length(64)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(hidden)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(2)
-    writer.add_vocab_size(vocabulary)
-    writer.add_rope_dimension_count(16)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(WORDS)
-    writer.add_token_scores([0.0] * vocabulary)
-    writer.add_token_types([2, 3, 3, 1, 1, 1, 1, 1])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
+    for key, value in {
+        **{"block_count": 1, "context_length": 64, "embedding_length": width, "feed_forward_length": hidden},
+        **{"head_count": 2, "head_count_kv": 2, "rope_dimension_count": 16, "layer_norm_rms_eps": 1e-5},
+        **{"vocab_size": vocabulary, "tokenizer_model": "llama", "token_list": WORDS},
+        **{"token_scores": [0.0] * vocabulary, "token_types": [2, 3, 3, 1, 1, 1, 1, 1]},
+        **{"bos_token_id": 1, "eos_token_id": 2, "unk_token_id": 0},
+    }.items():
+        getattr(writer, f"add_{key}")(value)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()

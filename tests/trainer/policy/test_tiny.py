@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,29 +86,3 @@ def test_training_repeats_exactly_and_leaves_global_state_alone() -> None:
     assert torch.equal(torch.get_rng_state(), random_state)
     assert torch.get_num_threads() == threads
     assert all(torch.equal(first[key], second[key]) for key in first)
-
-
-def test_an_interrupted_training_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(recipe: TinyRecipe) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tiny, "warm_start", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        ensure_tiny_policy(tmp_path, SHORT)
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
-
-
-def test_processes_that_ask_at_once_share_one_training(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from trainer.policy.tiny import *;"
-        "print(ensure_tiny_policy(Path(sys.argv[1]), TinyRecipe(steps=30, puzzles=64)))"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    outputs = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    assert outputs[0][0].splitlines()[-1] == outputs[1][0].splitlines()[-1]
-    assert sum(stderr.count("making the tiny policy") for _, stderr in outputs) == 1
-    assert [path.suffix for path in tmp_path.iterdir() if path.is_dir()] == [""]

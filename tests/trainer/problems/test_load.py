@@ -7,6 +7,7 @@ import pytest
 
 from rewards import resolve
 from tests.paths import DATA
+from tests.trainer.problems.test_rows import write_jsonl
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig, DatasetConfig
 from trainer.errors import ConfigError
@@ -25,11 +26,6 @@ LONG = 4000  # tokens; one per byte
 def load(source, tokenizer=PLAIN, task="custom", data=None, **dataset):
     config = DataConfig(task=task, **{"max_prompt_tokens": LONG, **(data or {})})
     return load_problems(DatasetConfig(source=str(source), **dataset), config, tokenizer)
-
-
-def write_jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def test_generated_puzzles_for_a_word_tokenizer_are_compact():

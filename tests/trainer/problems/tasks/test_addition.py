@@ -1,9 +1,6 @@
 import pytest
 
-from trainer.config.data import DataConfig, DatasetConfig
 from trainer.errors import ConfigError
-from trainer.policy.tiny_teacher import build_tokenizer
-from trainer.problems.load import load_problems
 from trainer.problems.tasks.addition import Sum, generate, split_of
 
 
@@ -35,9 +32,3 @@ def test_more_sums_than_there_are_is_refused() -> None:
     assert refused.value.hint == "size: 59, or more digits"
     with pytest.raises(ConfigError, match="digits must be 1 to 3"):
         generate("train", [4], 1, seed=0)
-
-
-def test_the_embedded_policy_cannot_read_sums() -> None:
-    data = DataConfig(task="addition")
-    with pytest.raises(ConfigError, match="vocabulary lacks"):
-        load_problems(DatasetConfig(size=5), data, build_tokenizer())

@@ -4,7 +4,6 @@ import re
 import pyarrow.parquet as pq
 import pytest
 
-from rewards.knights_knaves import score_text
 from tests.paths import DATA
 from tests.trainer.problems.tasks.plain_logic import holds
 from trainer.problems.tasks.knights_knaves import (
@@ -109,12 +108,6 @@ def test_text_by_hand():
         "people : Ava , Ben , Cleo ; Ava says not Ben is a knight ; "
         "Ben says if Ava is a knight then Cleo is a knave ; Cleo says Ava is a knave iff Ben is a knight ;"
     )
-
-
-def test_the_solution_text_scores_full_reward():
-    for puzzle in generate("dev", [2, 5, 8], 30, seed=1):
-        text = f"<think>so</think><answer>{puzzle.solution_text}</answer>"
-        assert score_text(text, puzzle.solution_text) == 3.0
 
 
 def test_the_key_ignores_wording_and_knows_names():
