@@ -1,15 +1,14 @@
 """What one rank does in tests of the collectives themselves."""
 
-import json
 import os
-import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from tests.invariants.ranks import be_a_rank
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
-from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 
 
@@ -21,7 +20,7 @@ def refusal(config: TrainConfig) -> str:
     return ""
 
 
-def main(folder: Path) -> None:
+def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     rank = int(os.environ["RANK"])
     ddp = apply_overrides(TrainConfig(), {"parallel.strategy": "ddp"})
     results = {
@@ -30,16 +29,13 @@ def main(folder: Path) -> None:
         "other sets": refusal(apply_overrides(ddp, {"evaluation.sets": {f"dev{rank}": {"size": 5}}})),
     }
     parallel = make_parallel(ddp)
-    results |= {
+    return results | {
         "rank": [parallel.rank, parallel.world_size, parallel.is_main],
         "dealt": parallel.gather([f"{rank}{k}" for k in "abc"[: 3 - rank]]),
         "sum": parallel.sum(torch.tensor([1.0, rank], dtype=torch.float64)).tolist(),
         "any": [parallel.any(rank == 1), parallel.any(False)],
     }
-    leave_ranks()
-    (folder / f"rank-{rank}.json").write_text(json.dumps(results))
-    end_rank(0)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    be_a_rank(work)

@@ -1,9 +1,6 @@
 """What one rank does in the test of its memory: trials one after another, as a warm rank of a sweep runs them."""
 
 import gc
-import json
-import os
-import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -11,9 +8,9 @@ from typing import Any
 import torch
 
 from sweep.trials.worker import Assignment, RankWorker, build_trainer
+from tests.invariants.ranks import be_a_rank
 from tests.invariants.train_job import small_config
 from trainer.parallel.device import free_memory
-from trainer.parallel.ranks import end_rank, leave_ranks
 
 TRIALS = 3
 
@@ -43,18 +40,16 @@ def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
     return {"training": training, "left": live_bytes(), "alive": alive}
 
 
-def main(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text())
+def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     once = {"max_steps": 1, "evaluation.every_steps": 1, "evaluation.at_start": False, "tracking.offline": True}
-    config, worker = small_config(Path(job["model"]), once | job["overrides"]), RankWorker()
-    runs = [folder / f"trial-{number}" for number in range(TRIALS)]
-    results = [
-        run_trial(worker, Assignment(run.name, config, run, folder, "test", folder / "stop")) for run in runs
-    ]
-    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
-    leave_ranks()
-    end_rank(0)
+    worker, results = RankWorker(), {}
+    for name, overrides in job["cases"].items():
+        config = small_config(Path(job["model"]), once | overrides)
+        runs = [folder / f"{name}-{number}" for number in range(TRIALS)]
+        trials = [Assignment(run.name, config, run, folder, "test", folder / "stop") for run in runs]
+        results[name] = [run_trial(worker, trial) for trial in trials]
+    return results
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    be_a_rank(work)

@@ -1,8 +1,5 @@
 """What one rank does in tests of bfloat16: log-probabilities of a long text by policy, reference and engine."""
 
-import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tests.invariants.train_job import Recorder, small_config
+from tests.invariants.ranks import be_a_rank
+from tests.invariants.train_job import small_config
+from tests.trainer.test_loop import Recorder
 from trainer.loop import Trainer
-from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.engine import SamplingParams
@@ -66,13 +64,9 @@ def measure(model: Path, folder: Path, overrides: dict[str, Any]) -> dict[str, A
     return results
 
 
-def main(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text())
-    results = {name: measure(Path(job["model"]), folder / name, case) for name, case in job["cases"].items()}
-    leave_ranks()
-    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
-    end_rank(0)
+def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+    return {name: measure(Path(job["model"]), folder / name, case) for name, case in job["cases"].items()}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    be_a_rank(work)

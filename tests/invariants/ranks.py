@@ -2,24 +2,22 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.paths import ROOT
+from trainer.parallel.ranks import end_rank, free_port, leave_ranks
 
 
 def start_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path) -> list[subprocess.Popen]:
     """Start ``python -m module FOLDER`` as ranks 0..N-1, each with its log in ``rank-R.log``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "job.json").write_text(json.dumps(job))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
+    port, processes = free_port(), []
     for rank in range(world_size):
         environment = os.environ | {
             "RANK": str(rank),
@@ -58,3 +56,12 @@ def run_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path, t
 def read_results(folder: Path, world_size: int) -> list[Any]:
     """What each rank wrote to ``rank-R.json``."""
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def be_a_rank(work: Callable[[Path, dict[str, Any]], Any]) -> None:
+    """Be a rank: do the work on the job's folder and description, write its results to ``rank-R.json``, end."""
+    folder = Path(sys.argv[1])
+    results = work(folder, json.loads((folder / "job.json").read_text()))
+    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
+    leave_ranks()
+    end_rank(0)

@@ -1,7 +1,6 @@
 """The whole trainer on two ranks: the same run as on one, and a killed run that is resumed as if never stopped."""
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -113,9 +112,3 @@ def test_a_resumed_run_equals_one_never_stopped(tiny_policy, together, tmp_path)
     assert whole == resumed  # hashes of all files
     assert {"model.safetensors", "training_state-1-of-2.safetensors"} <= whole.keys()
     assert (tmp_path / "killed" / "checkpoints" / "step-2" / PENDING_FILE).is_file()
-
-
-def test_metrics_are_numbers(alone):
-    assert all(
-        math.isfinite(value) for metrics in alone["zero-3"][1]["metrics"].values() for value in metrics.values()
-    )

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from trainer.loop import Trainer
 from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.progress import ProgressReport
-from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext
 
 
@@ -33,17 +31,6 @@ def small_config(model: Path, overrides: dict[str, Any]) -> TrainConfig:
     return test_loop.small_config(model, **(base | overrides))
 
 
-class Recorder(NullTracker):
-    """Keeps what the trainer logs, without times."""
-
-    def __init__(self) -> None:
-        self.steps: dict[int, dict[str, float]] = {}
-
-    def log(self, metrics, step):
-        kept = {name: value for name, value in metrics.items() if not name.startswith("time/")}
-        self.steps.setdefault(step, {}).update(kept)
-
-
 class Saboteur(ProgressReport):
     """Stops the run or kills the process after a step."""
 
@@ -59,25 +46,14 @@ class Saboteur(ProgressReport):
 
 
 def run_case(config: TrainConfig, run_dir: Path, stop_at: int | None = None, kill_at: int | None = None) -> Any:
-    started = time.perf_counter()
-    recorder = Recorder()
-    parallel = make_parallel(config)
-    trainer = Trainer(
-        config, RunContext(run_dir, run_dir.parent, "test", run_dir.name), recorder, parallel=parallel
-    )
-    set_up = time.perf_counter() - started
+    recorder, context = test_loop.Recorder(), RunContext(run_dir, run_dir.parent, "test", run_dir.name)
+    trainer = Trainer(config, context, recorder, parallel=make_parallel(config))
     trainer.progress = Saboteur(trainer, stop_at, kill_at)
     resumed_at = trainer.resume()
     trainer.train()
-    result = {
-        "step": trainer.step,
-        "resumed_at": resumed_at,
-        "metrics": recorder.steps,
-        "set_up_s": set_up,
-        "s": time.perf_counter() - started,
-    }
     trainer.close()
-    return result
+    metrics = {step: test_loop.without_times(logged) for step, logged in recorder.steps.items()}
+    return {"step": trainer.step, "resumed_at": resumed_at, "metrics": metrics}
 
 
 def main(folder: Path) -> None:

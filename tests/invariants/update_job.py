@@ -1,9 +1,5 @@
 """What one rank does in tests of the update: rollout steps on made-up completions, one case after another."""
 
-import json
-import os
-import sys
-import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.conftest import random_model
+from tests.invariants.ranks import be_a_rank
 from tests.rounding import gradient_terms, largest_gradient
 from tests.trainer.algorithm.batches import make_groups
 from trainer.algorithm.advantages import estimate_advantages
@@ -28,22 +25,14 @@ from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.models import load_models
-from trainer.parallel.ranks import Parallel, end_rank, leave_ranks
+from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy
 from trainer.policy.logprobs import LogprobModel
 
 # Eight prompts with four completions each; the ranks get microbatches of unequal number.
-SIZES = [
-    [5, 9, 3, 12],
-    [7, 1, 4, 8],
-    [30, 2, 2, 2],
-    [3, 3, 3, 4],
-    [6, 28, 9, 1],
-    [2, 5, 1, 3],
-    [31, 29, 30, 30],
-    [1, 1, 2, 1],
-]
+SIZES = [[5, 9, 3, 12], [7, 1, 4, 8], [30, 2, 2, 2], [3, 3, 3, 4]]
+SIZES += [[6, 28, 9, 1], [2, 5, 1, 3], [31, 29, 30, 30], [1, 1, 2, 1]]
 PROMPTS = [6, 11, 4, 9, 7, 5, 8, 10]
 STEPS = 3
 _LENGTH = max(prompt + max(sizes) for prompt, sizes in zip(PROMPTS, SIZES, strict=True))
@@ -178,12 +167,10 @@ def whole_gradient(parameter: Any) -> torch.Tensor:
 
 def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
     """Train ``STEPS`` steps; then the last one again from the checkpoint before it, in the same process."""
-    started = time.perf_counter()
     parallel = make_parallel(config)
     updates = Updates(config, parallel)
     if config.parallel.offload != "none":
         updates.keep_first_gradient(folder / f"{name}-gradient.safetensors")
-    set_up = time.perf_counter() - started
     steps = [updates.step(step) for step in range(STEPS - 1)]
     updates.save(folder / name, STEPS - 1)
     steps.append(updates.step(STEPS - 1))
@@ -205,8 +192,6 @@ def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
         "resumed": resumed,
         "undefined_norm": norm,
         "sub_groups": len(getattr(updates.optimizer, "fp16_groups", ())),
-        "set_up_s": set_up,
-        "s": time.perf_counter() - started,
     }
 
 
@@ -222,16 +207,13 @@ def with_zero(settings: dict[str, Any]) -> AbstractContextManager[Any]:
     )
 
 
-def main(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text())
+def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     results = {}
     for name, overrides in job["cases"].items():
         with with_zero(overrides.pop("zero", {})):
             results[name] = run_case(update_config(Path(job["model"]), overrides), name, folder)
-    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results))
-    leave_ranks()
-    end_rank(0)
+    return results
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    be_a_rank(work)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.invariants.test_memory import STRATEGIES, check_trials_end
+from tests.invariants.test_memory import STRATEGIES, check_trials_end, run_trials
 from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
 
 pytest.importorskip("vllm")
@@ -15,4 +15,4 @@ def test_nothing_of_a_trial_but_its_engine_is_left_in_its_ranks(strategy, tmp_pa
     cache = tmp_path_factory.getbasetemp() / "policies"
     policy = ensure_tiny_policy(cache, TinyRecipe(heads=2, steps=1, puzzles=50))
     overrides = {"rollout.engine": "vllm", "rollout.vllm.kv_cache_mb": 64}
-    check_trials_end(strategy, policy, overrides, tmp_path, kept=["engine"])
+    check_trials_end(strategy, run_trials([strategy], policy, overrides, tmp_path), kept=["engine"])
