@@ -24,8 +24,6 @@ LISTINGS = [
     (trainer, "analyze-language completions.jsonl"),
     (sweep, "ls"),
     (sweep, "status wide"),
-    (sweep, "plan quickstart"),
-    (sweep, "plan knights_knaves_3b"),
     (sweep, "plan knights_knaves_3b_lora"),
 ]
 

@@ -48,6 +48,8 @@ def write_sweep(
             curves = _curves(algorithm, alpha, eta, 25 if failed else STEPS, generator)
             evaluations = [value for _, metric, value in curves if metric == "eval/accuracy"]
             metrics[f"{name}/{trial}"] = curves
+            tags = {"sweep": name, "trial": trial, "configuration": str(number), "seed": str(seed)}
+            tags = {f"loptune.{key}": value for key, value in tags.items()}
             outcomes.append(
                 TrialOutcome(
                     key=f"{name}/{trial}",
@@ -55,12 +57,7 @@ def write_sweep(
                     state="FAIL" if failed else "COMPLETE",
                     reason="diverged at step 25: loss is nan </script><b>&" if failed else "",
                     score=None if failed else sum(evaluations[-3:]) / 3,
-                    tags={
-                        "loptune.sweep": name,
-                        "loptune.trial": trial,
-                        "loptune.configuration": str(number),
-                        "loptune.seed": str(seed),
-                    },
+                    tags=tags,
                     params=_params(algorithm, alpha, eta, seed),
                 )
             )

@@ -86,13 +86,8 @@ def row(problem: int, completion: str, correct: bool, step: int = 20) -> list[An
 
 
 def test_the_last_answers_of_both_and_first_where_only_one_is_right(tmp_path: Path) -> None:
-    one = [
-        row(0, "early", False, 10),
-        row(0, "a", True),
-        row(0, "second", False),
-        row(1, "b", True),
-        row(2, "c", True),
-    ]
+    one = [row(0, "early", False, 10), row(0, "a", True), row(0, "second", False)]
+    one += [row(1, "b", True), row(2, "c", True)]
     other = [row(0, "d", True), row(1, "e", False), row(3, "f", True)]
     found = read_samples(None, [record(tmp_path, "base", one), record(tmp_path, "best", other)])
     assert [problem.prompt for problem in found] == ["prompt 1", "prompt 0"]

@@ -120,9 +120,7 @@ class Chaos:
             self.outage.join()
 
     def _fill(self) -> bool:
-        with contextlib.suppress(OSError), (self.runs / "ballast").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
+        fill(self.runs)
         return True
 
     def _starve(self) -> bool:
@@ -227,10 +225,19 @@ def compare(
     return chaos.happened, found
 
 
+def fill(folder: Path) -> Path:
+    """Write a file until nothing more fits on the folder's disk; returns the file."""
+    ballast = folder / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
 @contextmanager
-def small_disk(folder: Path) -> Iterator[bool]:
-    """Mount a disk of some MB there, if this user may; whether it is there."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "loptune", str(folder)]
+def small_disk(folder: Path, megabytes: int = DISK_MB) -> Iterator[bool]:
+    """Mount a disk there, if this user may; whether it is there."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "loptune", str(folder)]
     mounted = False
     with contextlib.suppress(FileNotFoundError):
         mounted = subprocess.run(mount, capture_output=True).returncode == 0

@@ -1,15 +1,13 @@
 """Faults of disk and tracking interrupt a sweep; they are no results of its trials."""
 
-import contextlib
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
 import pytest
 
+from tests.faults.chaos import fill, small_disk
 from tests.sweep.harness import finish, history, ledger, metrics, results, running, sweep, wait_until, write_space
 from tests.trainer.tracking.store import Server
 
@@ -36,33 +34,21 @@ def test_a_full_disk_stops_the_sweep_and_costs_no_trial(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A folder on a disk of 12 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "loptune", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount a disk of a few MB")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(folder, 12) as mounted:
+        if not mounted:
+            pytest.skip("only root may mount a disk of a few MB")
+        yield folder
 
 
-def fill(folder: Path) -> Path:
-    """Write a file until nothing more fits."""
-    ballast = folder / "ballast"
-    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-    return ballast
-
-
-def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(
-    small_disk: Path, tmp_path: Path
-) -> None:
-    here, folder = ["--runs-dir", small_disk], small_disk / "fake"
+def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(disk: Path, tmp_path: Path) -> None:
+    here, folder = ["--runs-dir", disk], disk / "fake"
     space = write_space(tmp_path / "space.yaml", limits={"max_concurrent": 1, "max_failures": 0})
 
-    ballast = fill(small_disk)
+    ballast = fill(disk)
     code, _, err = sweep("run", space, *here, "--offline", "--cpus", 2)
     assert code == 4, err
     assert "error: cannot write the sweep's folder: No space left on device\nwhere: " in err
@@ -78,12 +64,12 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(
     ballast.unlink()
     with running("resume", "fake", *here, "--cpus", 2, step_s=0.5) as process:
         wait_until(lambda: len(history(folder, "c001-s0", "step")) > 0, what="the second trial's first step")
-        fill(small_disk)
+        fill(disk)
         code, out, err = finish(process)
     assert code == 4, err
     assert "No space left on device" in out
     assert "Traceback" not in out + err
-    assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {small_disk}"
+    assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {disk}"
     assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "COMPLETE"}
 
     ballast.unlink()

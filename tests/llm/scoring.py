@@ -13,6 +13,14 @@ TEXT = (
 )
 
 
+def chat(tokenizer: PreTrainedTokenizerBase, question: str) -> list[int]:
+    """Token ids of a question in the model's chat template, up to where the answer begins."""
+    messages = [{"role": "user", "content": question}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
 def long_text(tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[int]:
     """So many token ids of prose that never repeats itself exactly."""
     text = "".join(TEXT.format(7 * i % 101, 3 * i % 89, 7 * i % 101 + 3 * i % 89) for i in range(tokens // 40))

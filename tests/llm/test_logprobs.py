@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.llm.scoring import TEMPERATURE, as_batch, long_text, plain_logprobs
+from tests.llm.scoring import TEMPERATURE, as_batch, chat, long_text, plain_logprobs
 from trainer.policy.logprobs import LogprobModel
 
 pytestmark = pytest.mark.llm
@@ -12,14 +12,8 @@ COMPLETIONS = ("14", "The sum of 7 and 7 is 14.", "Red, then yellow, and green a
 
 
 def rows(tokenizer):
-    def chat(question: str) -> list[int]:
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-        )
-        return tokenizer.encode(text, add_special_tokens=False)
-
     completions = [[*tokenizer.encode(text, add_special_tokens=False), 2] for text in COMPLETIONS]
-    return [(chat(prompt), completion) for prompt in PROMPTS for completion in completions]
+    return [(chat(tokenizer, prompt), completion) for prompt in PROMPTS for completion in completions]
 
 
 def largest_and_mean_difference(scores, plain, rows) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.llm.scoring import TEMPERATURE, as_batch
+from tests.llm.scoring import TEMPERATURE, as_batch, chat
 from trainer.config.schema import load_config
 from trainer.policy.logprobs import LogprobModel
 from trainer.rollouts.collect import sample_completions, sampling_params
@@ -20,13 +20,7 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def prompts(tokenizer) -> list[list[int]]:
-    texts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-        )
-        for question in QUESTIONS
-    ]
-    return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    return [chat(tokenizer, question) for question in QUESTIONS]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from tests.llm.scoring import chat
 from tests.trainer.rollouts.vllm.models import AGREEMENT, adamw_step, largest_difference
 from trainer.config.rollout import VllmConfig
 from trainer.rollouts.engine import SamplingParams
@@ -20,13 +21,7 @@ def test_agrees_with_the_policy_before_and_after_an_update(policy, folder, token
     from trainer.rollouts.vllm.engine import VllmEngine
     from trainer.rollouts.vllm.setup import EngineSetup
 
-    texts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-        )
-        for question in QUESTIONS
-    ]
-    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    prompts = [chat(tokenizer, question) for question in QUESTIONS]
     params = SamplingParams(0.7, max_new_tokens=12, stop_token_ids=(tokenizer.eos_token_id,))
     trained = copy.deepcopy(policy)
     engine = VllmEngine(trained, EngineSetup(str(folder), 128, settings=VllmConfig()))

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -46,13 +45,6 @@ def misbehave(text, answer):
     if text == "deep":
         return misbehave(text, answer)
     return 1.0
-
-
-def start_child_and_hang(text, answer):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    with open(answer, "w") as note:
-        json.dump({"worker": os.getpid(), "child": child.pid}, note)
-    time.sleep(60)
 
 
 def _start_daemon(note):

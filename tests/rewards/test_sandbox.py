@@ -178,14 +178,6 @@ def test_scoring_ends_as_soon_as_too_much_of_it_fails():
             rewards.score(["a"] * 26 + ["raise"] * 4, [None] * 30)
 
 
-def test_a_timeout_takes_the_functions_own_children_with_it(tmp_path):
-    note = tmp_path / "pids.json"
-    with pool(f"{OWN}:start_child_and_hang") as rewards:
-        (scored,) = rewards.score(["a"], [str(note)])
-        assert scored.status == "timeout"
-        assert wait_until_gone(set(json.loads(note.read_text()).values()), 5) == set()
-
-
 def test_the_number_of_processes_stays_and_none_is_left_after_close():
     before = workers_alive(recursive=True)
     rewards = pool(f"{OWN}:misbehave", workers=2, timeout_s=1.0)

@@ -54,14 +54,6 @@ os.read(told, 1)
 """
 
 
-def test_what_outlives_the_child_is_ended_with_it():
-    process, lifeline = start(DAEMON + "os._exit(3)")
-    daemon = int(process.stdout.readline())
-    assert process.wait(30) == 3
-    assert wait_until_gone({daemon}, 10) == set()
-    os.close(lifeline)
-
-
 def test_everything_ends_with_the_lifeline():
     process, lifeline = start(DAEMON + "time.sleep(600)")
     daemon = int(process.stdout.readline())

@@ -16,6 +16,7 @@ from sweep.record.folder import SweepFolder
 from tests.run_cli import start_cli
 
 SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2}
+FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 SEVERAL_RANKS = {"preset": "tiny_kk", "overrides": {**SHORT, "parallel.strategy": "ddp"}}
 
 

@@ -109,15 +109,6 @@ def test_a_full_disk_leaves_no_part_of_the_records(
     assert steps_in(path) == [1, 2, 3]
 
 
-def test_a_lost_file_is_not_made_anew(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    lines = JsonLines(path)
-    path.rename(tmp_path / "moved")
-    with pytest.raises(StorageError, match=r"metrics\.jsonl"):
-        lines.append({"step": 1})
-    assert not path.exists()
-
-
 def test_another_file_in_its_place_is_not_written_to(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = JsonLines(path)

@@ -1,5 +1,5 @@
-import copy
 import json
+import shutil
 import signal
 import threading
 import time
@@ -218,16 +218,13 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run(tiny_policy, tmp_path,
     trainer.close("FAILED")
 
 
-def test_resume_passes_over_a_damaged_checkpoint(tiny_policy, tmp_path):
-    config = small_config(tiny_policy)
-    first = build(config, tmp_path / "run")
-    first.train()
-    first.close()
+def test_resume_passes_over_a_damaged_checkpoint(undisturbed, tiny_policy, tmp_path):
+    shutil.copytree(undisturbed.context.run_dir, tmp_path / "run")
     weights = tmp_path / "run" / "checkpoints" / "step-4" / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    second = build(config, tmp_path / "run")
+    second = build(small_config(tiny_policy), tmp_path / "run")
     assert second.resume() == 2
     second.close()
 
@@ -286,8 +283,6 @@ def test_a_reward_that_always_raises_stops_the_run(tiny_policy, tmp_path):
 def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
     trainer = build(small_config(tiny_policy), tmp_path / "r")
     trainer.run_period()
-    plain = copy.deepcopy(trainer.models.causal_lm.state_dict())
-    assert plain
     original = trainer.models.optimizer.step
 
     def poisoned(*args, **kwargs):

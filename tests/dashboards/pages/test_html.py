@@ -16,13 +16,7 @@ def test_a_page_holds_style_script_and_figures_and_escapes_the_rest() -> None:
     drawing.add_scatter(x=[1], y=[1], name="<a>", line={"color": "#fff"})
     picture = Picture("alpha", "Score & alpha", "No <trial>.", (drawing, drawing))
     page = render_page("demo <1>", "meta", ["verdict <2>: `type <3>`"], {"Verdict": [picture]}, "<table></table>")
-    for text in (
-        "demo &lt;1&gt;",
-        "verdict &lt;2&gt;: <code>type &lt;3&gt;</code>",
-        "Score &amp; alpha",
-        "No &lt;trial&gt;.",
-        "&lt;a&gt;",
-    ):
+    for text in ("demo &lt;1&gt;", "Score &amp; alpha", "No &lt;trial&gt;.", "&lt;a&gt;"):
         assert text in page
     assert "verdict &lt;2&gt;: <code>type &lt;3&gt;</code>" in page
     assert "color-scheme: light dark" in page and "addEventListener('beforeprint'" in page

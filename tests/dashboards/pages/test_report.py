@@ -90,22 +90,11 @@ def test_page_in_a_browser(browser: Any, report: Path, width: int, scheme: str) 
     assert page.evaluate(_CUT_OFF) == []
     ink = page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
     assert ink == {"light": "rgb(29, 36, 48)", "dark": "rgb(228, 232, 238)"}[scheme]
+    buttons = page.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.dataset.title)")
+    assert any("PNG" in title for title in buttons) and not any("Share" in title for title in buttons)
+    assert page.locator("td.reason b").count() == 0  # untrusted text stays text
+    assert "loss is nan </script><b>&" in page.locator("td.reason").all_inner_texts()[-1]
     page.close()
-
-
-def test_pictures_can_be_saved_and_not_uploaded(browser: Any, report: Path) -> None:
-    visit = Visit(browser, report, 1200)
-    titles = visit.page.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.dataset.title)")
-    assert any("PNG" in title for title in titles)
-    assert not any("Share" in title for title in titles)
-    visit.page.close()
-
-
-def test_untrusted_text_stays_text(browser: Any, report: Path) -> None:
-    visit = Visit(browser, report, 1200)
-    assert visit.page.locator("td.reason b").count() == 0
-    assert "loss is nan </script><b>&" in visit.page.locator("td.reason").all_inner_texts()[-1]
-    visit.page.close()
 
 
 def test_table_sorts_by_a_click(browser: Any, report: Path) -> None:

@@ -1,8 +1,17 @@
 from dataclasses import replace
 
+import pandas as pd
+
 from dashboards.pictures.confirmation import finalist_scores, finalists, full_finalists
 from dashboards.pictures.judged import comparable
 from tests.dashboards.table import sweep_of
+
+
+def fresh_finalists() -> pd.DataFrame:
+    """Trials of configurations 0 and 1 on two fresh seeds."""
+    trials = sweep_of().trials
+    chosen = trials[trials.configuration.isin(["0", "1"])]
+    return chosen.assign(seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6])
 
 
 def test_nothing_is_drawn_before_a_sweep_is_confirmed() -> None:
@@ -12,9 +21,7 @@ def test_nothing_is_drawn_before_a_sweep_is_confirmed() -> None:
 
 def test_finalists_show_search_fresh_seeds_and_test() -> None:
     sweep = sweep_of()
-    chosen = sweep.trials[sweep.trials.configuration.isin(["0", "1"])]
-    fresh = chosen.assign(seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6])
-    confirmed = replace(sweep, confirmation=replace(sweep, trials=fresh))
+    confirmed = replace(sweep, confirmation=replace(sweep, trials=fresh_finalists()))
     table = finalist_scores(confirmed, comparable(confirmed.confirmation or sweep))
     means = table.groupby(["label", "kind"]).value.mean().round(6).to_dict()
     assert means == {
@@ -37,9 +44,7 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
 def test_full_weights_are_not_held_against_adapters() -> None:
     sweep = sweep_of()
     assert full_finalists(sweep) is None
-    chosen = sweep.trials[sweep.trials.configuration.isin(["0", "1"])]
-    fresh = chosen.assign(seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6])
-    picture = full_finalists(replace(sweep, full=replace(sweep, trials=fresh)))
+    picture = full_finalists(replace(sweep, full=replace(sweep, trials=fresh_finalists())))
     assert picture is not None and picture.key == "full_finalists"
     assert picture.sentence == (
         "With full weights, #1 grpo α 0.3: 0.650 on fresh seeds, 0.550 on the sealed test; #0 grpo: 0.500 on "

@@ -1,10 +1,11 @@
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from dashboards.labels import colours
-from dashboards.pages.report import chapters_of, draw, report_html, trials_html
+from dashboards.pages.report import chapters_of, report_html, trials_html
 from dashboards.pictures.figures import (
     baseline_pairs,
     best_so_far,
@@ -13,6 +14,7 @@ from dashboards.pictures.figures import (
     variants_compared,
 )
 from dashboards.pictures.theme import MUTED
+from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
 
 
@@ -66,27 +68,21 @@ def test_table_has_every_trial_the_failed_last() -> None:
     assert "diverged &lt;b&gt;" in table and "0.8000" in table and "1.5" in table
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2, 10])
-def test_every_picture_copes_with_a_sweep_that_has_just_begun(kept: int) -> None:
+def strange_sweeps() -> Iterator[Sweep]:
+    """Sweeps that have just begun, with nothing but failures, and with a missing and a mixed parameter."""
     sweep = sweep_of()
-    trials = sweep.trials.iloc[:kept]
-    begun = replace(sweep, trials=trials, histories=sweep.histories[sweep.histories.trial.isin(trials.trial)])
-    for one in draw(begun):
-        assert one.sentence.endswith(".")
-    assert "</html>" in report_html(begun, chapters_of(begun))
+    for kept in (0, 1, 2):
+        trials = sweep.trials.iloc[:kept]
+        yield replace(sweep, trials=trials, histories=sweep.histories[sweep.histories.trial.isin(trials.trial)])
+    yield replace(sweep, trials=sweep.trials.assign(state="FAIL", score=math.nan))
+    mixed = sweep.trials.copy()
+    mixed["algorithm.ar_alpha"] = [None, "None", 2.0, *mixed["algorithm.ar_alpha"][3:]]
+    mixed.loc[0, ["alpha", "eta"]] = math.nan
+    yield replace(sweep, trials=mixed)
 
 
-def test_every_picture_copes_with_nothing_but_failures() -> None:
-    sweep = sweep_of()
-    failed = replace(sweep, trials=sweep.trials.assign(state="FAIL", score=math.nan))
-    for one in draw(failed):
-        assert one.sentence.endswith(".")
-
-
-def test_every_picture_copes_with_a_missing_and_a_mixed_parameter() -> None:
-    sweep = sweep_of()
-    trials = sweep.trials.copy()
-    trials["algorithm.ar_alpha"] = [None, "None", 2.0, *trials["algorithm.ar_alpha"][3:]]
-    trials.loc[0, ["alpha", "eta"]] = math.nan
-    for one in draw(replace(sweep, trials=trials)):
-        assert one.sentence.endswith(".")
+def test_every_picture_copes_with_strange_sweeps() -> None:
+    for sweep in strange_sweeps():
+        chapters = chapters_of(sweep)
+        assert all(one.sentence.endswith(".") for pictures in chapters.values() for one in pictures)
+        assert "</html>" in report_html(sweep, chapters)

@@ -90,6 +90,9 @@ def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one()
     failed = sweep.trials.assign(state=sweep.trials.state.where(sweep.trials.configuration != "0", "FAIL"))
     assert baseline(replace(sweep, trials=failed)) is None  # no other takes its place
     assert "the baseline #0 did not run to its end" in verdict(replace(sweep, trials=failed))[0]
+    without_plain = sweep.trials[sweep.trials.alpha + sweep.trials.eta > 0]
+    told = verdict(replace(sweep, trials=without_plain, baseline=None))[0]
+    assert "no plain configuration (alpha 0, eta 0) ran to its end" in told
 
 
 def test_ranks_need_two_numbers() -> None:

@@ -5,14 +5,8 @@ from dashboards.pictures.theme import figure, hover, label_rows, number, signed
 
 
 def test_numbers_are_short() -> None:
-    assert [number(value) for value in (0.79, 1e-6, 3.0, 123456.0, math.nan, 12.34)] == [
-        "0.790",
-        "1.00e-06",
-        "3",
-        "1.23e+05",
-        "none",
-        "12.3",
-    ]
+    shown = " ".join(number(value) for value in (0.79, 1e-6, 3.0, 123456.0, math.nan, 12.34))
+    assert shown == "0.790 1.00e-06 3 1.23e+05 none 12.3"
     assert signed(0.04) == "+0.040" and signed(-1.0) == "-1.000"
 
 

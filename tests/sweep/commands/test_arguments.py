@@ -6,9 +6,7 @@ import pytest
 from sweep.cli import main
 from sweep.commands.arguments import planned_nodes
 from sweep.trials.cluster import Node
-from tests.sweep.harness import SEVERAL_RANKS, write_space
-
-FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
+from tests.sweep.harness import FOUR_GPUS, SEVERAL_RANKS, write_space
 
 
 def test_a_plan_is_made_for_as_many_machines_as_are_described(monkeypatch: pytest.MonkeyPatch) -> None:

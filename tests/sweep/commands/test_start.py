@@ -12,8 +12,6 @@ from tests.paths import ROOT
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import write_space
 
-FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
-
 
 def test_plan_counts_trials_slots_and_gpu_hours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sweep.driver.control import POLL_S, StopControl, orderly_signals
+from sweep.driver.control import StopControl, orderly_signals
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import STORAGE_KEY, LimitsSpec, ResourcesSpec
-from trainer.errors import StorageError
 
 
 @pytest.fixture
@@ -88,23 +87,6 @@ def test_gpu_hours_count_running_trials_and_earlier_sessions(folder: SweepFolder
     assert stop.reason == "the budget of 9 GPU hours is spent"
 
 
-def test_the_stop_file_interrupts(folder: SweepFolder, clock: Clock) -> None:
-    stop = control(folder, running=0)
-    folder.stop.touch()
-    clock.now += POLL_S
-    assert stop.stop_all()
-    assert stop.interrupted
-
-
-def test_a_vanished_folder_is_an_error(folder: SweepFolder, clock: Clock) -> None:
-    stop = control(folder)
-    folder.root.rename(folder.root.with_name("moved"))
-    clock.now += POLL_S
-    with pytest.raises(StorageError, match="folder of sweep demo has disappeared"):
-        stop.stop_all()
-    assert not folder.root.exists()
-
-
 def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolder) -> None:
     stop = control(folder)
     assert stop("trial", {"score": 1.0}) is False
@@ -136,10 +118,3 @@ def test_an_interrupt_after_a_spent_budget_stops_at_once(folder: SweepFolder) ->
     stop.request("the time budget is spent", interrupted=False)
     with orderly_signals(stop, print), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-
-
-def test_where_ray_has_died_the_next_look_raises_it(folder: SweepFolder) -> None:
-    stop = control(folder)
-    stop.lost = StorageError("Ray's raylet has died", "driver.log", "resume")
-    with pytest.raises(StorageError, match="Ray's raylet has died"):
-        stop.stop_all()

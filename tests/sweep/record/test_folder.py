@@ -5,10 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
-from sweep.driver.guard import MARKER, end_leftovers, marked
 from sweep.record.folder import all_sweeps, command, existing_sweep, hold, holder, request_stop, sweep_folder
 from trainer.errors import ConfigError, MissingError, NameHeldError, StorageError
 
@@ -85,28 +83,6 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
 def test_a_stop_request_on_a_vanished_folder_is_no_error(tmp_path: Path) -> None:
     request_stop(sweep_folder(tmp_path, "demo"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_only_processes_with_the_marker_of_this_sweep_are_ended(tmp_path: Path) -> None:
-    folder, other = sweep_folder(tmp_path, "demo"), sweep_folder(tmp_path, "other")
-    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
-
-    def spawn(mark: Path) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(sleep, env={**os.environ, MARKER: str(mark)}, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        process.stdout.readline()  # until then the child may not have its environment
-        return process
-
-    with spawn(folder.root) as mine, spawn(other.root) as theirs:
-        try:
-            assert [process.pid for process in marked(folder.root)] == [mine.pid]
-            assert end_leftovers(folder.root, wait_s=0) == 1
-            assert not psutil.pid_exists(mine.pid)
-            assert theirs.poll() is None
-        finally:
-            mine.kill()
-            theirs.kill()
-    assert end_leftovers(folder.root, wait_s=0) == 0
 
 
 def test_a_command_is_ready_to_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

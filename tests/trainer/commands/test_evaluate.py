@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -133,8 +134,6 @@ def test_a_run_is_diagnosed_at_its_newest_checkpoint_by_name_or_folder(run, monk
 
 
 def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("step-1"))
     weights = copy / "checkpoints" / "step-2" / "model.safetensors"
@@ -209,8 +208,6 @@ def test_last_checkpoints_that_are_not_all_there_are_refused(run, tiny_policy, t
         last_checkpoints(str(run), 3)
     with pytest.raises(MissingError, match="only a run has last checkpoints"):
         last_checkpoints(str(tiny_policy), 1)
-    import shutil
-
     gapped = tmp_path / "gapped"
     shutil.copytree(run, gapped)
     (gapped / "checkpoints" / "step-1").rename(gapped / "checkpoints" / "step-0")

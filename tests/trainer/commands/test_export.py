@@ -18,15 +18,19 @@ from trainer.commands.export import scores
 from trainer.config.schema import dump_config, load_config
 
 
+def trained(policy, folder, changes):
+    """A folder of runs with one of two steps."""
+    config = small_config(policy, **{"max_steps": 2, "tracking.offline": True, **changes})
+    (folder / "spec.yaml").write_text(dump_config(config))
+    train(folder / "spec.yaml", name="first", runs_dir=folder / "runs")
+    return folder / "runs"
+
+
 @pytest.fixture(scope="module")
 def runs(tiny_policy, tmp_path_factory):
-    """A folder of runs with one of two steps, a checkpoint after each."""
-    folder = tmp_path_factory.mktemp("runs")
-    spec = folder / "spec.yaml"
-    changes = {"max_steps": 2, "evaluation.every_steps": 1, "checkpoint.every_steps": 1, "checkpoint.keep_last": 2}
-    spec.write_text(dump_config(small_config(tiny_policy, **changes)))
-    train(spec, {"tracking.offline": True}, name="first", runs_dir=folder / "runs")
-    return folder / "runs"
+    """A checkpoint after each of two steps."""
+    changes = {"evaluation.every_steps": 1, "checkpoint.every_steps": 1, "checkpoint.keep_last": 2}
+    return trained(tiny_policy, tmp_path_factory.mktemp("runs"), changes)
 
 
 def export(runs, output, *arguments):
@@ -102,13 +106,8 @@ def test_a_run_that_was_not_evaluated_at_the_step_says_so(runs, tmp_path):
 
 @pytest.fixture(scope="module")
 def adapter_runs(tiny_policy, tmp_path_factory):
-    """A folder of runs with one of two steps that trained an adapter."""
-    folder = tmp_path_factory.mktemp("adapters")
-    spec = folder / "spec.yaml"
-    changes = {"max_steps": 2, "model.lora.r": 4, "optim.lr": 1e-2, "tracking.offline": True}
-    spec.write_text(dump_config(small_config(tiny_policy, **changes)))
-    train(spec, name="first", runs_dir=folder / "runs")
-    return folder / "runs"
+    changes = {"model.lora.r": 4, "optim.lr": 1e-2}
+    return trained(tiny_policy, tmp_path_factory.mktemp("adapters"), changes)
 
 
 def test_an_adapter_is_exported_alone_or_merged_into_the_whole_model(adapter_runs, tiny_policy, tmp_path):

@@ -189,9 +189,7 @@ def test_the_table_has_the_papers_rows():
     ]
 
 
-@pytest.mark.parametrize(
-    ("token_filter", "name"), [("none", "w/"), ("high_entropy", "w/"), ("drop_low", "w/o"), ("drop_high", "w/o")]
-)
+@pytest.mark.parametrize(("token_filter", "name"), [("high_entropy", "w/"), ("drop_low", "w/o")])
 def test_a_run_ends_with_its_rows(tiny_policy, tmp_path, capsys, token_filter, name):
     spec = tmp_path / "spec.yaml"
     changes = {"max_steps": 2, "algorithm.lopti_eta": 0.5, "algorithm.token_filter": token_filter}

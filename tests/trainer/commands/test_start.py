@@ -18,8 +18,12 @@ def files(folder) -> list[str]:
     ("override", "code", "said"),
     [
         ("model.name_or_path=./absent", 3, "no such model folder"),
-        ("data.train=absent.jsonl", 3, "no such data file"),
         ("reward.functions={tests.rewards.own_rewards:nothing: 1}", 2, "has no function nothing"),
+        (
+            "reward.functions={tests.trainer.failing_rewards:raising: 1}",
+            2,
+            "first problem: RuntimeError: no such luck",
+        ),
         ("rollout.engine=vllm", 2, "vLLM is not installed"),
     ],
 )
@@ -37,25 +41,6 @@ def test_a_failed_start_leaves_the_runs_and_files_of_others(tmp_path, capsys, ti
     assert "notes.txt" in files(tmp_path / "runs" / "r")
     assert run(tmp_path, "--name", "other", "model.name_or_path=./absent") == 3
     assert files(tmp_path / "runs") == ["r"]
-
-
-@pytest.mark.parametrize("text", ["raise", "sleep"])
-def test_a_reward_that_fails_on_the_first_problem_stops_the_start(tmp_path, capsys, tiny_policy, text):
-    (tmp_path / "data.jsonl").write_text(f'{{"prompt": "people : Ava ;", "answer": "{text}"}}\n')
-    words = [
-        "data.task=custom",
-        'data.prefill=""',
-        f"data.train={tmp_path / 'data.jsonl'}",
-        f"evaluation.sets={{dev: {tmp_path / 'data.jsonl'}}}",
-        "reward.functions={tests.rewards.own_rewards:misbehave: 1}",
-        "reward.timeout_s=1",
-    ]
-    assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, *words) == 2
-    error, where, _ = error_lines(capsys)[-3:]
-    failure = {"raise": "KeyError: 'no such thing'", "sleep": "no score after 1 s"}[text]
-    assert error == f"error: the reward fails on the first problem: {failure}"
-    assert where == f"where: reward.functions, text '{text}', answer '{text}'"
-    assert not (tmp_path / "runs").exists()
 
 
 def test_an_interrupt_before_the_first_record_says_that_nothing_was_saved(

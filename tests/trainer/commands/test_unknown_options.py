@@ -31,12 +31,6 @@ def test_a_key_written_as_an_option_is_shown_as_an_override(words, meant):
     assert caught.value.hint == f"write trainer.{meant} (keys of the configuration have no dashes)"
 
 
-def test_another_unknown_option_is_refused_by_name(capsys):
-    with pytest.raises(SystemExit):
-        parse("--frobnicate", "3")
-    assert "unrecognized arguments: --frobnicate 3" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("main", [trainer, sweep])
 def test_the_version_names_what_a_bug_report_needs(main, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -2,6 +2,7 @@ import pytest
 
 from rewards import Score
 from rewards.sandbox import ScoredText
+from tests.trainer.tokenizers_for_tests import byte_tokenizer
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics, pass_at
@@ -125,24 +126,11 @@ class Echo:
         ]
 
 
-class Digits:
-    """A tokenizer of numbers."""
-
-    eos_token_id = 99
-    bos_token_id = None
-
-    def encode(self, text, add_special_tokens=True):
-        return [int(text)]
-
-    def decode(self, token_ids, **_):
-        return str(token_ids[0])
-
-
 def measure(parallel, engine, count=2):
     problems = [Problem(f"p{i}", str(i), "", "", "s", "") for i in range(5)]
     evaluation = EvaluationConfig(completions_per_problem=count, temperature=1.0)
     config = TrainConfig(evaluation=evaluation, seed=3)
-    return evaluate(engine, Digits(), engine, {"dev": problems}, config, parallel)
+    return evaluate(engine, byte_tokenizer(), engine, {"dev": problems}, config, parallel)
 
 
 def test_two_ranks_find_what_one_finds():

@@ -3,9 +3,7 @@ import os
 import pytest
 import torch
 
-from trainer.config.extends import preset_names
 from trainer.config.model import ModelConfig
-from trainer.config.schema import load_config
 from trainer.errors import MissingError
 from trainer.parallel import device, gpus
 from trainer.parallel.device import compute_dtype, local_device
@@ -137,12 +135,6 @@ def test_more_ranks_than_gpus_are_refused(machine):
 def test_precision(monkeypatch, dtype, where, has_bfloat16, expected):
     monkeypatch.setattr(device.torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
     assert compute_dtype(ModelConfig(dtype=dtype), where) == expected
-
-
-def test_the_presets_of_the_paper_insist_on_a_gpu():
-    names = [name for name in preset_names() if name.startswith(("kk_", "math_"))]
-    assert len(names) >= 4
-    assert {load_config(name).parallel.device for name in names} == {"cuda"}
 
 
 def test_tests_see_no_gpu():

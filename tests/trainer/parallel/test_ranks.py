@@ -5,14 +5,10 @@ import torch
 
 from tests.invariants.ranks import run_ranks
 from tests.run_cli import run_cli
+from tests.trainer.parallel.test_deepspeed import config
 from trainer.checkpoint.state import load_training_state
-from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import DistributedParallel, Parallel, join_ranks
-
-
-def config(**parallel) -> TrainConfig:
-    return apply_overrides(TrainConfig(), {f"parallel.{key}": value for key, value in parallel.items()})
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,10 @@ import importlib.util
 import pytest
 import torch
 
-from trainer.config.schema import TrainConfig, apply_overrides
+from tests.trainer.parallel.test_deepspeed import config
 from trainer.errors import MissingError
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
-
-
-def config(**parallel) -> TrainConfig:
-    return apply_overrides(TrainConfig(), {f"parallel.{key}": value for key, value in parallel.items()})
 
 
 def test_one_process_is_a_world_of_its_own(monkeypatch):

@@ -30,10 +30,10 @@ class Engine:
 class ServerEngine(Engine):
     """Samples until it is told to end."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.may_end = threading.Event()
-        self.error = error
+        self.error: Exception | None = None
 
     def generate(self, prompts, seeds, params):
         sampled = super().generate(prompts, seeds, params)
@@ -123,25 +123,6 @@ def test_completions_of_all_ranks_are_saved_and_a_share_that_lacks_one_is_sample
     pending.load(tmp_path)
     first.lacks_some = True
     assert pending.generate(PROMPTS, SEEDS, PARAMS) == engine.generate(PROMPTS, SEEDS, PARAMS)
-
-
-def test_an_engine_that_overlaps_samples_while_other_work_goes_on():
-    engine = ServerEngine()
-    pending = pending_of(engine, overlaps=True)
-    pending.begin(PROMPTS, SEEDS, PARAMS)
-    engine.may_end.set()  # only now: the call above had returned while the engine sampled
-    pending.wait()
-    assert pending.generate(PROMPTS, SEEDS, PARAMS) == Engine().generate(PROMPTS, SEEDS, PARAMS)
-
-
-def test_an_error_of_the_engine_is_raised_where_it_is_waited_for():
-    engine = ServerEngine(EngineError("the server is gone", "server", "restart it"))
-    pending = pending_of(engine, overlaps=True)
-    pending.begin(PROMPTS, SEEDS, PARAMS)
-    engine.may_end.set()
-    with pytest.raises(EngineError, match="the server is gone"):
-        pending.wait()
-    pending.close()
 
 
 def test_closing_ends_what_is_sampled_and_an_engine_that_does_not_end_is_not_waited_for(monkeypatch):

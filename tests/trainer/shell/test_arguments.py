@@ -28,14 +28,6 @@ def test_an_option_that_is_not_there_is_refused(parser, capsys):
     assert "unrecognized arguments: --names=b" in capsys.readouterr().err
 
 
-def test_words_after_the_options_of_a_command_without_overrides_are_refused(capsys):
-    parser = argparse.ArgumentParser(prog="trainer")
-    parser.add_argument("--json", action="store_true")
-    with pytest.raises(SystemExit):
-        parse_arguments(parser, ["--json", "seed=1"])
-    assert "unrecognized arguments: seed=1" in capsys.readouterr().err
-
-
 def test_counts_start_at_one():
     assert count("3") == 3
     for text in ("0", "-2"):

@@ -1,5 +1,4 @@
 import fcntl
-import os
 import subprocess
 import sys
 import threading
@@ -8,23 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
-from trainer.errors import ConfigError, NameHeldError
-from trainer.shell.run_folder import check_folder, hold, holder, raise_held, run_path
-
-
-def test_a_held_folder_names_its_holder(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    assert holder(folder) is None
-    with hold(folder):
-        found = holder(folder)
-        assert found is not None
-        assert found.pid == os.getpid()
-        with pytest.raises(NameHeldError, match=f"run run is run by process {os.getpid()} on ") as caught:
-            raise_held(folder)
-        assert caught.value.exit_code == 5
-        with pytest.raises(NameHeldError), hold(folder):
-            pass
-    assert holder(folder) is None
+from trainer.errors import ConfigError
+from trainer.shell.run_folder import check_folder, hold, holder, run_path
 
 
 def test_a_folder_is_held_although_somebody_looks_who_holds_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import json
 import os
 import shutil
 import socket
@@ -110,6 +111,11 @@ def history(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
     from mlflow import MlflowClient
 
     return sorted((m.step, m.value) for m in MlflowClient(uri).get_metric_history(run_id, metric))
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of a run's ``metrics.jsonl``."""
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 def unsent(run_dir: Path) -> bool:

@@ -8,8 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tests.trainer.tracking.store import config_for, context_for, history, sqlite_store
-from tests.trainer.tracking.test_tracker import lines_of
+from tests.trainer.tracking.store import config_for, context_for, history, lines_of, sqlite_store
 from trainer.tracking import machine
 from trainer.tracking import tracker as tracking
 from trainer.tracking.machine import MachineGauges

@@ -10,17 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
-from tests.trainer.tracking.store import config_for, context_for, free_port, history, runs_of, sqlite_store
+from tests.trainer.tracking.store import config_for, context_for, free_port, history, runs_of
 from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError
 from trainer.tracking import mlflow_store
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import Tracker
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    return sqlite_store(tmp_path)
 
 
 def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(

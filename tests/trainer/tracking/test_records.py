@@ -1,31 +1,14 @@
-import json
 import math
 from pathlib import Path
 
-import pytest
-
+from tests.trainer.test_files import write_steps
 from trainer.tracking.shipping import lines_after, metric_values, metrics_record
-
-
-def write_steps(path: Path, *steps: int) -> list[int]:
-    """Write one line per step; return the offset after each."""
-    offsets = []
-    with path.open("w") as file:
-        for step in steps:
-            file.write(json.dumps({"step": step, "time": 1.0, "policy/loss": step / 2}) + "\n")
-            offsets.append(file.tell())
-    return offsets
 
 
 def test_record_holds_step_time_and_metrics() -> None:
     record = metrics_record({"policy/loss": 0.5, "eval/accuracy/3 people": 1}, 7)
     assert record.pop("time") > 1.7e9
     assert record == {"step": 7, "policy/loss": 0.5, "eval/accuracy/3 people": 1.0}
-
-
-def test_undeclared_name_is_refused() -> None:
-    with pytest.raises(KeyError, match="policy/lost"):
-        metrics_record({"policy/lost": 0.5}, 7)
 
 
 def test_nonfinite_values_become_null_with_a_note() -> None:

@@ -1,6 +1,5 @@
 """The tracker against a real MLflow server process that dies, returns or hangs."""
 
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.tracking.store import Server, config_for, context_for, history, runs_of, unsent
+from tests.trainer.tracking.store import Server, config_for, context_for, history, lines_of, runs_of, unsent
 from trainer.tracking.tracker import Tracker, upload
 
 pytestmark = pytest.mark.slow
@@ -30,10 +29,6 @@ def log_steps(tracker: Tracker, steps: range, pause_s: float = 0.05) -> None:
         time.sleep(pause_s)
 
 
-def local_steps(tracker: Tracker) -> list[int]:
-    return [json.loads(line)["step"] for line in (tracker.run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_server_killed_and_restarted_mid_run(tmp_path: Path, server: Server) -> None:
     tracker = Tracker(config_for(server.uri), context_for(tmp_path), close_limit_s=60)
     log_steps(tracker, range(40))
@@ -44,7 +39,7 @@ def test_server_killed_and_restarted_mid_run(tmp_path: Path, server: Server) -> 
     assert tracker.close() is True
     (run,) = runs_of(server.uri)
     assert run.info.status == "FINISHED"
-    assert local_steps(tracker) == list(range(140))
+    assert [line["step"] for line in lines_of(tracker.run_dir)] == list(range(140))
     expected = [(step, step / 10) for step in range(140)]
     assert history(server.uri, run.info.run_id, "policy/loss") == expected
     assert "mlflow.loggedArtifacts" in run.data.tags
@@ -68,17 +63,3 @@ def test_server_that_accepts_and_never_answers(
     assert [step for step, _ in history(server.uri, run_id, "policy/loss")] == list(range(40))
     assert [run.info.status for run in runs_of(server.uri)] == ["KILLED"]
     assert not unsent(tracker.run_dir)
-
-
-def test_resume_against_a_server_makes_one_run(tmp_path: Path, server: Server) -> None:
-    first = Tracker(config_for(server.uri), context_for(tmp_path))
-    log_steps(first, range(10), pause_s=0.15)
-    first._stop_shipping()  # the process dies here: no close, the run stays RUNNING
-    second = Tracker(config_for(server.uri), context_for(tmp_path))
-    second.rewind(4)
-    log_steps(second, range(5, 15))
-    assert second.close() is True
-    assert second.run_id == first.run_id
-    (run,) = runs_of(server.uri)
-    assert run.info.status == "FINISHED"
-    assert [step for step, _ in history(server.uri, run.info.run_id, "policy/loss")] == list(range(15))

@@ -1,4 +1,3 @@
-import json
 import math
 import subprocess
 import sys
@@ -11,19 +10,10 @@ from typing import Any
 import pytest
 
 from tests.paths import ROOT
-from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store
+from tests.trainer.tracking.store import config_for, context_for, history, lines_of, runs_of
 from trainer.files import JsonLines, read_json_lines
 from trainer.tracking.shipping import Connection, Shipper, TrackingState
 from trainer.tracking.tracker import Tracker, upload
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    return sqlite_store(tmp_path)
-
-
-def lines_of(run_dir: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_is_opened_by_one_shipper_at_a_time(tmp_path: Path) -> None:

@@ -7,19 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store, unsent
+from tests.trainer.tracking.store import config_for, context_for, history, lines_of, runs_of, sqlite_store, unsent
 from trainer.errors import MissingError, StorageError
 from trainer.tracking import tracker as tracking
 from trainer.tracking.tracker import Tracker, upload
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    return sqlite_store(tmp_path)
-
-
-def lines_of(run_dir: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path, uri: str) -> None:
@@ -45,11 +36,8 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path
     assert run.data.params["algorithm.ar_alpha"] == "0.0"
     assert run.data.params["evaluation.sets.dev.size"] == "100"
     assert run.data.tags["loptune.trial"] == "t1" and run.data.tags["team"] == "a"
-    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {
-        "config.yaml",
-        "completions.json",
-        "notes",
-    }
+    artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert artifacts == {"config.yaml", "completions.json", "notes"}
     assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "completions.json", "type": "table"}]
     table = json.loads(Path(client.download_artifacts(run.info.run_id, "completions.json")).read_text())
     assert table == {"columns": ["prompt", "completion", "reward", "step"], "data": [["p", "c", 3.0, 2]]}

@@ -191,63 +191,33 @@ def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(server, engine)
     assert not server.asked
 
 
-def test_a_server_that_is_not_there(server):
-    server.status["/health"] = [503] * 5
-    with pytest.raises(MissingError, match="no vLLM server answers") as caught:
-        VllmServerEngine(VllmConfig(server_base_urls=[server.url], server_timeout_s=0.1), 64, "float32")
-    assert "trainer serve" in caught.value.hint
-
-
-def test_a_server_started_in_another_way(server):
-    server.status["/weight_info"] = [404]
-    with pytest.raises(EngineError, match="takes no weights"):
-        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
-
-
 @pytest.mark.parametrize(
-    ("section", "change", "message"),
+    ("status", "options", "settings", "error", "said"),
     [
-        (
-            "model_config",
-            {"logprobs_mode": "raw_logprobs"},
-            "--logprobs-mode raw_logprobs.* needs processed_logprobs",
-        ),
-        ("model_config", {"dtype": "torch.bfloat16"}, "--dtype bfloat16, this run needs float32"),
-        ("weight_transfer_config", {"backend": "nccl"}, "--weight-transfer-config nccl.* needs loptune_http"),
+        ({"/health": [503] * 5}, {}, {"server_timeout_s": 0.1}, MissingError, "(?s)no vLLM server.*trainer serve"),
+        ({"/weight_info": [404]}, {}, {}, EngineError, "takes no weights"),
+        ({}, {"logprobs_mode": "raw"}, {}, EngineError, "--logprobs-mode raw.* needs processed_logprobs"),
+        ({}, {"dtype": "torch.bfloat16"}, {}, EngineError, "--dtype bfloat16, this run needs float32"),
+        ({}, {"max_model_len": 63}, {}, ConfigError, "context of 63 tokens, this run needs 64"),
+        ({}, {"backend": "nccl"}, {}, EngineError, "--weight-transfer-config nccl.* needs loptune_http"),
+        ({}, {"backend": "nccl"}, {"server_weight_transfer": "nccl"}, ConfigError, "from GPU to GPU"),
     ],
 )
-def test_a_server_started_with_other_options(server, section, change, message):
-    server.options[section] |= change
-    with pytest.raises(EngineError, match=message):
-        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 64, "float32")
-
-
-def test_nccl_where_there_is_no_gpu(server, monkeypatch):
+def test_a_server_that_does_not_fit_is_refused(server, monkeypatch, status, options, settings, error, said):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    server.options["weight_transfer_config"]["backend"] = "nccl"
-    settings = VllmConfig(server_base_urls=[server.url], server_weight_transfer="nccl")
-    with pytest.raises(ConfigError, match="from GPU to GPU"):
-        VllmServerEngine(settings, 64, "float32")
-
-
-def test_a_server_with_a_shorter_context(server):
-    with pytest.raises(ConfigError, match="context of 64 tokens, this run needs 65"):
-        VllmServerEngine(VllmConfig(server_base_urls=[server.url]), 65, "float32")
-
-
-def test_a_refused_weight_names_server_and_reason(server, engine):
-    server.status["/update_weights"] = [500]
-    with pytest.raises(EngineError, match="refused /update_weights: 500") as caught:
-        engine.sync_weights(random_model())
-    assert "trainer serve" in caught.value.hint
+    server.status |= status
+    server.options["weight_transfer_config" if "backend" in options else "model_config"] |= options
+    with pytest.raises(error, match=said):
+        VllmServerEngine(VllmConfig(server_base_urls=[server.url], **settings), 64, "float32")
 
 
 def test_after_a_failed_update_the_server_goes_on_with_weights_of_nobody(server, engine):
     engine.sync_weights(random_model())
     server.status["/update_weights"] = [500]
     server.status["/finish_weight_update"] = [500]  # the server ended the update itself
-    with pytest.raises(EngineError, match="refused /update_weights"):
+    with pytest.raises(EngineError, match="refused /update_weights: 500") as caught:
         engine.sync_weights(random_model())
+    assert "trainer serve" in caught.value.hint
     assert routes(server)[-2:] == ["/finish_weight_update", "/resume"]
     assert server.version == "incomplete"
     with pytest.raises(EngineError, match=r"not this run's \(incomplete\)"):

@@ -3,14 +3,6 @@ from types import SimpleNamespace
 from trainer.rollouts.vllm.output import repack_output_embedding
 
 
-def test_the_packed_copy_of_an_output_embedding_is_rebuilt():
-    rebuilt = []
-    method = SimpleNamespace(process_weights_after_loading=rebuilt.append)
-    packed = SimpleNamespace(cpu_linear=object(), quant_method=method)
-    repack_output_embedding(SimpleNamespace(lm_head=packed))
-    assert rebuilt == [packed]
-
-
 def test_where_there_is_no_packed_copy_nothing_is_done():
     plain = SimpleNamespace(quant_method=SimpleNamespace(process_weights_after_loading=None))
     repack_output_embedding(SimpleNamespace(lm_head=plain))

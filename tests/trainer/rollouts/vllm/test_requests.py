@@ -4,18 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import random_model
-from trainer.errors import ConfigError, EngineError
+from trainer.errors import EngineError
 from trainer.rollouts.engine import Sample
 from trainer.rollouts.vllm import engine as vllm
-from trainer.rollouts.vllm import setup
-
-
-def test_asking_for_vllm_without_having_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(vllm, "vllm_installed", lambda: False)
-    with pytest.raises(ConfigError, match="not installed") as caught:
-        vllm.VllmEngine(random_model(), setup.EngineSetup("unused", 64))
-    assert "make install-gpu" in caught.value.hint
 
 
 def finished(reason: str | None) -> SimpleNamespace:

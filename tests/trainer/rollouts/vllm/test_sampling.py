@@ -16,7 +16,7 @@ from tests.trainer.rollouts.vllm.models import (
     random_qwen,
     saved_config,
 )
-from trainer.errors import ConfigError, EngineError
+from trainer.errors import EngineError
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.sampling import kept_tokens
 from trainer.rollouts.transformers import TransformersEngine
@@ -117,13 +117,6 @@ def test_a_group_shares_the_prefix_of_its_prompt(shared, monkeypatch):
     [prompt] = prompts((100,), seed=77)
     engine.generate([prompt], [[1, 2, 3]], SamplingParams(temperature=1.0, max_new_tokens=2))
     assert [output.num_cached_tokens for output in outputs][1:] == [96, 96], "whole blocks of 32 tokens"
-
-
-def test_a_request_longer_than_the_context_is_refused(shared):
-    engine, _ = shared
-    fitting, long = prompts((200, 240))
-    with pytest.raises(ConfigError, match="prompt 1 has 240 tokens"):
-        engine.generate([fitting, long], [[1], [2]], SamplingParams(temperature=1.0, max_new_tokens=56))
 
 
 def test_a_failing_engine_says_so_and_goes_on(shared, monkeypatch):
