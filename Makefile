@@ -41,10 +41,11 @@ demo-llm: install
 # Three processes on two cores, a file of tests in one of them: tests of sweeps wait for processes and leave a core idle.
 # In the order of their folders, which begins with the long files, as a long file at the end would keep a process waiting.
 # Then those that start Ray in their own process: a Ray that a test beside them ends would take the process along.
+OWN_RAY := tests/sweep/trials/test_cluster.py tests/sweep/trials/test_worker.py
 test: install browser
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20 \
-		--ignore tests/sweep/trials
-	$(BIN)/python -m pytest --durations=5 tests/sweep/trials
+		$(addprefix --ignore ,$(OWN_RAY))
+	$(BIN)/python -m pytest --durations=5 $(OWN_RAY)
 
 test-fast: install
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto

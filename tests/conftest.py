@@ -74,8 +74,3 @@ def tiny_policy(tmp_path_factory) -> Path:
     from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
 
     return ensure_tiny_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=60, puzzles=200))
-
-
-@pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("cache")

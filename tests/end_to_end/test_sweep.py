@@ -73,9 +73,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return runs, out
 
 
-def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_evaluations(
-    finished: tuple[Path, str],
-) -> None:
+def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_evaluations(finished):
     sweep, out = finished[0] / "tiny", finished[1]
     assert {trial: one["state"] for trial, one in results(sweep).items()} == dict.fromkeys(TRIALS, "COMPLETE")
     assert "3 trials: 3 complete, 0 stopped early, 0 failed" in out
@@ -101,9 +99,7 @@ def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -
             assert not list(checkpoint.glob("training_state*.safetensors"))
 
 
-def test_the_adapter_of_the_killed_trial_is_that_of_an_undisturbed_run(
-    finished: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_the_adapter_of_the_killed_trial_is_that_of_an_undisturbed_run(finished, tmp_path):
     killed = finished[0] / "tiny" / "trials" / TRIALS[0]
     train(killed / "config.yaml", ["tracking.offline=true"], name="alone", runs_dir=tmp_path)
     own, other = (
@@ -130,9 +126,7 @@ def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, 
         assert run.data.metrics["final/score"] == pytest.approx(score)
 
 
-def test_the_winner_runs_without_a_sweep(
-    finished: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_winner_runs_without_a_sweep(finished, tmp_path, capsys):
     runs, _ = finished
     best, here = tmp_path / "best.yaml", ["--runs-dir", str(runs)]
     assert main(["status", "tiny", *here, "--json"]) == 0
@@ -146,9 +140,7 @@ def test_the_winner_runs_without_a_sweep(
     ]
 
 
-def test_full_weights_confirm_what_adapters_found(
-    finished: tuple[Path, str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_full_weights_confirm_what_adapters_found(finished, capfd):
     runs, _ = finished
     confirm = ["confirm", "tiny", "--full", "--finalists", "1", "--seeds", "1"]
     assert main([*confirm, "--runs-dir", str(runs), "--cpus", "2"]) == 0

@@ -7,8 +7,6 @@ import pytest
 from rewards.score import Score
 from rewards.worker import _as_json, _describe, _lines
 
-OWN = "tests.rewards.own_rewards"
-
 
 def test_lines_are_whole_however_they_arrive():
     requests, ours = os.pipe()

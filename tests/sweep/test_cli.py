@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from sweep.cli import main
@@ -7,9 +5,7 @@ from tests.sweep.harness import write_space
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a\nb", "n" * 300])
-def test_a_bad_name_exits_2_and_writes_nothing(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_name_exits_2_and_writes_nothing(tmp_path, name, capsys):
     space = write_space(tmp_path / "space.yaml")
     before = sorted(tmp_path.rglob("*"))
     for verb in (["run", str(space), "--name", name], ["resume", name], ["status", name], ["stop", name]):

@@ -24,7 +24,7 @@ ON_GPUS = [
     for name in PUBLISHED
     if name not in ("quickstart", "update_rules", "hard_puzzles", "tournament", "improbable_tokens")
 ]
-# One of each kind besides the one that runs as a whole; rules and strategies of the others: a rehearsal.
+# One of each kind besides the one that runs as a whole; of the others strategies are rehearsed.
 SMALL = ["ablation_filters", "knights_knaves_3b_lora", "math_7b"]
 TINY = [
     *("trainer.preset=tiny_kk", "resources={}", "seeds=[0]", "trainer.max_steps=2"),
@@ -111,7 +111,7 @@ def test_the_two_by_two_is_part_of_the_grid():
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_space_plans(name, tmp_path, capsys):
-    assert main(["plan", str(PUBLISHED[name]), "--runs-dir", str(tmp_path)]) == 0
+    assert main(["plan", str(PUBLISHED[name]), "--runs-dir", str(tmp_path), "--step-seconds", "9"]) == 0
     assert "trials " in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 

@@ -65,9 +65,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path: Path, monkeypatc
     assert os.listdir(tmp_path) == ["state.json"]
 
 
-def test_a_full_disk_that_the_system_does_not_name_is_the_fullest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_that_the_system_does_not_name_is_the_fullest(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "free_bytes", lambda path: 0 if path == tmp_path else 2**40)
     fault = storage_fault(OSError(28, "No space left on device"), tmp_path)
     assert fault is not None and fault.where == f"{tmp_path}, 0 MiB free"
@@ -94,9 +92,7 @@ def test_torn_last_line_is_cut_and_whole_lines_kept(tmp_path: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("room", [5, 100])
-def test_a_full_disk_leaves_no_part_of_the_records(
-    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_part_of_the_records(room, tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     write_steps(path, 1, 2)
     before, lines = path.read_bytes(), JsonLines(path)

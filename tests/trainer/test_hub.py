@@ -36,9 +36,7 @@ def test_any_answer_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not constants.is_offline_mode()
 
 
-def test_where_nobody_answers_the_cache_is_used_and_nobody_asked_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_nobody_answers_the_cache_is_used_and_nobody_asked_again(monkeypatch, capsys):
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free_port()}")
     assert not hub.hub_answers()
     assert not hub.hub_answers()
@@ -54,9 +52,7 @@ def test_a_name_server_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     ended.set()
 
 
-def test_who_is_offline_by_choice_is_not_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_is_offline_by_choice_is_not_told(monkeypatch, capsys):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert not hub.hub_answers()
     assert capsys.readouterr().err == ""

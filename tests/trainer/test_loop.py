@@ -114,14 +114,6 @@ def test_a_run_trains_evaluates_and_keeps_checkpoints(undisturbed):
     assert undisturbed.tracker.summary["final/best_accuracy"] == max(accuracies)
 
 
-def test_every_logged_metric_is_declared(undisturbed):
-    from trainer.metrics.declared import declaration
-
-    for metrics in undisturbed.tracker.steps.values():
-        for name in metrics:
-            declaration(name)
-
-
 def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
     second = resumed_after_two_steps(small_config(tiny_policy), tmp_path / "run")
     assert_same_end(undisturbed, second)
@@ -297,18 +289,12 @@ def test_nan_weights_are_reported_with_the_step(tiny_policy, tmp_path):
     trainer.close("FAILED")
 
 
-def trainer_command(tmp_path, tiny_policy, *extra):
-    return [
-        "trainer", "run", "tiny_kk", f"model.name_or_path={tiny_policy}", "max_steps=400",
-        "evaluation.every_steps=200", "checkpoint.every_steps=200", "rollout.prompts_per_step=2",
-        "optim.update_batch_size=16", "rollout.max_new_tokens=30", "evaluation.sets={dev: {split: dev, size: 4}}",
-        "--name", "interrupted", "--runs-dir", str(tmp_path), *extra,
-    ]  # fmt: skip
-
-
 @pytest.mark.slow
 def test_interrupt_prints_the_command_that_resumes(tiny_policy, tmp_path):
-    process = start_cli(*trainer_command(tmp_path, tiny_policy))
+    overrides = [f"model.name_or_path={tiny_policy}", "max_steps=400", "rollout.prompts_per_step=2"]
+    overrides += ["evaluation.every_steps=200", "checkpoint.every_steps=200", "optim.update_batch_size=16"]
+    overrides += ["rollout.max_new_tokens=30", "evaluation.sets={dev: {split: dev, size: 4}}"]
+    process = start_cli("trainer", "run", "tiny_kk", *overrides, "--name", "interrupted", "--runs-dir", tmp_path)
     metrics = tmp_path / "interrupted" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and (not metrics.is_file() or "rollout/reward" not in metrics.read_text()):

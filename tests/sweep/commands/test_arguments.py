@@ -1,5 +1,4 @@
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,7 @@ def test_a_plan_is_made_for_as_many_machines_as_are_described(monkeypatch: pytes
     assert described == [Node(6, 8)] * 3
 
 
-def test_four_gpus_on_a_machine_without_are_refused_before_ray(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_four_gpus_on_a_machine_without_are_refused_before_ray(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     space = write_space(tmp_path / "space.yaml", resources=FOUR_GPUS, trainer=SEVERAL_RANKS)
     assert main(["run", str(space), "--runs-dir", str(tmp_path / "runs"), "--cpus", "8"]) == 3

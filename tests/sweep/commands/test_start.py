@@ -13,9 +13,7 @@ from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import write_space
 
 
-def test_plan_counts_trials_slots_and_gpu_hours(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_counts_trials_slots_and_gpu_hours(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sweep.views.plan.time_step", lambda spec: StepTime(lacking="there is no model"))
     space = write_space(tmp_path / "space.yaml", seeds=[0, 1, 2])
     arguments = ["plan", str(space), "--runs-dir", str(tmp_path / "runs"), "--cpus", "2"]
@@ -60,12 +58,11 @@ def test_plan_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
 
 def test_command_line_overrides_reach_the_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = write_space(tmp_path / "space.yaml")
-    overrides = ["search.configurations=3", "--name", "off", "--runs-dir", str(tmp_path), "--json"]
-    assert main(["plan", str(space), *overrides]) == 0
+    options = ["--runs-dir", str(tmp_path), "--step-seconds", "1", "--json"]
+    assert main(["plan", str(space), "search.configurations=3", "--name", "off", *options]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["name"], plan["configurations"]) == ("off", 5)  # which is false in YAML
-    late = ["plan", str(space), "seeds=[0,1]", "--runs-dir", str(tmp_path), "search.configurations=0", "--json"]
-    assert main(late) == 0
+    assert main(["plan", str(space), "seeds=[0,1]", *options, "search.configurations=0"]) == 0
     assert json.loads(capsys.readouterr().out)["trials"] == 4
     assert main(["plan", str(space), "search.configuration=3"]) == 2
     assert "did you mean configurations?" in capsys.readouterr().err

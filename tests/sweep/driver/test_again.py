@@ -81,9 +81,7 @@ def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost
     assert begin_damaged_again(sweep) == ["c000-s0"]
 
 
-def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_may_not_be_read_is_no_reason_to_begin_again(tmp_path, monkeypatch):
     write_sweep(tmp_path, "demo", {0: {}}, seeds=[0])
     folder = sweep_folder(tmp_path, "demo")
     root = folder.trial("c000-s0") / "checkpoints"

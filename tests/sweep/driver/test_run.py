@@ -79,9 +79,7 @@ def test_a_killed_worker_is_retried_from_its_checkpoint(finished: tuple[Path, in
         ("c004-s0", "diverged at step 4: eval/accuracy is nan"),
     ],
 )
-def test_divergence_fails_without_a_retry_or_a_score(
-    finished: tuple[Path, int, str, str], trial: str, reason: str
-) -> None:
+def test_divergence_fails_without_a_retry_or_a_score(finished, trial, reason):
     folder, _, out, _ = finished
     assert len(history(folder, trial, "build")) == 1
     assert results(folder)[trial]["score"] is None
@@ -114,9 +112,7 @@ def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
         ("", "TuneError"),
     ],
 )
-def test_what_tune_gives_up_with_is_told_by_the_line_that_names_an_error(
-    tmp_path: Path, text: str, told: str | None
-) -> None:
+def test_what_tune_gives_up_with_is_told_by_the_line_that_names_an_error(tmp_path, text, told):
     error = _given_up(tune.TuneError(text), control_of(tmp_path))
     assert f"Ray Tune gave up: {told or 'ray.exceptions.RayTaskError(OSError): no'}" in error.what
     assert "resume fake" in error.hint
@@ -132,9 +128,7 @@ def test_a_sweep_does_not_start_in_the_folder_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [(), ("notes.txt",)])
-def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: tuple[str, ...]
-) -> None:
+def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(tmp_path, monkeypatch, kept):
     folder = sweep_folder(tmp_path / "runs", "fake")
     for name in kept:
         folder.root.mkdir(parents=True)
@@ -153,9 +147,7 @@ def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(
     assert folder.runs_dir.exists() == bool(kept)
 
 
-def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resumed(tmp_path, monkeypatch):
     folder = sweep_folder(tmp_path / "runs", "fake")
     spec = load_space(write_space(tmp_path / "space.yaml"), ["trainer.tracking.uri=http://127.0.0.1:9"])
     monkeypatch.setattr("sweep.driver.run.start_ray", lambda *arguments: [Node(2, 0)])
@@ -183,9 +175,7 @@ class Failing:
         raise RuntimeError("Caught unexpected exception") from self.cause
 
 
-def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(
-    tmp_path: Path,
-) -> None:
+def test_a_trial_that_ray_ends_for_memory_stops_the_sweep_with_the_numbers_and_the_command_to_go_on(tmp_path):
     searcher: Any = SimpleNamespace(failure=None)
     told = "2 workers were killed, 22.60GB used / 23.54GB limit"
     tuner: Any = Failing(OutOfMemoryError(f"{told}\nObject store memory usage: []"))

@@ -38,9 +38,7 @@ def write_checkpoint(folder: SweepFolder, trial: str, step: int, size: int) -> N
     (checkpoint / "model.safetensors").write_bytes(bytes(size))
 
 
-def test_a_trial_needs_room_for_what_it_keeps_and_one_more(
-    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_needs_room_for_what_it_keeps_and_one_more(folder, tmp_path, monkeypatch):
     found = room(folder, tmp_path)
     monkeypatch.setattr(disk, "free_bytes", lambda path: AT_A_TIME * ONE)
     assert found.lack("c000-s0", []) is None
@@ -53,9 +51,7 @@ def test_a_trial_needs_room_for_what_it_keeps_and_one_more(
     assert problem.where == f"{folder.root}, 5.1 MB free"
 
 
-def test_running_trials_still_write_what_they_do_not_have_yet(
-    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_trials_still_write_what_they_do_not_have_yet(folder, tmp_path, monkeypatch):
     found = room(folder, tmp_path)
     write_checkpoint(folder, "c000-s0", 10, ONE)
     write_checkpoint(folder, "c000-s0", 20, ONE)
@@ -66,9 +62,7 @@ def test_running_trials_still_write_what_they_do_not_have_yet(
     assert found.lack("c001-s0", ["c000-s0"]) is not None
 
 
-def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(
-    folder: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_larger_checkpoint_than_expected_counts_also_after_a_restart(folder, tmp_path, monkeypatch):
     write_checkpoint(folder, "c000-s0", 10, 2 * ONE)
     monkeypatch.setattr(disk, "free_bytes", lambda path: 2 * AT_A_TIME * ONE - 1)
     assert room(folder, tmp_path).lack("c001-s0", []) is not None
@@ -123,9 +117,7 @@ def test_everything_is_kept_where_the_search_space_says_so(tmp_path: Path) -> No
     assert not keeps_weights_only(root / "step-8")
 
 
-def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(tmp_path, monkeypatch, caplog):
     def refuse(*_: object) -> None:
         raise PermissionError("not yours")
 

@@ -80,9 +80,7 @@ REFUSED = yaml.safe_load("""
 
 
 @pytest.mark.parametrize(("full", "changes", "what", "hint"), REFUSED)
-def test_a_second_stage_that_could_not_run_is_refused(
-    tmp_path: Path, full: dict[str, Any], changes: dict[str, Any], what: str, hint: str
-) -> None:
+def test_a_second_stage_that_could_not_run_is_refused(tmp_path, full, changes, what, hint):
     with pytest.raises(ConfigError, match=re.escape(what)) as refused:
         two_stages(tmp_path, full, **changes)
     assert hint in refused.value.hint

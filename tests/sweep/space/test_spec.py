@@ -16,8 +16,6 @@ def test_gpus_of_a_rank(workers: int, gpus: float, each: float, tmp_path: Path) 
     ("written", "rules"),
     [(None, (None, None)), ("none", (None, None)), ("asha", (1, None)), ({"median": None}, (None, 1))],
 )
-def test_short_forms_of_the_scheduler(
-    written: object, rules: tuple[int | None, int | None], tmp_path: Path
-) -> None:
+def test_short_forms_of_the_scheduler(written, rules, tmp_path):
     found = make_spec(tmp_path, scheduler=written).scheduler
     assert (found.asha and found.asha.grace_period, found.median and found.median.grace_period) == rules

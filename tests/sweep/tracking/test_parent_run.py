@@ -16,9 +16,7 @@ def uri(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("singly", [20, 0], ids=["one by one", "all"])
-def test_parent_run_is_found_again_and_reconciles_its_trials(
-    tmp_path: Path, uri: str, singly: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, singly, monkeypatch):
     monkeypatch.setattr(parent_run, "ASKED_SINGLY", singly)
     parent = open_parent_run(uri, "exp", "demo", {"stage": "first"}, {"objective.metric": "eval/accuracy"})
     tags = {"loptune.run": "demo/t1", "mlflow.parentRunId": parent.run_id}
@@ -50,9 +48,7 @@ def test_parent_run_is_found_again_and_reconciles_its_trials(
     trial.close()
 
 
-def test_what_takes_long_says_how_far_it_has_come(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_takes_long_says_how_far_it_has_come(monkeypatch, capsys):
     clock = itertools.count(0.0, 6.0)
     monkeypatch.setattr(parent_run.time, "monotonic", lambda: next(clock))
     assert list(parent_run.told("abcde", "sent to MLflow")) == list("abcde")

@@ -69,9 +69,7 @@ def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys) -> None
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_cluster_that_others_can_reach_and_that_asks_for_no_token_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_that_others_can_reach_and_that_asks_for_no_token_is_named(monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(module, "asks_for_no_token", lambda host, port: asked.append(host) or host == "192.0.2.1")
     for host in ("127.0.0.1", "192.0.2.1", "192.0.2.2"):

@@ -60,9 +60,7 @@ def test_only_a_cluster_is_given_up_after_few_attempts(monkeypatch: pytest.Monke
         assert os.environ["RAY_NUM_REDIS_GET_RETRIES"] == "5"
 
 
-def test_what_rays_core_writes_to_standard_error_goes_into_the_log(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_rays_core_writes_to_standard_error_goes_into_the_log(tmp_path, capfd):
     log = tmp_path / "driver.log"
     with pytest.raises(ConnectionError), _stderr_to(log):
         os.write(2, b"gcs_client.cc: Failed to get cluster ID\n")
@@ -129,9 +127,7 @@ def test_a_killed_driver_takes_its_trials_along(simulated: Simulated, tmp_path: 
 
 
 @pytest.mark.slow
-def test_trials_fill_the_nodes_and_outlive_one(
-    simulated: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
     folder = tmp_path / "fake"
     # The first two would not end before the node is removed.

@@ -44,9 +44,7 @@ def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-def test_nodes_look_for_folder_model_and_data_but_not_for_hub_names(
-    tmp_path: Path, looked_for: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_look_for_folder_model_and_data_but_not_for_hub_names(tmp_path, looked_for, monkeypatch):
     (tmp_path / "train.parquet").touch()
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)

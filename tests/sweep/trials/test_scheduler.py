@@ -1,6 +1,5 @@
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from ray.tune.schedulers import TrialScheduler
@@ -23,9 +22,7 @@ from tests.sweep.ended_sweeps import write_sweep
         ("none", {0: 0.5, 1: 0.6, 2: 0.7}, TrialScheduler.CONTINUE),
     ],
 )
-def test_a_scheduler_remembers_trials_of_earlier_sessions(
-    tmp_path: Path, scheduler: Any, scores: dict[int, float], decision: str
-) -> None:
+def test_a_scheduler_remembers_trials_of_earlier_sessions(tmp_path, scheduler, scores, decision):
     write_sweep(tmp_path, "demo", {number: {0: score} for number, score in scores.items()}, scheduler=scheduler)
     folder = SweepFolder(tmp_path, "demo")
     for number, score in scores.items():

@@ -151,9 +151,7 @@ def workers(local_ray: None, tmp_path: Path) -> Iterator[WorkerGroup]:
         ("raise", ValueError, "rank 1 of 2 cannot"),
     ],
 )
-def test_one_rank_that_fails_ends_the_call_although_the_other_waits(
-    workers: WorkerGroup, tmp_path: Path, fate: str, error: type[Exception], message: str
-) -> None:
+def test_one_rank_that_fails_ends_the_call_although_the_other_waits(workers, tmp_path, fate, error, message):
     assignment = Assignment(
         "c000-s0", load_config("tiny_kk"), tmp_path / "run", tmp_path / fate, "e", tmp_path / "stop"
     )

@@ -49,9 +49,7 @@ def test_two_nodes_of_eight_gpus_run_four_trials_at_a_time(tmp_path: Path) -> No
         ({"parallel.strategy": "deepspeed", "parallel.zero_stage": 0}, 4 + 8),
     ],
 )
-def test_a_checkpoint_holds_weights_and_optimizer_state(
-    tmp_path: Path, overrides: dict[str, Any], bytes_a_parameter: int
-) -> None:
+def test_a_checkpoint_holds_weights_and_optimizer_state(tmp_path, overrides, bytes_a_parameter):
     model = tmp_path / "model"
     model.mkdir()
     save_file({"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(7)}, model / "model.safetensors")
@@ -77,9 +75,7 @@ def test_a_checkpoint_holds_weights_and_optimizer_state(
         ("gpt2", None),
     ],
 )
-def test_a_hub_models_size_is_known_or_read_from_its_name(
-    tmp_path: Path, name: str, billions: float | None
-) -> None:
+def test_a_hub_models_size_is_known_or_read_from_its_name(tmp_path, name, billions):
     plan = plan_of(tmp_path, {"model.name_or_path": name}, [Node(2, 0)])
     expected = None if billions is None else pytest.approx(billions * 1e9 * 12, rel=1e-12)
     assert (plan.disk and plan.disk.one_checkpoint) == expected
@@ -187,9 +183,7 @@ def test_a_second_stage_is_planned_too(tmp_path: Path, capsys: pytest.CaptureFix
     assert planned["disk"]["one_checkpoint"] < planned["full"]["disk"]["one_checkpoint"]
 
 
-def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, monkeypatch):
     gpus = {"resources": FOUR_GPUS, "limits": {}}
     assert plan_of(tmp_path, ZERO_2, [Node(64, 8)], **gpus).short == []
     assert plan_of(tmp_path, ZERO_2, [Node(64, 0), Node(2, 4)], **gpus).short == [

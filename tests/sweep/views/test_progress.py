@@ -56,9 +56,7 @@ def test_a_trial_is_told_in_lines(callback: SweepCallback, capsys: pytest.Captur
         ({"interrupted": True}, "WAITING", "interrupted at step 0"),
     ],
 )
-def test_an_end_is_told_as_what_it_is(
-    callback: SweepCallback, capsys: pytest.CaptureFixture[str], result: dict[str, Any], state: str, words: str
-) -> None:
+def test_an_end_is_told_as_what_it_is(callback, capsys, result, state, words):
     ended = trial(**result)
     callback.on_trial_complete(0, [], ended)
     assert words in capsys.readouterr().out
@@ -67,9 +65,7 @@ def test_an_end_is_told_as_what_it_is(
     assert callback._reporter.rows["c000-s1"].state == state
 
 
-def test_a_trial_that_finds_no_free_resources_says_so_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, monkeypatch):
     four = ResourcesSpec(gpus_per_trial=4, workers_per_trial=4, cpus_per_worker=2)
     callback = SweepCallback(Reporter(SweepFolder(tmp_path, "demo"), planned=2), four, 2, threading.Event())
     monkeypatch.setattr(progress.ray, "available_resources", lambda: {"GPU": 2.0, "CPU": 30.0})
@@ -82,9 +78,7 @@ def test_a_trial_that_finds_no_free_resources_says_so_once(
     assert capsys.readouterr().out == "c000-s1  waits for 4 GPUs (2 of 8 free) and 8 CPUs (30 of 32 free)\n"
 
 
-def test_a_retry_says_why_and_shuts_out_the_attempt_before(
-    callback: SweepCallback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_retry_says_why_and_shuts_out_the_attempt_before(callback, tmp_path, capsys):
     folder = tmp_path / "demo" / "trials" / "c000-s1"
     folder.mkdir(parents=True)
     (folder / "failure.txt").write_text("rank 0 died: out of memory\n")

@@ -132,9 +132,7 @@ def test_finalists_that_differ_in_their_adapters_alone_are_one_with_full_weights
     assert space.baselines == [{"algorithm.ar_alpha": alpha} for alpha in (0.0, 0.2, 0.3)]
 
 
-def test_full_weights_that_nothing_describes_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_weights_that_nothing_describes_are_refused(tmp_path, capsys):
     confirm = ["confirm", "demo", "--full", "--runs-dir", str(tmp_path)]
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3])
     assert main(confirm) == 2

@@ -150,8 +150,3 @@ def test_more_completions_keep_the_seeds_of_the_first():
     measure(Parallel(), few, count=1)
     measure(Parallel(), many, count=3)
     assert all(many.seeds[prompt][:1] == seeds for prompt, seeds in few.seeds.items())
-
-
-def test_pass_at_more_than_there_is_is_refused():
-    with pytest.raises(ValueError, match="at least 4 completions"):
-        EvaluationConfig(completions_per_problem=3, pass_at_k=4)

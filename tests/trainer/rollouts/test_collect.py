@@ -1,11 +1,8 @@
 import math
 
-import pytest
-
 from rewards import Score
-from rewards.sandbox import ScoredText, ScoringFailedError
+from rewards.sandbox import ScoredText
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
-from trainer.errors import RewardError
 from trainer.rollouts.collect import GroupRequest, sample_groups, score_groups
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
@@ -44,15 +41,6 @@ def test_every_score_stays_with_its_completion_and_group():
     )
     assert (right.scoring, right.parsed, right.correct) == ("ok", True, True)
     assert right.reward_breakdown == {"length": 4.0}
-
-
-def test_scoring_that_fails_too_often_is_told():
-    class Failing:
-        def score(self, texts, answers, rows):
-            raise ScoringFailedError("all of them failed")
-
-    with pytest.raises(RewardError, match="all of them failed"):
-        score_groups([group_of(4, "A", "ab")], Failing())
 
 
 class Engine:

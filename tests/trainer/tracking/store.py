@@ -16,7 +16,6 @@ from typing import Any
 
 from trainer.config.schema import TrainConfig
 from trainer.tracking.mlflow_store import prepare_store
-from trainer.tracking.shipping import COMPLETIONS_FILE, METRICS_FILE, TrackingState
 from trainer.types import RunContext
 
 
@@ -116,13 +115,3 @@ def history(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of a run's ``metrics.jsonl``."""
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
-def unsent(run_dir: Path) -> bool:
-    """Whether MLflow lacks something of the run in this folder; False where there is no run."""
-    state = TrackingState.load(run_dir)
-    if state is None:
-        return False
-    queues = ((METRICS_FILE, state.metrics_sent), (COMPLETIONS_FILE, state.completions_sent))
-    waiting = any((run_dir / name).exists() and (run_dir / name).stat().st_size > sent for name, sent in queues)
-    return waiting or bool(state.artifacts) or not state.status_sent

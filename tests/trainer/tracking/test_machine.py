@@ -3,7 +3,6 @@
 import sys
 import threading
 import time
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -22,9 +21,7 @@ def read(gauges: MachineGauges, times: int = 1) -> None:
         gauges.read()
 
 
-def test_the_names_are_those_of_mlflow_and_values_come_once_in_an_interval(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_names_are_those_of_mlflow_and_values_come_once_in_an_interval(monkeypatch):
     gauges = MachineGauges()
     assert gauges.means() == {}
     gauges.read()
@@ -89,9 +86,7 @@ def until_logged(tracker: Tracker, step: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_run_that_is_rewound_and_resumed_has_every_value_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_is_rewound_and_resumed_has_every_value_once(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "INTERVAL_S", 0.0)
     monkeypatch.setattr(tracking, "SHIP_INTERVAL_S", 0.02)
     uri = sqlite_store(tmp_path)
@@ -113,9 +108,7 @@ def test_a_run_that_is_rewound_and_resumed_has_every_value_once(
     assert [value for step, value in sent if step == 1] == of_first
 
 
-def test_offline_runs_and_those_that_do_not_want_it_have_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_runs_and_those_that_do_not_want_it_have_none(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "INTERVAL_S", 0.0)
     monkeypatch.setattr(tracking, "SHIP_INTERVAL_S", 0.01)
     uri = sqlite_store(tmp_path)

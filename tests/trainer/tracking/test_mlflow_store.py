@@ -18,9 +18,7 @@ from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import Tracker
 
 
-def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert tracking_uri(TrackingConfig(), tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
@@ -31,9 +29,7 @@ def test_uri_is_the_configured_one_then_the_environments_then_the_runs_folders(
     assert tracking_uri(relative, tmp_path) == f"sqlite:///{tmp_path}/a/b.db"
 
 
-def test_credentials_of_the_environment_reach_the_server_and_no_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_of_the_environment_reach_the_server_and_no_record(tmp_path, monkeypatch):
     seen: list[str] = []
 
     class Refusing(http.server.BaseHTTPRequestHandler):

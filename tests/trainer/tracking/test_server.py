@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.tracking.store import Server, config_for, context_for, history, lines_of, runs_of, unsent
+from tests.trainer.tracking.store import Server, config_for, context_for, history, lines_of, runs_of
+from trainer.tracking.shipping import has_unsent
 from trainer.tracking.tracker import Tracker, upload
 
 pytestmark = pytest.mark.slow
@@ -45,9 +46,7 @@ def test_server_killed_and_restarted_mid_run(tmp_path: Path, server: Server) -> 
     assert "mlflow.loggedArtifacts" in run.data.tags
 
 
-def test_server_that_accepts_and_never_answers(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_that_accepts_and_never_answers(tmp_path, server, monkeypatch):
     """The worst server: neither log nor close waits for the call that hangs."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "240")
     tracker = Tracker(config_for(server.uri), context_for(tmp_path), close_limit_s=1)
@@ -56,10 +55,10 @@ def test_server_that_accepts_and_never_answers(
         log_steps(tracker, range(40))
         sending = tracker._thread
         assert tracker.close("KILLED") is False
-        assert unsent(tracker.run_dir)
+        assert has_unsent(tracker.run_dir)
         assert sending is not None and sending.is_alive()
     server.start()
     run_id = upload(tracker.run_dir)
     assert [step for step, _ in history(server.uri, run_id, "policy/loss")] == list(range(40))
     assert [run.info.status for run in runs_of(server.uri)] == ["KILLED"]
-    assert not unsent(tracker.run_dir)
+    assert not has_unsent(tracker.run_dir)

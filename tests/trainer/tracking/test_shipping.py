@@ -118,9 +118,7 @@ def test_each_step_counts_once_however_the_last_request_of_a_killed_process_fare
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
 
 
-def test_a_rewind_cut_short_by_a_kill_is_done_again(
-    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewind_cut_short_by_a_kill_is_done_again(tmp_path, uri, monkeypatch):
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     for step in (1, 2, 3):
         tracker.log({"policy/loss": step}, step)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.tracking.store import config_for, context_for, history, lines_of, runs_of, sqlite_store, unsent
+from tests.trainer.tracking.store import config_for, context_for, history, lines_of, runs_of, sqlite_store
 from trainer.errors import MissingError, StorageError
 from trainer.tracking import tracker as tracking
+from trainer.tracking.shipping import has_unsent
 from trainer.tracking.tracker import Tracker, upload
 
 
@@ -25,7 +26,7 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path
     tracker.log_artifact(report, "notes")
     tracker.summarize({"final/best_accuracy": 0.75})
     assert tracker.close("FINISHED") is True
-    assert not unsent(tracker.run_dir)
+    assert not has_unsent(tracker.run_dir)
 
     client = MlflowClient(uri)
     run = client.get_run(tracker.run_id)
@@ -99,7 +100,7 @@ def test_offline_then_upload(tmp_path: Path, uri: str) -> None:
     tracker.log_completions([{"text": "a"}], 1)
     assert tracker.run_id is None
     assert tracker.close("FINISHED") is True
-    assert unsent(tracker.run_dir)
+    assert has_unsent(tracker.run_dir)
 
     run_id = upload(tracker.run_dir)
     assert upload(tracker.run_dir) == run_id  # nothing twice
@@ -107,7 +108,7 @@ def test_offline_then_upload(tmp_path: Path, uri: str) -> None:
     (run,) = runs_of(uri)
     assert run.info.status == "FINISHED" and run.info.run_name == "run-1"
     assert "mlflow.loggedArtifacts" in run.data.tags
-    assert not unsent(tracker.run_dir)
+    assert not has_unsent(tracker.run_dir)
 
 
 def test_upload_to_another_store_sends_everything(tmp_path: Path, uri: str) -> None:
@@ -131,7 +132,7 @@ def test_locked_database_while_training_loses_nothing(tmp_path: Path, uri: str) 
     for step in range(5):
         tracker.log({"policy/loss": step}, step)
     assert tracker.close("FINISHED") is False
-    assert unsent(tracker.run_dir)
+    assert has_unsent(tracker.run_dir)
     holder.execute("ROLLBACK")
     holder.close()
     run_id = upload(tracker.run_dir)
@@ -139,9 +140,7 @@ def test_locked_database_while_training_loses_nothing(tmp_path: Path, uri: str) 
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
 
 
-def test_a_call_that_hangs_at_the_end_changes_nothing_later(
-    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_hangs_at_the_end_changes_nothing_later(tmp_path, uri, monkeypatch):
     tracker = Tracker(config_for(uri), context_for(tmp_path), close_limit_s=0.1)
     shipper = tracker._shipper
     assert shipper is not None
@@ -198,9 +197,7 @@ def test_rewind_while_a_call_hangs(tmp_path: Path, uri: str, monkeypatch: pytest
     assert history(uri, tracker.run_id, "policy/loss") == [*carried, *again]
 
 
-def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking, "SHIP_INTERVAL_S", 0.05)
     tracker = Tracker(config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False)
     assert tracker.run_id is None
@@ -214,9 +211,7 @@ def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(
     assert run.data.params["algorithm.ar_alpha"] == "0.0"
 
 
-def test_a_run_that_never_reached_mlflow_is_told_and_uploaded_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_never_reached_mlflow_is_told_and_uploaded_later(tmp_path, caplog):
     tracker = Tracker(
         config_for(f"sqlite:///{tmp_path}/mlflow.db"), context_for(tmp_path), must_connect=False, close_limit_s=0.1
     )
