@@ -1,8 +1,8 @@
 """Attempts of a trial: of two processes that both take a trial for theirs, the newest attempt's alone may write.
 
 A node that is cut off trains on until it notices, and may still reach the shared folder, while the trial has begun
-again elsewhere. So the sweep's driver numbers the attempts in a file of the trial's folder, and whatever writes
-there or to MLflow asks first whether its own number is the newest: a fencing token.
+again elsewhere. So the sweep's driver numbers the attempts, each begins with its number in a file of the trial's
+folder, and whatever writes there or to MLflow asks first whether its own is the newest: a fencing token.
 """
 
 from dataclasses import dataclass
@@ -39,8 +39,14 @@ def newest_attempt(run_dir: Path) -> int:
 
 
 def begin_attempt(run_dir: Path, number: int) -> None:
-    """Shut out attempts with lower numbers; for the driver, before it starts this one's processes."""
+    """Shut out attempts with lower numbers, before anything of this one reads what they have written.
+
+    Raises:
+        SupersededError: a newer attempt has begun.
+        StorageError: the number cannot be written.
+    """
     try:
+        Attempt(run_dir, number).check()
         run_dir.mkdir(parents=True, exist_ok=True)
         write_atomically(run_dir / _FILE, str(number))
     except OSError as error:

@@ -49,7 +49,7 @@ def is_lost_node(error: Exception | None) -> bool:
 
 @contextmanager
 def lost_nodes_not_counted() -> Iterator[None]:
-    """Within the block, Tune does not count the loss of a node as a failure of its trials."""
+    """Within the block a failure ends an attempt of its trial, and Tune does not count the loss of a node as one."""
     from ray.tune.experiment import Trial  # which ranks do not need
 
     original = Trial.handle_error
@@ -57,6 +57,7 @@ def lost_nodes_not_counted() -> Iterator[None]:
     def handle_error(trial: Any, exc: Any = None) -> None:
         before = trial.run_metadata.num_failures
         original(trial, exc)
+        trial.config["attempt"] += 1  # of the process that tries it again, which shuts out this one
         if is_lost_node(exc):
             trial.run_metadata.num_failures = before
 

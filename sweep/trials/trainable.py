@@ -41,7 +41,7 @@ from sweep.trials.worker import (
     build_trainer,
     evaluation_history,
 )
-from trainer.attempt import Attempt, SupersededError
+from trainer.attempt import Attempt, SupersededError, begin_attempt
 from trainer.config.schema import TrainConfig, apply_overrides, save_config, value_of
 from trainer.config.variants import variant_of
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
@@ -239,9 +239,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             )
         if not self._built:
             leave_if_blind(self.plan.inputs)
-            Attempt(self._assignment.run_dir, self._assignment.attempt).check()
             if not self.plan.folder.root.exists():
                 raise StorageError("the sweep's folder has disappeared", str(self.plan.folder.root), "put it back")
+            begin_attempt(self._assignment.run_dir, self._assignment.attempt)
             try:
                 check_inputs(self.plan.folder.root, "sweep", False, self.plan.working_dir)
             except ConfigError as error:  # of the sweep, not of this trial: all others would train on it too
@@ -249,7 +249,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 raise StorageError(
                     error.what, error.where, f"sweep resume {again}, or with --accept-changes"
                 ) from None
-            self._assignment.run_dir.mkdir(parents=True, exist_ok=True)
             (self._assignment.run_dir / FAILURE_FILE).unlink(missing_ok=True)
             save_config(self._assignment.config, self._assignment.run_dir / "config.yaml")
             # Loading takes its time, on a busy machine more; the limit of a stall is one of training steps.

@@ -19,7 +19,6 @@ from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note, last_step
 from sweep.record.table import TrialRow, duration, parameter_text, trial_table
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
-from trainer.attempt import begin_attempt
 from trainer.errors import printable
 from trainer.shell.table import counted, number
 from trainer.shell.wrapping import wrapped
@@ -156,11 +155,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is tried again from its newest checkpoint."""
-        assert self._reporter is not None
         row, failures = self._row(trial), trial.num_failures
         row.state = "WAITING"
-        trial.config["attempt"] += 1
-        begin_attempt(self._reporter.folder.trial(row.trial), trial.config["attempt"])
         counts = failures > self._failures.get(trial.trial_id, 0)  # not where the trial's node was lost
         self._failures[trial.trial_id] = failures
         count = f"{failures} of {self._max_failures}" if counts else "not counted"

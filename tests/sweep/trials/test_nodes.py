@@ -20,11 +20,11 @@ from sweep.trials.nodes import NodeLostError, WorkerLostError, leave_if_blind, l
 )
 def test_the_loss_of_a_node_is_no_failure_of_its_trial(error: Exception, counted: int) -> None:
     data = SimpleNamespace(num_failures=0, invalidate_cache=lambda: None)
-    trial = SimpleNamespace(is_restoring=False, local_path=None, run_metadata=data)
+    trial = SimpleNamespace(is_restoring=False, local_path=None, run_metadata=data, config={"attempt": 1})
     trial._handle_ray_actor_error = lambda exc: Trial._handle_ray_actor_error(trial, exc)
     with lost_nodes_not_counted():
         Trial.handle_error(trial, error)
-    assert data.num_failures == counted
+    assert (data.num_failures, trial.config["attempt"]) == (counted, 2)
     Trial.handle_error(trial, error)
     assert data.num_failures == counted + 1
 

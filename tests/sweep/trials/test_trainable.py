@@ -9,6 +9,7 @@ from sweep.trials import trainable
 from sweep.trials.trainable import SweepTrial, TrialPlan, _shares_engine, bind, windowed
 from sweep.trials.worker import Period
 from tests.sweep.harness import SEVERAL_RANKS, write_space
+from trainer.attempt import newest_attempt
 from trainer.config.schema import apply_overrides, load_config
 
 
@@ -83,13 +84,31 @@ def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
     folder.root.mkdir(exist_ok=True)
     spec = load_space(write_space(tmp_path / "s.yaml"))
     trial: SweepTrial = object.__new__(bind(TrialPlan(spec, folder)))
-    trial.setup({"configuration": 0, "seed": 0, "overrides": {}})
+    trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
     assert trial.step()["finished"]
     ranks.fails, ranks.always = fails, always
-    assert trial.reset_config({"configuration": 1, "seed": 0, "overrides": {}})
+    assert trial.reset_config({"configuration": 1, "seed": 0, "overrides": {}, "attempt": 1})
     if counts:
         with pytest.raises(RuntimeError):
             trial.step()
     else:
         assert trial.step()["finished"]
     assert ranks.started == (1 if counts and not always else 2)
+
+
+def test_an_attempt_that_cannot_shut_out_the_one_before_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainable, "WorkerGroup", Ranks)
+    monkeypatch.setattr(trainable, "get_current_placement_group", object)
+    folder = SweepFolder(tmp_path, "s")
+    trial: SweepTrial = object.__new__(bind(TrialPlan(load_space(write_space(tmp_path / "s.yaml")), folder)))
+    folder.root.mkdir(exist_ok=True)
+    folder.trial("c000-s0").parent.touch()  # where no number can be written
+    trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 2})
+    assert trial.step()["storage"][0].startswith("cannot begin a trial")
+    folder.trial("c000-s0").parent.unlink()
+    trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 2})
+    assert trial.step()["finished"] and newest_attempt(folder.trial("c000-s0")) == 2
+    trial.setup({"configuration": 0, "seed": 0, "overrides": {}, "attempt": 1})
+    assert "attempt 2 of c000-s0 has begun elsewhere" in trial.step()["storage"][0]
