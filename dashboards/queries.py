@@ -34,9 +34,9 @@ from trainer.metrics.tags import (
     TWO_STAGES_TAG,
     WEIGHTS_TAG,
 )
+from trainer.tracking.mlflow_store import find_runs, search_runs
 
 _MAX_CURVE_POINTS = 400  # per trial and metric; more only make the page heavy
-_PAGE = 1000  # runs in one answer of the store
 
 
 def read_sweep(name: str, uri: str) -> Sweep:
@@ -82,8 +82,7 @@ def opened_store(uri: str) -> Iterator[Any]:
 def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, ...] | None = None) -> Sweep:
     """A sweep by its parent run; ``searched`` where its trials are to be told apart as those of another sweep."""
     params, tags = parent.data.params, parent.data.tags
-    condition = f"tags.`{PARENT_TAG}` = '{parent.info.run_id}'"
-    children = _search(client, [parent.info.experiment_id], condition)
+    children = find_runs(client, [parent.info.experiment_id], {PARENT_TAG: parent.info.run_id})
     objective = _objective(params)
     histories = _histories(client, children, (objective.metric, objective.sealed, *AUDIT))
     kinds = {key.removeprefix("space."): kind for key, kind in params.items() if key.startswith("space.")}
@@ -143,21 +142,8 @@ def _rounds(record: str) -> Rounds:
 def _parents(client: Any) -> list[Any]:
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     # By the tag that its trials have as well, a store would send all of them.
-    runs = _search(client, experiments, f"tags.`{RUN_TAG}` LIKE 'sweep/%'") if experiments else []
+    runs = search_runs(client, experiments, f"tags.`{RUN_TAG}` LIKE 'sweep/%'") if experiments else []
     return [run for run in runs if PARENT_TAG not in run.data.tags]
-
-
-def _search(client: Any, experiments: list[str], condition: str) -> list[Any]:
-    found: list[Any] = []
-    token = None
-    while True:
-        page = client.search_runs(
-            experiments, condition, max_results=_PAGE, order_by=["start_time ASC"], page_token=token
-        )
-        found.extend(page)
-        token = page.token
-        if not token:
-            return found
 
 
 def _objective(params: dict[str, str]) -> Objective:

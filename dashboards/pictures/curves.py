@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.theme import Picture, figure, hover, number, rows
+from dashboards.pictures.theme import Picture, add_points, figure, hover, number, rows
 from dashboards.sweep import CURVES, Sweep, unit_of
 from dashboards.trials import thinned, thinning_note
 
@@ -86,18 +86,14 @@ def trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) 
         if own is None:
             continue
         whole = row.state in ("COMPLETE", "RUNNING")
-        drawing.add_scatter(
-            x=own.step,
-            y=own.value,
+        points = zip(own.step, own.value, strict=True)
+        add_points(
+            drawing,
+            *(own.step, own.value, [hover(row, f"step {step}: {number(value)}") for step, value in points]),
             mode="lines" if len(own) > 1 else "markers",
             name=row.variant,
             line={"color": shades[row.variant], "width": width, "dash": "solid" if whole else "dot"},
             opacity=0.8 if len(sweep.trials) <= _MANY_TRIALS else 0.25,
-            hovertext=[
-                hover(row, f"step {step}: {number(value)}")
-                for step, value in zip(own.step, own.value, strict=True)
-            ],
-            hoverinfo="text",
         )
 
 
@@ -115,15 +111,9 @@ def _mean_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame) -> bool:
             continue
         drawn = True
         of = f"{html.escape(str(variant))}, mean of {table.shape[1]} trials"
-        drawing.add_scatter(
-            x=mean.index,
-            y=mean,
-            mode="lines",
-            name=variant,
-            line={"color": shades[str(variant)], "width": 4},
-            hovertext=[f"{of}<br>step {step}: {number(value)}" for step, value in mean.items()],
-            hoverinfo="text",
-        )
+        notes = [f"{of}<br>step {step}: {number(value)}" for step, value in mean.items()]
+        line = {"color": shades[str(variant)], "width": 4}
+        add_points(drawing, mean.index, mean, notes, mode="lines", name=variant, line=line)
     return drawn
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboards.labels import colours
-from dashboards.pictures.theme import MUTED, Picture, device_time, figure, rows, signed
+from dashboards.pictures.theme import MUTED, Picture, add_points, device_time, figure, rows, signed, spread
 from dashboards.sweep import Rounds, Sweep
 
 _SAID = {
@@ -72,22 +72,14 @@ def _gains(sweep: Sweep, found: Rounds, labels: Mapping[str, str], shades: Mappi
     drawing.add_hline(y=found.worthwhile, line={"color": MUTED, "width": 1, "dash": "dot"})
     for name, label in labels.items():
         own = found.standings[found.standings.configuration == name]
-        drawing.add_scatter(
-            x=own.seeds,
-            y=own.gain,
+        add_points(
+            drawing,
+            *(own.seeds, own.gain, [html.escape(f"{label}: {_bounds(row)}, {row.decision}") for row in rows(own)]),
             mode="lines+markers",
             name=label,
             line={"color": shades[label], "width": 2},
             marker={"size": 9},
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": own.high - own.gain,
-                "arrayminus": own.gain - own.low,
-                "thickness": 1.5,
-            },
-            hovertext=[html.escape(f"{label}: {_bounds(row)}, {row.decision}") for row in rows(own)],
-            hoverinfo="text",
+            error_y=spread(own.gain, own.low, own.high, thickness=1.5),
         )
     drawing.update_xaxes(range=[0, found.looks[-1] + 1])
     return drawing

@@ -11,6 +11,7 @@ from dashboards.pictures.theme import (
     FAILED,
     MUTED,
     Picture,
+    add_points,
     dots_and_means,
     figure,
     hover,
@@ -18,6 +19,7 @@ from dashboards.pictures.theme import (
     number,
     rows,
     signed,
+    spread,
     translucent,
 )
 from dashboards.statistics.estimates import (
@@ -52,31 +54,14 @@ def variants_compared(sweep: Sweep) -> Picture | None:
     drawing = figure(sweep.objective.metric, height=90 + 58 * len(order))
     for name in order:
         scores, estimate = complete[complete.variant == name], estimates[name]
-        drawing.add_scatter(
-            x=scores.score,
-            y=[name] * len(scores),
-            mode="markers",
-            marker={"color": translucent(shades[name], 0.45), "size": 8},
-            hovertext=[hover(row, f"score {number(row.score)}") for row in rows(scores)],
-            hoverinfo="text",
-        )
-        drawing.add_scatter(
-            x=[estimate.value],
-            y=[name],
-            mode="markers",
-            marker={"color": shades[name], "size": 15, "symbol": "diamond", "line": {"width": 1, "color": MUTED}},
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": [estimate.high - estimate.value],
-                "arrayminus": [estimate.value - estimate.low],
-                "thickness": 2,
-                "color": shades[name],
-            },
-            hovertext=f"{html.escape(name)}: {number(estimate.value)} "
-            f"[{number(estimate.low)}, {number(estimate.high)}]",
-            hoverinfo="text",
-        )
+        notes = [hover(row, f"score {number(row.score)}") for row in rows(scores)]
+        dots = {"color": translucent(shades[name], 0.45), "size": 8}
+        add_points(drawing, scores.score, [name] * len(scores), notes, marker=dots)
+        value, low, high = estimate.value, estimate.low, estimate.high
+        note = f"{html.escape(name)}: {number(value)} [{number(low)}, {number(high)}]"
+        diamond = {"color": shades[name], "size": 15, "symbol": "diamond", "line": {"width": 1, "color": MUTED}}
+        bar = spread(value, low, high, thickness=2, color=shades[name])
+        add_points(drawing, [value], [name], note, marker=diamond, error_x=bar)
     label_rows(drawing, order)
     first = order[-1]
     text = f"{first} has the best interquartile mean, {number(estimates[first].value)}"
@@ -177,15 +162,8 @@ def best_so_far(sweep: Sweep) -> Picture:
         own = scored[scored.variant == variant]
         if own.empty:
             continue
-        drawing.add_scatter(
-            x=own.index + 1,
-            y=own.score,
-            mode="markers",
-            name=variant,
-            marker={"color": shade, "size": 9},
-            hovertext=[hover(row, f"score {number(row.score)}") for row in rows(own)],
-            hoverinfo="text",
-        )
+        notes = [hover(row, f"score {number(row.score)}") for row in rows(own)]
+        add_points(drawing, own.index + 1, own.score, notes, name=variant, marker={"color": shade, "size": 9})
     first = int(running.index[int(np.argmax(running.to_numpy() == running.iloc[-1]))])
     row = sweep.trials.loc[first]
     low, middle, high = scored.score.quantile([0.25, 0.5, 0.75])
@@ -207,25 +185,20 @@ def parameter_importance(sweep: Sweep) -> Picture:
         return Picture("importance", title, text)
     found = found[:12]
     drawing = figure("share of rank variance explained", height=130 + 46 * len(found))
-    called = short_names(sweep.searched)
-    names = [called[importance.parameter] for importance in found[::-1]]
+    called, upwards = short_names(sweep.searched), found[::-1]
+    names = [called[importance.parameter] for importance in upwards]
+    value, low, high = zip(*[(one.share.value, one.share.low, one.share.high) for one in upwards], strict=True)
     drawing.add_bar(
-        x=[importance.share.value for importance in found[::-1]],
+        x=value,
         y=names,
         orientation="h",
         width=0.35,
         name="this sweep",
         marker={"color": translucent("#3d85c6", 0.8)},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [importance.share.high - importance.share.value for importance in found[::-1]],
-            "arrayminus": [importance.share.value - importance.share.low for importance in found[::-1]],
-            "color": MUTED,
-        },
+        error_x=spread(value, low, high, color=MUTED),
     )
     drawing.add_scatter(
-        x=[importance.chance for importance in found[::-1]],
+        x=[importance.chance for importance in upwards],
         y=names,
         mode="markers",
         name="what chance reaches (95 %)",

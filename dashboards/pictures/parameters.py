@@ -14,6 +14,7 @@ from dashboards.pictures.theme import (
     FAILED,
     MUTED,
     Picture,
+    add_points,
     figure,
     hover,
     number,
@@ -126,35 +127,19 @@ def ranks(sweep: Sweep) -> Picture | None:
     for algorithm in sorted({*configurations.algorithm, *failed.algorithm}):
         group, lost = (table[table.algorithm == algorithm] for table in (configurations, failed))
         panel = figure(x_name, f"{y_name} ({algorithm})", height=340)
-        panel.add_scatter(
-            x=group[across],
-            y=group[up],
-            mode="markers",
-            name="rank",
-            marker={
-                "size": 13,
-                "color": every[group.index],
-                "cmin": 1,
-                "cmax": max(2, int(every.max())),
-                "colorscale": "Viridis",
-                "reversescale": True,
-                "line": {"width": 1, "color": MUTED},
-            },
-            hovertext=[
-                html.escape(f"{row['label']}: rank {every[place]}, mean {number(row['mean'])}")
-                for place, row in group.iterrows()
-            ],
-            hoverinfo="text",
-        )
-        panel.add_scatter(
-            x=lost[across],
-            y=lost[up],
-            mode="markers",
-            name="failed",
-            marker={"color": FAILED, "size": 11, "symbol": "x"},
-            hovertext=[hover(row, row.reason) for row in rows(lost)],
-            hoverinfo="text",
-        )
+        notes = [
+            html.escape(f"{row['label']}: rank {every[place]}, mean {number(row['mean'])}")
+            for place, row in group.iterrows()
+        ]
+        ranked = {
+            "size": 13,
+            "color": every[group.index],
+            **{"cmin": 1, "cmax": max(2, int(every.max())), "colorscale": "Viridis", "reversescale": True},
+            "line": {"width": 1, "color": MUTED},
+        }
+        add_points(panel, group[across], group[up], notes, name="rank", marker=ranked)
+        notes, cross = [hover(row, row.reason) for row in rows(lost)], {"color": FAILED, "size": 11, "symbol": "x"}
+        add_points(panel, lost[across], lost[up], notes, name="failed", marker=cross)
         panel.update_xaxes(scale(sweep, axes[0]))
         panel.update_yaxes(scale(sweep, axes[1]))
         panels.append(panel)
@@ -183,15 +168,9 @@ def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str,
         own = trials[(trials.state == state) & trials.score.notna()]
         if own.empty:
             continue
-        drawing.add_scatter(
-            x=own[column],
-            y=own.score,
-            mode="markers",
-            name=name,
-            marker={"color": shade, "size": 9, "symbol": symbol},
-            hovertext=[hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(own)],
-            hoverinfo="text",
-        )
+        notes = [hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(own)]
+        dots = {"color": shade, "size": 9, "symbol": symbol}
+        add_points(drawing, own[column], own.score, notes, name=name, marker=dots)
 
 
 def _band(drawing: go.Figure, x: object, low: object, high: object, shade: str) -> None:

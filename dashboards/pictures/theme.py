@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -79,6 +80,17 @@ def label_rows(drawing: go.Figure, names: Sequence[str]) -> None:
         )
 
 
+def add_points(drawing: go.Figure, x: Any, y: Any, notes: Any, **options: Any) -> None:
+    """Add points, or lines by their ``mode``, each with its note over it."""
+    drawing.add_scatter(x=x, y=y, hovertext=notes, hoverinfo="text", **{"mode": "markers", **options})
+
+
+def spread(value: Any, low: Any, high: Any, **options: Any) -> dict[str, Any]:
+    """The bar from low to high through each of some values."""
+    above, below = np.atleast_1d(np.subtract(high, value)), np.atleast_1d(np.subtract(value, low))
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, **options}
+
+
 def dots_and_means(
     drawing: go.Figure, x: Iterable[float], y: Iterable[str], shade: str, notes: Sequence[str], name: str = ""
 ) -> None:
@@ -86,9 +98,7 @@ def dots_and_means(
     values, rows_of = pd.Series(list(x)), list(y)
     means = values.groupby(rows_of).mean()
     dots, bar = {"color": translucent(shade, 0.55), "size": 9}, {"color": shade, "width": 3}
-    drawing.add_scatter(
-        x=values, y=rows_of, mode="markers", name=name, marker=dots, hovertext=notes, hoverinfo="text"
-    )
+    add_points(drawing, values, rows_of, notes, name=name, marker=dots)
     drawing.add_scatter(
         x=means,
         y=means.index,

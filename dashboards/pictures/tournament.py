@@ -6,7 +6,7 @@ import pandas as pd
 
 from dashboards.labels import colours
 from dashboards.pictures.judged import comparable
-from dashboards.pictures.theme import MUTED, Picture, figure, label_rows, number, rows, signed
+from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, number, rows, signed, spread
 from dashboards.statistics.tournament import Standing, standings
 from dashboards.sweep import Sweep
 
@@ -22,17 +22,9 @@ def tournament(sweep: Sweep) -> Picture | None:
     found = _standings(sweep)
     drawing = figure("tuning trials of the rule", f"best {sweep.objective.metric} so far")
     for arm, own in curves.groupby("arm"):
-        drawing.add_scatter(
-            x=own.trial,
-            y=own.best,
-            mode="lines+markers",
-            name=arm,
-            line={"color": shades[str(arm)], "shape": "hv", "width": 2},
-            hovertext=[
-                html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}") for row in rows(own)
-            ],
-            hoverinfo="text",
-        )
+        notes = [html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}") for row in rows(own)]
+        line = {"color": shades[str(arm)], "shape": "hv", "width": 2}
+        add_points(drawing, own.trial, own.best, notes, mode="lines+markers", name=arm, line=line)
     drawing.update_xaxes(dtick=max(1, len(curves) // (12 * len(sweep.arms))))
     figures = (drawing, _differences(sweep, found, shades)) if found else (drawing,)
     text = (
@@ -138,17 +130,9 @@ def _differences(sweep: Sweep, found: list[Standing], shades: dict[str, str]) ->
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for one in found:
         low, high = one.interval or (one.difference, one.difference)
-        spread = {"array": [high - one.difference], "arrayminus": [one.difference - low]}
-        drawing.add_scatter(
-            x=[one.difference],
-            y=[one.rule],
-            mode="markers",
-            name=one.rule,
-            marker={"color": shades[one.rule], "size": 13, "symbol": "diamond"},
-            error_x={"type": "data", "symmetric": False, **spread},
-            hovertext=html.escape(f"{one.rule}: {_bounds(one)}"),
-            hoverinfo="text",
-        )
+        note, bar = html.escape(f"{one.rule}: {_bounds(one)}"), spread(one.difference, low, high)
+        diamond = {"color": shades[one.rule], "size": 13, "symbol": "diamond"}
+        add_points(drawing, [one.difference], [one.rule], note, name=one.rule, marker=diamond, error_x=bar)
     label_rows(drawing, [one.rule for one in reversed(found)])
     return drawing
 

@@ -233,7 +233,11 @@ def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
 
 def find_runs(client: "MlflowClient", experiment_ids: list[str], tags: Mapping[str, str]) -> list[Any]:
     """Runs that carry all tags, oldest first."""
-    condition = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    return search_runs(client, experiment_ids, " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in tags))
+
+
+def search_runs(client: "MlflowClient", experiment_ids: list[str], condition: str) -> list[Any]:
+    """Runs that fulfil a condition in MLflow's words, oldest first, however many."""
     found, token = [], None
     while True:
         page = client.search_runs(experiment_ids, condition, order_by=["start_time ASC"], page_token=token)
