@@ -261,8 +261,8 @@ class Trainer:
             state = load_training_state(root / name, self.models.causal_lm, self.models.optimizer, parallel)
             self.step = self._saved_step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
-            self.silent_steps = state.get("silent_steps", 0)
-            self.entropy_bonus.coefficient = state.get("entropy_coef", self.entropy_bonus.coefficient)
+            self.silent_steps = state["silent_steps"]
+            self.entropy_bonus.coefficient = state["entropy_coef"]
             self.source.load(state["sampler"], root / name)
             self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint the evaluation before the first step is done again, too.

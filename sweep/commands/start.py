@@ -8,7 +8,6 @@ from sweep.commands.arguments import add_machine, add_named, planned_nodes, prep
 from sweep.commands.winner import then_decide
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.record.table import print_json
 from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import SweepSpec
@@ -22,6 +21,7 @@ from trainer.shell.arguments import (
     count,
     positive,
 )
+from trainer.shell.table import print_json
 
 
 def add_plan(commands: Commands) -> None:

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from sweep.commands.arguments import add_named
 from sweep.record.folder import all_sweeps, existing_sweep, holder, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.record.table import print_json, print_trials
+from sweep.record.table import print_trials
 from trainer.errors import UserError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
-from trainer.shell.table import number, print_table
+from trainer.shell.table import number, print_json, print_table
 
 
 def add_status(commands: Commands) -> None:

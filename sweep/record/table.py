@@ -1,7 +1,5 @@
 """The table of a sweep's trials: one row each, for a terminal, a plain stream or a program."""
 
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,11 +69,6 @@ def print_trials(rows: Sequence[TrialRow]) -> None:
     )
 
 
-def print_json(value: Any) -> None:
-    """Print a value as JSON; a number that is not finite becomes null."""
-    print(json.dumps(_finite(value), indent=2, default=str))
-
-
 def parameter_text(parameters: Mapping[str, Any]) -> str:
     """Parameters on one line, sections left out: ``name=grpo ar_alpha=0.3``."""
     return " ".join(f"{key.rsplit('.', 1)[-1]}={number(value)}" for key, value in parameters.items())
@@ -95,13 +88,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h {minutes:02d}m"
     return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

@@ -49,7 +49,7 @@ def is_lost_node(error: Exception | None) -> bool:
 
 @contextmanager
 def lost_nodes_not_counted() -> Iterator[None]:
-    """Within the block a failure ends an attempt of its trial, and Tune does not count the loss of a node as one."""
+    """Within the block a failure ends an attempt of its trial, and Tune does not count a lost node as one."""
     from ray.tune.experiment import Trial  # which ranks do not need
 
     original = Trial.handle_error

@@ -1,12 +1,11 @@
 """``trainer analyze-language``: figure 5 of the paper [arXiv:2505.12929]."""
 
 import argparse
-import json
 
 from trainer.paper.language import analyze, read_completions, summary, table_rows
 from trainer.shell.arguments import add_json, add_runs_dir
 from trainer.shell.run_folder import run_path
-from trainer.shell.table import print_columns
+from trainer.shell.table import print_columns, print_json
 
 
 def add_analyze_language(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +22,7 @@ def _analyze_language(arguments: argparse.Namespace) -> int:
     completions = read_completions(paths, arguments.step)
     results = analyze(completions)
     if arguments.json:
-        print(json.dumps(summary(results, completions), indent=2))
+        print_json(summary(results, completions))
         return 0
     print_columns(table_rows(results))
     print(f"completions: {len(completions.texts)}, mean reward {completions.rewards.mean():.3f}")

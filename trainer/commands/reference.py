@@ -1,7 +1,6 @@
 """``trainer options`` and ``trainer metrics``: what can be set and what is measured, from their declarations."""
 
 import argparse
-import difflib
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from trainer.config.yaml_document import nearest, submodel
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRIC_FAMILIES, METRICS, Metric
 from trainer.shell.arguments import add_json
+from trainer.shell.table import print_json
 
 _WIDTH = 100  # columns
 
@@ -53,7 +53,8 @@ def find_options(word: str = "") -> list[Option]:
     options = list(_options())
     found = [option for option in options if word.lower() in option.key.lower()]
     if not found:
-        raise ConfigError(f"no key has {word} in its name", "trainer options", _nearest_key(word, options))
+        hint = nearest(word, [option.key for option in options])
+        raise ConfigError(f"no key has {word} in its name", "trainer options", hint)
     return found
 
 
@@ -115,7 +116,7 @@ def metrics_page() -> str:
 
 def _print(rows: Sequence[Option | Metric], entries: Sequence[tuple[str, str, str]], as_json: bool) -> None:
     if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
+        print_json([asdict(row) for row in rows])
     else:
         print("\n".join(line for entry in entries for line in _entry(*entry)))
 
@@ -168,10 +169,3 @@ def _bounds(schema: Mapping[str, Any]) -> Iterator[str]:
         return
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     yield from (f"{sign} {schema[bound]:g}" for bound, sign in signs.items() if bound in schema)
-
-
-def _nearest_key(word: str, options: Sequence[Option]) -> str:
-    # A word may be close to the last part of a key alone: clip_hihg to algorithm.clip_ratio_high.
-    by_part = {part: option.key for option in options for part in (option.key, option.key.rpartition(".")[2])}
-    close = difflib.get_close_matches(word, by_part, n=1, cutoff=0.5)
-    return f"did you mean {by_part[close[0]]}?" if close else "trainer options lists all keys"

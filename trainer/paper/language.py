@@ -156,12 +156,12 @@ def _pattern(phrase: str) -> str:
 
 
 def summary(results: Sequence[CategoryResult], completions: Completions) -> dict[str, Any]:
-    """The results as JSON values; a correlation that does not exist is null."""
+    """The results as JSON values, but that a correlation which does not exist is NaN."""
     return {
         "completions": len(completions.texts),
         "mean_reward": float(completions.rewards.mean()),
         "words": {category: list(listed) for category, listed in PAPER.items()},
-        "categories": [_finite(asdict(result)) for result in results],
+        "categories": [asdict(result) for result in results],
     }
 
 
@@ -246,12 +246,3 @@ def _number(value: Any, where: str) -> float:
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     raise ConfigError(f"the reward is not a finite number: {value!r}", where, "correct or remove the line")
-
-
-def _finite(value: Any) -> Any:
-    """NaN as None, which is null in JSON."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,9 @@
 """Rows of equal columns, and numbers in them."""
 
+import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -23,6 +25,21 @@ def print_columns(rows: list[dict[str, Any]]) -> None:
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     console.print(table)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON; a number that is not finite becomes null."""
+    print(json.dumps(_finite(value), indent=2, default=str))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

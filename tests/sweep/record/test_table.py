@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from sweep.record.table import TrialRow, duration, parameter_text, print_json, print_trials, step_text
-from trainer.shell.table import number
+from sweep.record.table import TrialRow, duration, parameter_text, print_trials, step_text
+from trainer.shell.table import number, print_json
 
 ROWS = [
     TrialRow("c000-s0", 0, 0, "COMPLETE", 60, 60, 0.5, parameters={"algorithm.ar_alpha": 0.3}),
