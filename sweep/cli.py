@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sweep.commands.report import add_report, add_ui, add_upload
-from sweep.commands.start import add_extend, add_plan, add_resume, add_run
+from sweep.commands.start import add_extend, add_plan, add_resume, add_run, add_schema
 from sweep.commands.status import add_ls, add_status, add_stop
 from sweep.commands.winner import add_confirm, add_export
 from trainer.shell.arguments import PAGES, Parser, parse_arguments, version_text
@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add_command in (
         add_plan,
+        add_schema,
         add_run,
         add_resume,
         add_extend,

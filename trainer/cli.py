@@ -19,6 +19,7 @@ _COMMANDS = {
     "init": ("init", "write a starter project: run file, reward, data, search space"),
     "presets": ("presets", "list presets, or print one resolved"),
     "options": ("reference", "list configuration keys: default, allowed values, meaning"),
+    "schema": ("reference", "print the JSON Schema of run files, for editors"),
     "metrics": ("reference", "list logged metrics: formula, unit"),
     "diagnose": ("diagnose", "measure which tokens move the policy (figures 1-3)"),
     "rehearse": ("rehearse", "train a GPU preset in small on the CPU"),

@@ -38,6 +38,12 @@ def add_plan(commands: Commands) -> None:
     plan.set_defaults(command=_plan)
 
 
+def add_schema(commands: Commands) -> None:
+    """``sweep schema``."""
+    schema = commands.add_parser("schema", help="print the JSON Schema of search spaces, for editors")
+    schema.set_defaults(command=_schema)
+
+
 def add_run(commands: Commands) -> None:
     """``sweep run``."""
     run = commands.add_parser("run", help="run a new sweep")
@@ -98,6 +104,11 @@ def _plan(arguments: argparse.Namespace) -> int:
             print_look(look, spec, plan.configurations)
     if arguments.json:
         print_json(as_json(plan) | ({"sample": look.as_json(group_sizes(spec))} if look else {}))
+    return 0
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    print_json(SweepSpec.model_json_schema())
     return 0
 
 

@@ -99,6 +99,9 @@ class SchedulerSpec(Section):
         return self
 
 
+_SchedulerInput = Literal["none", "asha", "median"] | SchedulerSpec | None
+
+
 def _read_scheduler(value: Any) -> Any:
     if value is None or value == "none":
         return {}
@@ -196,7 +199,8 @@ class SweepSpec(Section):
 
     name: str = Field(description="name of the sweep: its folder and its MLflow experiment")
     trainer: Annotated[
-        TrainerSpec, BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value)
+        TrainerSpec,
+        BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value, str | TrainerSpec),
     ] = Field(description="what every trial starts from")
     objective: ObjectiveSpec = Field(ObjectiveSpec(), description="the number to optimise")
     parameters: dict[str, ParameterSpec] = Field(
@@ -207,7 +211,7 @@ class SweepSpec(Section):
     seeds: list[Annotated[int, Field(ge=0)]] = Field(
         [0], description="every configuration runs once per seed", min_length=1
     )
-    scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler)] = Field(
+    scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler, _SchedulerInput)] = Field(
         SchedulerSpec(), description="none, asha or median"
     )
     resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from trainer.commands.reference import run_schema
 from trainer.errors import ConfigError, StorageError
 from trainer.policy.architectures import TINY
 
@@ -64,6 +65,8 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             path = folder / name
             path.write_text(Template(text).safe_substitute(values) if path.suffix == ".yaml" else text, "utf-8")
             written.append(path)
+        written.append(folder / "run.schema.json")
+        written[-1].write_text(run_schema(), "utf-8")
         if make_model:
             from trainer.policy.random_model import write_random_model  # torch takes seconds to import
 
@@ -81,5 +84,6 @@ def _next_commands(folder: Path) -> str:
         f"cd {folder}\n"
         "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and steps\n"
         "trainer run run.yaml              # train\n"
-        "sweep plan space.yaml             # the sweep over it"
+        "sweep plan space.yaml             # the sweep over it\n"
+        "sweep schema > space.schema.json  # what an editor with a YAML language server completes it by"
     )

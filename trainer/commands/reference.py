@@ -1,4 +1,4 @@
-"""``trainer options`` and ``trainer metrics``: what can be set and what is measured, from their declarations."""
+"""``trainer options``, ``schema`` and ``metrics``: what can be set and measured, from the declarations."""
 
 import argparse
 import json
@@ -44,6 +44,22 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_print_metrics)
 
 
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """``trainer schema``."""
+    parser.set_defaults(command=_print_schema)
+
+
+def run_schema() -> str:
+    """The JSON Schema of a run file, with which editors complete and check it."""
+    schema = TrainConfig.model_json_schema()
+    variant = {"type": "object", "description": "a partial configuration, run as FILE:NAME"}
+    schema["properties"] |= {
+        "extends": {"type": "string", "description": "preset[:variant] or file that this one changes"},
+        "variants": {"type": "object", "additionalProperties": variant},
+    }
+    return json.dumps(schema, indent=1)
+
+
 def find_options(word: str = "") -> list[Option]:
     """The keys with ``word`` anywhere in their name.
 
@@ -78,6 +94,11 @@ def _print_options(arguments: argparse.Namespace) -> int:
     found = find_options(arguments.word)
     entries = [(f"{one.key} = {json.dumps(one.default)}", f"[{one.allowed}]", one.description) for one in found]
     _print(found, entries, arguments.json)
+    return 0
+
+
+def _print_schema(arguments: argparse.Namespace) -> int:
+    print(run_schema())
     return 0
 
 
@@ -133,7 +154,7 @@ def _entry(head: str, tail: str, text: str) -> Iterator[str]:
 def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator[Option]:
     """All keys in the order of the file; those of a dataset stand behind the key that holds datasets."""
     defaults = model().model_dump(mode="json")
-    properties = model.model_json_schema()["properties"]
+    properties = model.model_json_schema(mode="serialization")["properties"]
     for name, field in model.model_fields.items():
         key = prefix + name
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

@@ -39,7 +39,8 @@ def _as_datasets(value: Any) -> Any:
     return [as_dataset(item) for item in items] if isinstance(items, list | tuple) else items
 
 
-Datasets = Annotated[list[DatasetConfig], BeforeValidator(_as_datasets), Field(min_length=1)]
+_DatasetsInput = str | DatasetConfig | list[str | DatasetConfig]
+Datasets = Annotated[list[DatasetConfig], BeforeValidator(_as_datasets, _DatasetsInput), Field(min_length=1)]
 
 
 class DataConfig(Section):

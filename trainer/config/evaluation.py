@@ -18,7 +18,7 @@ class EvaluationSetConfig(DatasetConfig):
     pass_at_k: Count | None = Field(None, description="k of this set's pass@k; evaluation.pass_at_k if null")
 
 
-EvaluationSet = Annotated[EvaluationSetConfig, BeforeValidator(as_dataset)]
+EvaluationSet = Annotated[EvaluationSetConfig, BeforeValidator(as_dataset, str | EvaluationSetConfig)]
 
 
 class EvaluationConfig(Section):

@@ -22,7 +22,7 @@ class LoraConfig(Section):
         0.0,
         description="share of an adapter's inputs dropped in updates; never where log-probabilities are scored",
     )
-    target_modules: Annotated[list[str], BeforeValidator(_as_names), Field(min_length=1)] = Field(
+    target_modules: Annotated[list[str], BeforeValidator(_as_names, str | list[str]), Field(min_length=1)] = Field(
         [ALL_LINEAR], description="last part of the names of adapted linear layers; all-linear: all but the output"
     )
     rslora: bool = Field(False, description="scale by alpha / sqrt(r) instead [arXiv:2312.03732]")

@@ -11,7 +11,15 @@ from trainer.errors import ConfigError, StorageError
 
 def test_the_project_is_a_run_that_extends_base(tmp_path):
     written = {path.name for path in write_project(tmp_path / "mine")}
-    assert written == {"run.yaml", "space.yaml", "my_rewards.py", "test_my_rewards.py", "train.jsonl", "dev.jsonl"}
+    assert written == {
+        "run.schema.json",
+        "run.yaml",
+        "space.yaml",
+        "my_rewards.py",
+        "test_my_rewards.py",
+        "train.jsonl",
+        "dev.jsonl",
+    }
     config = load_config(str(tmp_path / "mine" / "run.yaml"))
     base = load_config("base")
     assert config.optim.lr == base.optim.lr == 1e-6
