@@ -24,6 +24,7 @@ from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
 from trainer.evaluation.history import best_evaluation, final_metrics
 from trainer.metrics.bands import band_metrics, change_metrics
+from trainer.metrics.reading import read_metrics
 from trainer.metrics.step import batch_metrics, memory_metrics, rollout_metrics, time_metrics, update_metrics
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.models import load_models
@@ -181,7 +182,7 @@ class Trainer:
                 check_scores(batch, step, parallel)
             with stopwatch("reward"):
                 scored = sample.scores.result()
-            metrics = rollout_metrics(scored, parallel)
+            metrics = read_metrics([rollout_metrics(scored)], parallel)
             check_finite(step, "reward", metrics["rollout/reward"])
             batch = with_rewards(batch, scored.groups, config.reward.functions)
             batch = estimate_advantages(batch, algorithm, parallel.sum)
@@ -199,13 +200,12 @@ class Trainer:
                     for token_mask in isolation_passes(batch, algorithm, split_generator, parallel.gather):
                         self.updater.run_pass(batch, token_mask, plan, statistics, step)
             with stopwatch("diagnostics"):
-                metrics |= self._diagnostics(batch, statistics, plan)
+                metrics |= self._diagnostics(batch, statistics, plan, lr)
             self.source.sync_weights(self.models.causal_lm, stopwatch)
         self.step = step
         self.silent_steps += metrics["rollout/silent_groups"] == 1
         if algorithm.has_entropy_bonus:
             metrics["policy/entropy_coef"] = entropy_coef
-        metrics |= batch_metrics(batch, algorithm, parallel) | update_metrics(statistics, lr, parallel)
         check_finite(step, "loss", metrics["policy/loss"])
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
 
@@ -278,15 +278,20 @@ class Trainer:
         return self.tracker.close(status)
 
     def _diagnostics(
-        self, batch: TrainBatch, statistics: UpdateStatistics, plan: Sequence[UpdateBatch]
+        self, batch: TrainBatch, statistics: UpdateStatistics, plan: Sequence[UpdateBatch], lr: float
     ) -> dict[str, float]:
-        config, algorithm = self.config.diagnostics, self.config.algorithm
-        metrics = memory_metrics(self._simulated.training if self._simulated else None, self.parallel)
-        metrics |= band_metrics(batch, statistics, algorithm, self.parallel)
-        if config.every_steps and (self.step + 1) % config.every_steps == 0:
+        every, algorithm, device = self.config.diagnostics.every_steps, self.config.algorithm, self.parallel.device
+        metrics = [
+            batch_metrics(batch, algorithm),
+            update_metrics(statistics, lr),
+            band_metrics(batch, statistics, algorithm),
+        ]
+        if device.type == "cuda":
+            metrics.append(memory_metrics(self._simulated.training if self._simulated else None, device))
+        if every and (self.step + 1) % every == 0:
             new = score_batch(self.models.policy, batch, plan, with_entropy=False)
-            metrics |= change_metrics(batch, new.logprobs, self.parallel)
-        return metrics
+            metrics.append(change_metrics(batch, new.logprobs))
+        return read_metrics(metrics, self.parallel)
 
     def _evaluate(self) -> dict[str, float]:
         per_problem = self.config.evaluation.completions_per_problem

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # Waits for the device in a step of four optimizer steps, in two passes: scoring and updating by a rule; the whole
 # step of one rank, and of each of two.
 OF_A_RULE, OF_SOME = 5, {"clip_cov": 11, "kl_cov": 10, "lp_reg": 8, "high entropy": 7}
-ALONE, TOGETHER = 10, 23
+ALONE, TOGETHER = 7, 15
 RUNS = {
     "lopti and ar": ({}, ALONE, TOGETHER),
     "adapter": ({"model.lora.r": 4}, ALONE, TOGETHER),

@@ -4,7 +4,7 @@ Tokens are grouped by ``exp(old_logprob)``: in fixed bands, which mean the same 
 the batch. In a trained policy most tokens lie in the highest of the paper's four bands, so here it is parted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from trainer.algorithm.batching import lengths_to_mask
 from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.parallel.ranks import Parallel
+from trainer.metrics.reading import Metrics, over_ranks
 from trainer.types import TrainBatch
 
 _EDGES = (0.25, 0.5, 0.75, 0.99)
@@ -46,25 +46,13 @@ def quartile_of(logprobs: Tensor) -> Tensor:
     return quartiles
 
 
-def _quartile_over_ranks(logprobs: Tensor, parallel: Parallel) -> Tensor:
-    """Index into `_QUARTILES` of each of this rank's tokens among those of all ranks, [N]."""
-    everyone: list[Tensor] = parallel.gather([logprobs.cpu()])
-    before = sum(len(of_rank) for of_rank in everyone[: parallel.rank])
-    return quartile_of(torch.cat(everyone))[before : before + len(logprobs)].to(logprobs.device, non_blocking=True)
+def _sums_by_band(values: Sequence[Tensor], logprobs: Tensor) -> Tensor:
+    """Sums of each [N] tensor over the tokens of each band, [len(values), bands] float64."""
+    members = torch.nn.functional.one_hot(band_of(logprobs), len(BANDS))
+    return torch.stack([value.double() for value in values]) @ members.double()
 
 
-def _sums_by_group(values: Sequence[Tensor], groups: Mapping[int, Tensor]) -> Tensor:
-    """Sums of each [N] tensor over the tokens of each group, [len(values), sum of counts] float64.
-
-    ``groups`` are ways to group the tokens: indices [N] by their count.
-    """
-    members = [torch.nn.functional.one_hot(places, count) for count, places in groups.items()]
-    return torch.stack([value.double() for value in values]) @ torch.cat(members, dim=1).double()
-
-
-def band_metrics(
-    batch: TrainBatch, statistics: UpdateStatistics, algorithm: AlgorithmConfig, parallel: Parallel
-) -> dict[str, float]:
+def band_metrics(batch: TrainBatch, statistics: UpdateStatistics, algorithm: AlgorithmConfig) -> Metrics:
     """``tokens/*`` of one step; a band without tokens has shares of 0 and no means.
 
     ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``, with ``norm``
@@ -87,11 +75,11 @@ def band_metrics(
         values["entropy"] = batch.entropies[place]
     if batch.gradient_norms is not None:
         values["gradient"] = mass * batch.gradient_norms[place]
-    groups = {len(BANDS): band_of(logprobs)}
+    asked: dict[str, Tensor | float] = {"bands": _sums_by_band([*values.values()], logprobs)}
     if "gradient" in values:
-        groups[len(_QUARTILES)] = _quartile_over_ranks(logprobs, parallel)
-    in_groups = _sums_over_ranks(values, groups, parallel)
-    sums = {name: total[: len(BANDS)] for name, total in in_groups.items()}
+        asked["tokens"] = torch.stack([logprobs, values["gradient"]])
+    everyone = yield asked
+    sums = dict(zip(values, torch.stack([one["bands"] for one in everyone]).sum(dim=0), strict=True))
 
     metrics = _shares("token_share", sums["tokens"], BANDS) | _shares("advantage_share", sums["mass"], BANDS)
     metrics |= _means("clip_fraction", sums["clipped"], sums["updated"])
@@ -99,11 +87,13 @@ def band_metrics(
         metrics |= _means(name, sums[name], sums["tokens"]) if name in sums else {}
     if "gradient" in sums:
         metrics |= _shares("gradient_share", sums["gradient"], BANDS)
-        metrics |= _shares("gradient_share", in_groups["gradient"][len(BANDS) :], _QUARTILES)
+        of_all, gradient = torch.cat([one["tokens"] for one in everyone], dim=1)
+        in_quartiles = gradient.new_zeros(len(_QUARTILES)).index_add(0, quartile_of(of_all), gradient)
+        metrics |= _shares("gradient_share", in_quartiles, _QUARTILES)
     return metrics
 
 
-def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) -> dict[str, float]:
+def change_metrics(batch: TrainBatch, new_logprobs: Tensor) -> Metrics:
     """Effect of a step on its own tokens, from their log-probabilities [B, T] after it.
 
     ``tokens/probability_change`` is the mean of ``pi_new - pi_old`` in each band; ``tokens/positive_rose`` and
@@ -118,8 +108,7 @@ def change_metrics(batch: TrainBatch, new_logprobs: Tensor, parallel: Parallel) 
     as_signed, moved = sign * moved > 0, moved != 0
     values = [torch.ones_like(old), change, (sign > 0) & moved, (sign > 0) & as_signed]
     values += [(sign < 0) & moved, (sign < 0) & as_signed]
-    numbered = dict(zip(map(str, range(len(values))), values, strict=True))
-    tokens, changed, *signs = _sums_over_ranks(numbered, {len(BANDS): band_of(old)}, parallel).values()
+    tokens, changed, *signs = over_ranks((yield {"": _sums_by_band(values, old)}))[""]
     positive, rose, negative, fell = (float(count.sum()) for count in signs)
     metrics = _means("probability_change", changed, tokens)
     if positive:
@@ -134,15 +123,6 @@ def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
     places = torch.stack(lengths_to_mask(batch.completion_lengths).nonzero(as_tuple=True))
     rows, columns = places.to(batch.completion_mask.device, non_blocking=True)
     return rows, columns
-
-
-def _sums_over_ranks(
-    values: Mapping[str, Tensor], groups: Mapping[int, Tensor], parallel: Parallel
-) -> dict[str, Tensor]:
-    """`_sums_by_group` of named tensors over the tokens of all ranks, [sum of counts] float64 each."""
-    own = _sums_by_group(list(values.values()), groups)
-    totals = torch.tensor(parallel.gather([own.flatten().tolist()]), dtype=torch.float64).sum(dim=0)
-    return dict(zip(values, totals.view_as(own), strict=True))
 
 
 def _shares(quantity: str, sums: Tensor, names: Sequence[str]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,28 +11,19 @@ from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.token_filters import low_probability_tokens
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.metrics.reading import Metrics, means, over_ranks
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
 from trainer.types import SampledGroups, TrainBatch
 
-_LARGEST = ("rollout/engine_logprob_diff_max", "policy/ratio_max")  # over the ranks; others are means
 
-
-def rollout_metrics(sample: SampledGroups, parallel: Parallel) -> dict[str, float]:
-    """``rollout/*`` and ``reward/*`` of the step's completions, over all ranks."""
+def rollout_metrics(sample: SampledGroups) -> Metrics:
+    """``rollout/*`` and ``reward/*`` of the step's completions."""
     groups = sample.sampled
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     rewards = torch.tensor([[r.reward for r in group.rollouts] for group in groups])  # [groups, G]
     spread = rewards.std(dim=1) if rewards.shape[1] > 1 else torch.zeros(len(groups))
-    of_groups = _over_ranks(
-        {
-            "rollout/reward_std": float(spread.sum()),
-            "rollout/silent_groups": float((rewards.amax(dim=1) == rewards.amin(dim=1)).sum()),
-        },
-        len(groups),
-        parallel,
-    )
-    sums: dict[str, float] = defaultdict(float)
+    sums: dict[str, Tensor | float] = defaultdict(float)
     sums["rollout/reward"] = float(rewards.sum())
     sums["rollout/accuracy"] = sum(r.correct for r in rollouts)
     sums["rollout/completion_length"] = sum(len(r.completion.token_ids) for r in rollouts)
@@ -44,11 +34,20 @@ def rollout_metrics(sample: SampledGroups, parallel: Parallel) -> dict[str, floa
     for r in rollouts:
         for part, value in r.reward_breakdown.items():
             sums[f"reward/component/{part}"] += value
-    of_groups |= _over_ranks(sums, len(rollouts), parallel)
-    return of_groups | {"rollout/dropped_groups": float(sample.dropped)}
+    sums[""] = len(rollouts)
+    silent = rewards.amax(dim=1) == rewards.amin(dim=1)
+    of_groups: dict[str, Tensor | float] = {
+        "groups": float(len(groups)),
+        "spread": spread.sum(),
+        "silent": silent.sum(),
+    }
+    totals = over_ranks((yield sums | of_groups))
+    count, std, equal = (float(totals.pop(name)) for name in of_groups)
+    of_all = {"rollout/reward_std": std / count, "rollout/silent_groups": equal / count}
+    return of_all | means(totals) | {"rollout/dropped_groups": float(sample.dropped)}
 
 
-def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Parallel) -> dict[str, float]:
+def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
     """Metrics of the policy before its update, as means over completion tokens of all ranks.
 
     Where top_p, top_k or min_p drop tokens, the engine's log-probabilities are renormalised over those kept and
@@ -56,7 +55,8 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Paral
     comparison with the engine are absent where its log-probabilities are the old ones.
     """
     mask = batch.completion_mask
-    sums = {
+    sums: dict[str, Tensor | float] = {
+        "": float(batch.completion_lengths.sum()),
         "policy/advantage_abs": (batch.advantages.abs() * mask).sum(),
         "policy/mean_probability": (batch.old_logprobs.exp() * mask).sum(),
     }
@@ -70,7 +70,7 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig, parallel: Paral
         sums["policy/entropy"] = (batch.entropies * mask).sum()
     if batch.rollout_logprobs is not None:
         sums |= _engine_sums(batch, batch.rollout_logprobs, algorithm)
-    return _over_ranks(sums, int(batch.completion_lengths.sum()), parallel)
+    return means(over_ranks((yield sums)))
 
 
 def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: AlgorithmConfig) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: Algorit
     return sums
 
 
-def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) -> dict[str, float]:
+def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
     """Metrics of the step's optimizer steps; token shares are over the tokens updated on all ranks."""
     sums = {
         "policy/clip_fraction": statistics.tokens.get("clipped", 0.0),
@@ -102,9 +102,9 @@ def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) 
         "loss": statistics.loss,
         "computed": float(statistics.tokens_computed),
     }
-    totals, updates = _totals(sums, parallel), max(1, statistics.updates)
-    loss, computed = totals.pop("loss"), totals.pop("computed")
-    return _means(totals) | {
+    totals, updates = over_ranks((yield sums)), max(1, statistics.updates)
+    loss, computed = float(totals.pop("loss")), float(totals.pop("computed"))
+    return means(totals) | {
         "policy/loss": loss / updates,
         "optim/grad_norm": statistics.grad_norm / updates,
         "optim/lr": lr,
@@ -113,44 +113,19 @@ def update_metrics(statistics: UpdateStatistics, lr: float, parallel: Parallel) 
     }
 
 
-def memory_metrics(simulated: int | None, parallel: Parallel) -> dict[str, float]:
+def memory_metrics(simulated: int | None, device: torch.device) -> Metrics:
     """Memory of the fullest GPU after an update, when torch's cache still holds what the update took at most.
 
     ``simulated`` is what `trainer.planning.memory` expected while training [bytes]; None where it could not.
     """
-    if parallel.device.type != "cuda":
-        return {}
-    free, total = torch.cuda.mem_get_info(parallel.device)
-    metrics = {"memory/peak": max(parallel.gather([(total - free) / 1e9]))}
+    free, total = torch.cuda.mem_get_info(device)
+    metrics = {"memory/peak": float(over_ranks((yield {"memory/peak": (total - free) / 1e9}))["memory/peak"])}
     return metrics if simulated is None else metrics | {"memory/simulated": simulated / 1e9}
 
 
 def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:
     """Seconds of every phase (the slowest rank's) and completion tokens per second of all ranks."""
-    names = sorted(stopwatch.seconds)
-    slowest = [
-        max(values) for values in zip(*parallel.gather([[stopwatch.seconds[n] for n in names]]), strict=True)
-    ]
-    metrics = {f"time/{name}": seconds for name, seconds in zip(names, slowest, strict=True)}
-    tokens = sum(parallel.gather([float(batch.completion_lengths.sum())]))
-    return metrics | {"time/tokens_per_s": tokens / metrics["time/step"]}
-
-
-def _over_ranks(sums: Mapping[str, Tensor | float], count: Tensor | float, parallel: Parallel) -> dict[str, float]:
-    """The ranks' sums by their counts, and the largest of `_LARGEST`."""
-    return _means(_totals({"": count, **sums}, parallel))
-
-
-def _totals(sums: Mapping[str, Tensor | float], parallel: Parallel) -> dict[str, float]:
-    """The ranks' sums added, and the largest of `_LARGEST`, with one read from the device."""
-    tensors = {name: value.double() for name, value in sums.items() if isinstance(value, Tensor)}
-    read = torch.stack(list(tensors.values())).tolist() if tensors else []
-    everyone: list[dict[str, float]] = parallel.gather([{**sums, **dict(zip(tensors, read, strict=True))}])
-    names = dict.fromkeys(name for part in everyone for name in part)
-    return {name: (max if name in _LARGEST else sum)(part.get(name, 0.0) for part in everyone) for name in names}
-
-
-def _means(totals: Mapping[str, float]) -> dict[str, float]:
-    """Totals by the count, which has no name, but for `_LARGEST`."""
-    count = max(totals[""], 1.0)
-    return {name: total if name in _LARGEST else total / count for name, total in totals.items() if name}
+    own = (dict(stopwatch.seconds), float(batch.completion_lengths.sum()))
+    seconds, tokens = zip(*parallel.gather([own]), strict=True)
+    metrics = {f"time/{name}": max(one[name] for one in seconds) for name in sorted(stopwatch.seconds)}
+    return metrics | {"time/tokens_per_s": sum(tokens) / metrics["time/step"]}

@@ -10,6 +10,7 @@ from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.bands import BANDS, band_metrics, band_of, change_metrics, quartile_of
 from trainer.metrics.declared import declaration
+from trainer.metrics.reading import read_metrics
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 
@@ -42,7 +43,9 @@ def padded(values):
 def metrics_of(batch, entropies=NORMS, updated=(0,) * 8, clipped=(0,) * 8, parallel=None):
     batch = replace(batch, entropies=padded(entropies), gradient_norms=padded(NORMS))
     statistics = UpdateStatistics(padded(updated), padded(clipped))
-    return band_metrics(batch, statistics, AlgorithmConfig(kl_estimator="k1"), parallel or Parallel())
+    return read_metrics(
+        [band_metrics(batch, statistics, AlgorithmConfig(kl_estimator="k1"))], parallel or Parallel()
+    )
 
 
 class TwoEqualRanks(Parallel):
@@ -96,8 +99,9 @@ def test_quartiles_are_those_of_the_tokens_of_all_ranks():
         world_size = 2
 
         def gather(self, items):
-            (item,) = items
-            return [item, torch.full_like(item, -9.0) if isinstance(item, torch.Tensor) else [0.0] * len(item)]
+            [[own]] = items
+            improbable = torch.stack([torch.full_like(own["tokens"][0], -9.0), 0 * own["tokens"][1]])
+            return [[own], [{"bands": 0 * own["bands"], "tokens": improbable}]]
 
     metrics = metrics_of(hand_batch(), parallel=WithImprobableTokens())
     # The own tokens are the upper half of all: q3 has |A| * norm of 2 + 1 + .5 + .5, q4 of .25 + .25.
@@ -125,7 +129,7 @@ def test_two_equal_ranks_give_the_same_metrics_and_all_names_are_declared():
 def test_changes_by_hand():
     batch = hand_batch()
     new = torch.tensor([[0.3, 0.1, 0.15, 0.5, 0.9, 0.9, 0.99, 0.9, 0.3]]).log()
-    metrics = change_metrics(batch, new, Parallel())
+    metrics = read_metrics([change_metrics(batch, new)], Parallel())
     assert metrics["tokens/probability_change/0.00-0.25"] == pytest.approx((0.2 - 0.1) / 2)
     assert metrics["tokens/probability_change/0.75-0.99"] == pytest.approx(0.05)
     # Positive: up, down, up, same, same; negative: down, up, down.

@@ -6,6 +6,7 @@ import torch
 
 from tests.trainer.algorithm.batches import make_batch
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.metrics.reading import read_metrics
 from trainer.metrics.step import batch_metrics, memory_metrics
 from trainer.parallel.ranks import Parallel
 
@@ -17,7 +18,7 @@ def mismatched_metrics(**settings) -> dict[str, float]:
     log_ratio[0, :2] = torch.tensor([3.0, 0.5]).log()
     old = -1.0 * batch.completion_mask
     batch = replace(batch, old_logprobs=old, rollout_logprobs=old - log_ratio, ref_logprobs=None)
-    return batch_metrics(batch, AlgorithmConfig(**settings), Parallel())
+    return read_metrics([batch_metrics(batch, AlgorithmConfig(**settings))], Parallel())
 
 
 TOKENS = 5 + 9 + 3 + 12 + 7 + 1 + 4 + 8
@@ -44,7 +45,6 @@ def test_share_cut_by_the_engine_correction():
 
 def test_a_gpu_tells_what_it_holds_beside_what_was_simulated(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (30_000_000_000, 80_000_000_000))
-    gpu = Parallel(torch.device("cuda", 0))
-    assert memory_metrics(47_500_000_000, gpu) == {"memory/peak": 50.0, "memory/simulated": 47.5}
-    assert memory_metrics(None, gpu) == {"memory/peak": 50.0}
-    assert memory_metrics(47_500_000_000, Parallel(torch.device("cpu"))) == {}
+    for simulated, metrics in ((47_500_000_000, {"memory/simulated": 47.5}), (None, {})):
+        found = read_metrics([memory_metrics(simulated, torch.device("cuda", 0))], Parallel())
+        assert found == {"memory/peak": 50.0} | metrics

@@ -1,0 +1,44 @@
+"""Reading the sums of a step's metrics: from the device at once, from all ranks at once."""
+
+from collections.abc import Generator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from trainer.parallel.ranks import Parallel
+
+LARGEST = ("rollout/engine_logprob_diff_max", "policy/ratio_max", "memory/peak")  # over the ranks; others are sums
+
+# A function that yields its sums, where they were computed, and is sent those of each rank, float64 on the host.
+Metrics = Generator[Mapping[str, Tensor | float], list[dict[str, Tensor]], dict[str, float]]
+
+
+def read_metrics(metrics: Sequence[Metrics], parallel: Parallel) -> dict[str, float]:
+    """What the functions return, with one transfer from the device and one collective."""
+    asked = [next(one) for one in metrics]
+    sums = [torch.as_tensor(value, dtype=torch.float64) for one in asked for value in one.values()]
+    far = [value.flatten() for value in sums if value.device.type != "cpu"]
+    read = iter(torch.cat(far).cpu().split([*map(len, far)]) if far else ())
+    on_host = iter([value if value.device.type == "cpu" else next(read).view_as(value) for value in sums])
+    own = [{name: next(on_host) for name in one} for one in asked]
+    everyone: list[list[dict[str, Tensor]]] = parallel.gather([own])
+    result: dict[str, float] = {}
+    for one, of_ranks in zip(metrics, zip(*everyone, strict=True), strict=True):
+        try:
+            one.send(list(of_ranks))
+        except StopIteration as end:
+            result |= end.value
+    return result
+
+
+def over_ranks(everyone: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The ranks' sums added, and the largest of `LARGEST`."""
+    names = dict.fromkeys(name for one in everyone for name in one)
+    parts = {name: torch.stack([one[name] for one in everyone if name in one]) for name in names}
+    return {name: part.amax(dim=0) if name in LARGEST else part.sum(dim=0) for name, part in parts.items()}
+
+
+def means(totals: Mapping[str, Tensor]) -> dict[str, float]:
+    """Totals by the count, which has no name, but for `LARGEST`."""
+    count = max(float(totals[""]), 1.0)
+    return {name: float(total) / (1.0 if name in LARGEST else count) for name, total in totals.items() if name}
