@@ -10,7 +10,7 @@ LOOPBACK_INTERFACE = "lo"
 
 
 def interface_towards(urls: Sequence[str]) -> str:
-    """The interface of the route to the first URL on another machine; the loopback one where all are on this one.
+    """The interface of the route to the first URL that is not loopback; the loopback one where all are.
 
     NCCL chooses its interface once in the life of a process. Ranks of one node that send weights to a vLLM server
     on another one need the interface of that route from the start.

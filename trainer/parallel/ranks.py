@@ -185,7 +185,8 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     """Connect this process with the others, once in its life; a process without any becomes a world of one.
 
     Where MASTER_ADDR is the loopback address, nothing of it can be reached from other machines, unless weights go
-    by NCCL to ``servers``, the URLs of vLLM servers, on one of them.
+    by NCCL to ``servers``, the URLs of vLLM servers, on one of them. Elsewhere gloo takes the interface of the
+    route to it: by itself it asks for the host's own name, which Debian answers with a loopback address.
     """
     if torch.distributed.is_initialized():
         return
@@ -199,6 +200,9 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     timeout = timedelta(seconds=timeout_s)
     launcher_has_a_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if os.environ["MASTER_ADDR"] != LOOPBACK or launcher_has_a_store:
+        interface = interface_towards([f"tcp://{os.environ['MASTER_ADDR']}"])
+        if interface != LOOPBACK_INTERFACE:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         torch.distributed.init_process_group(backend, timeout=timeout, device_id=device_id)
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)

@@ -1,15 +1,24 @@
+import json
+import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.paths import ROOT
+from trainer.checkpoint.files import steps_on_disk
 from trainer.parallel.interface import interface_towards
+
+NAMESPACE = ["unshare", "--map-root-user", "--net"]
 
 # Two machines: this namespace (10.7.0.1) and a second one (10.7.0.2) at the other end of a cable.
 TWO_MACHINES = """
 set -e
-unshare --net sleep 100 & peer=$!
+unshare --net sleep 600 & peer=$!
 trap 'kill $peer' EXIT
 sleep 0.5
 ip link add near type veth peer name far
@@ -17,9 +26,9 @@ ip link set far netns $peer
 ip link set lo up; ip addr add 10.7.0.1/24 dev near; ip link set near up
 there() { nsenter --target $peer --net "$@"; }
 there ip link set lo up; there ip addr add 10.7.0.2/24 dev far; there ip link set far up
-there "$PYTHON" -c "$RANK" 1 http://10.7.0.1:8000 &
-"$PYTHON" -c "$RANK" 0 http://127.0.0.1:8000 http://10.7.0.2:8000
-wait %2
+there bash -c "$FAR" & far=$!
+bash -c "$NEAR"
+wait $far
 """
 
 RANK = """
@@ -40,16 +49,16 @@ torch.distributed.destroy_process_group()
 """
 
 
-def two_machines(interface: str = "") -> subprocess.CompletedProcess[str]:
-    command = ["unshare", "--map-root-user", "--net", "bash", "-c", TWO_MACHINES]
-    environment = {
-        "PYTHON": sys.executable,
-        "RANK": RANK,
-        "INTERFACE": interface,
-        "PATH": "/usr/sbin:/usr/bin:/bin",
-    }
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+def two_machines(near: str, far: str, log: Path, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a command on each of two machines."""
+    tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no network namespaces here: {tried.stderr.strip()}")
+    environment |= {"NEAR": near, "FAR": far, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    environment |= {"OMP_NUM_THREADS": "1", "PATH": "/usr/sbin:/usr/bin:/bin", "HOME": os.environ["HOME"]}
+    command = [*NAMESPACE, "bash", "-c", TWO_MACHINES]
+    with log.open("w") as output:
+        return subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
 
 def test_a_server_on_this_machine_is_reached_by_the_loopback_interface():
@@ -58,12 +67,49 @@ def test_a_server_on_this_machine_is_reached_by_the_loopback_interface():
 
 
 @pytest.mark.slow
-def test_the_interface_towards_another_machine_carries_a_group_and_the_loopback_one_does_not():
-    tried = subprocess.run(
-        ["unshare", "--map-root-user", "--net", "true"], capture_output=True, text=True, check=False
-    )
-    if tried.returncode:
-        pytest.skip(f"no network namespaces here: {tried.stderr.strip()}")
-    reached = two_machines()
-    assert sorted(reached.stdout.split("\n")) == ["", "far 3.0", "near 3.0"], reached.stderr[-2000:]
-    assert two_machines("lo").returncode != 0
+def test_the_interface_towards_another_machine_carries_a_group_and_the_loopback_one_does_not(tmp_path):
+    near = '"$PYTHON" -c "$RANK" 0 http://127.0.0.1:8000 http://10.7.0.2:8000'
+    far, log = '"$PYTHON" -c "$RANK" 1 http://10.7.0.1:8000', tmp_path / "log"
+    two_machines(near, far, log, RANK=RANK).wait(120)
+    assert {"far 3.0", "near 3.0"} <= {*log.read_text().splitlines()}, log.read_text()
+    assert two_machines(near, far, log, RANK=RANK, INTERFACE="lo").wait(120) != 0
+
+
+def start_training(folder: Path, command: str) -> subprocess.Popen[bytes]:
+    """``trainer`` by torchrun on two machines that share a folder."""
+    launch = '"$PYTHON" -m torch.distributed.run --nnodes 2 --master-addr 10.7.0.1 --node-rank'
+    near, far = (f"{launch} {rank} -m trainer {command} --runs-dir {folder} --offline" for rank in (0, 1))
+    return two_machines(near, far, folder / "log")
+
+
+@pytest.mark.slow
+def test_a_run_on_two_machines_of_which_one_is_lost_ends_as_one_that_lost_none(tiny_policy, tmp_path):
+    settings = {
+        "model.name_or_path": tiny_policy,
+        "parallel": "{strategy: deepspeed, zero_stage: 2}",
+        "reward.functions": "{tests.gpu.varied_reward:varied: 1.0}",
+        "rollout.prompts_per_step": 2,
+        "rollout.max_new_tokens": 8,
+        "optim.update_batch_size": 16,
+        "checkpoint.every_steps": 1,
+        "evaluation": "{sets: {dev: {split: dev, size: 2}}, every_steps: 1, at_start: false}",
+    }
+    run = " ".join(["run tiny_kk", *(f"'{key}={value}'" for key, value in settings.items()), "--name"])
+    lost, checkpoints = start_training(tmp_path, f"{run} lost max_steps=1000"), tmp_path / "lost" / "checkpoints"
+    while lost.poll() is None and steps_on_disk(checkpoints)[:1] < [2]:
+        time.sleep(0.1)
+    assert lost.poll() is None, (tmp_path / "log").read_text()
+    everything = psutil.Process(lost.pid).children(recursive=True)
+    [far] = (process for process in everything if "--node-rank 1" in " ".join(process.cmdline()))
+    network = os.readlink(f"/proc/{far.pid}/ns/net")
+    for one in psutil.process_iter():
+        with suppress(OSError):
+            if os.readlink(f"/proc/{one.pid}/ns/net") == network:
+                one.kill()
+    assert lost.wait(120) != 0  # the other machine's processes end by themselves
+    last = steps_on_disk(checkpoints)[0] + 2
+    for command in (f"resume lost max_steps={last}", f"{run} whole max_steps={last}"):
+        assert start_training(tmp_path, command).wait(120) == 0, (tmp_path / "log").read_text()
+    whole, resumed = (tmp_path / name / f"checkpoints/step-{last}/manifest.json" for name in ("whole", "lost"))
+    assert json.loads(whole.read_text()) == json.loads(resumed.read_text())  # hashes of weights and both states
+    assert {f"training_state-{rank}-of-2.safetensors" for rank in (0, 1)} <= json.loads(whole.read_text()).keys()
