@@ -104,6 +104,23 @@ def test_the_ranks_have_unequal_numbers_of_microbatches(trained):
     assert first["updates"] == 4  # two update batches in each of two passes
 
 
+@pytest.mark.parametrize(
+    ("name", "collective", "sent", "times"),
+    [
+        *((name, "allreduce", 1.0, "updates") for name in ("ddp", "zero-0", "zero-1")),
+        ("whitened zero-2", "allreduce", 1.0, "microbatches"),
+        ("zero-3", "reduce_scatter_base", 1.5, "microbatches"),  # the gradient in, a rank's half of it out
+    ],
+)
+def test_gradients_are_reduced_once_an_update_or_once_a_microbatch(trained, name, collective, sent, times):
+    folder, results = trained
+    gradient = sum(tensor.numel() for tensor in weights(folder, "model/model").values())
+    for step in (result["steps"][0] for result in results[name]):
+        expected = {"updates": step["updates"], "microbatches": 2 * sum(step["microbatches"])}[times]
+        found = step["numbers"][collective] - sent * gradient * expected
+        assert 0 <= found < 100, step["numbers"]  # beside it a few counts and norms
+
+
 def test_a_large_state_is_stepped_in_several_sub_groups(trained):
     _, results = trained
     assert results["zero-3"][0]["sub_groups"] == 1 < results["zero-3 in sub-groups"][0]["sub_groups"]

@@ -1,5 +1,6 @@
 """What one rank does in tests of the update: rollout steps on made-up completions, one case after another."""
 
+from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,8 @@ from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.conftest import random_model
 from tests.invariants.ranks import be_a_rank
@@ -60,6 +63,22 @@ class NoTokenizer:
         pass
 
 
+class Collectives(TorchDispatchMode):
+    """How often each collective is called, and on how many floating-point numbers of this rank in all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.numbers: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            name = func._schema.name.removeprefix("c10d::").strip("_")
+            self.calls[name] += 1
+            self.numbers[name] += sum(leaf.numel() for leaf in tree_leaves(args) if torch.is_tensor(leaf))
+        return func(*args, **(kwargs or {}))
+
+
 class Updates:
     """Policy, reference and optimizer of one case."""
 
@@ -107,9 +126,13 @@ class Updates:
         batch = reweight_advantages(batch, config.algorithm)
         statistics = UpdateStatistics.of(batch)
         updater = Updater(self.policy, self.optimizer, config.algorithm, config.optim.max_grad_norm, parallel, 8)
-        for mask in isolation_passes(batch, config.algorithm, gather=parallel.gather):
-            updater.run_pass(batch, mask, plan, statistics, step)
-        return {
+        collectives = Collectives() if step == 0 else nullcontext()
+        passes = isolation_passes(batch, config.algorithm, gather=parallel.gather)
+        with collectives:
+            for mask in passes:
+                updater.run_pass(batch, mask, plan, statistics, step)
+        counted = {"calls": collectives.calls, "numbers": collectives.numbers} if step == 0 else {}
+        return counted | {
             "loss": float(parallel.sum(statistics.loss)),
             "grad_norm": statistics.grad_norm,
             "updates": statistics.updates,
