@@ -64,7 +64,7 @@ class NoTokenizer:
 
 
 class Collectives(TorchDispatchMode):
-    """How often each collective is called, and on how many floating-point numbers of this rank in all."""
+    """On how many numbers of this rank each collective is called in all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,6 @@ class Collectives(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace == "c10d":
             name = func._schema.name.removeprefix("c10d::").strip("_")
-            self.calls[name] += 1
             self.numbers[name] += sum(leaf.numel() for leaf in tree_leaves(args) if torch.is_tensor(leaf))
         return func(*args, **(kwargs or {}))
 
@@ -131,7 +130,7 @@ class Updates:
         with collectives:
             for mask in passes:
                 updater.run_pass(batch, mask, plan, statistics, step)
-        counted = {"calls": collectives.calls, "numbers": collectives.numbers} if step == 0 else {}
+        counted = {"numbers": collectives.numbers} if step == 0 else {}
         return counted | {
             "loss": float(parallel.sum(statistics.loss)),
             "grad_norm": statistics.grad_norm,
