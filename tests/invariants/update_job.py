@@ -68,7 +68,6 @@ class Collectives(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: Counter[str] = Counter()
         self.numbers: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
