@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sweep.commands.report import add_report, add_ui, add_upload
+from sweep.commands.slurm import add_slurm
 from sweep.commands.start import add_extend, add_plan, add_resume, add_run, add_schema
 from sweep.commands.status import add_ls, add_status, add_stop
 from sweep.commands.winner import add_confirm, add_export
@@ -39,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         add_plan,
         add_schema,
         add_run,
+        add_slurm,
         add_resume,
         add_extend,
         add_status,

@@ -27,7 +27,7 @@ from trainer.shell.table import print_json
 def add_plan(commands: Commands) -> None:
     """``sweep plan``."""
     plan = commands.add_parser("plan", help="show what a sweep would run, its cost and memory")
-    _add_space(plan)
+    add_space(plan)
     add_runs_dir(plan)
     add_json(plan)
     add_machine(plan)
@@ -47,7 +47,7 @@ def add_schema(commands: Commands) -> None:
 def add_run(commands: Commands) -> None:
     """``sweep run``."""
     run = commands.add_parser("run", help="run a new sweep")
-    _add_space(run)
+    add_space(run)
     add_runs_dir(run)
     add_machine(run)
     run.set_defaults(command=_run)
@@ -74,7 +74,8 @@ def add_extend(commands: Commands) -> None:
     extend.set_defaults(command=_extend)
 
 
-def _add_space(parser: argparse.ArgumentParser) -> None:
+def add_space(parser: argparse.ArgumentParser) -> None:
+    """A space, and changes to it."""
     parser.add_argument("space", help="YAML file, or the name of one in search_spaces/")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. search.configurations=4")
     parser.add_argument("--name", help="name of the sweep (default: the file's)")
@@ -86,7 +87,7 @@ def _add_space(parser: argparse.ArgumentParser) -> None:
 def _plan(arguments: argparse.Namespace) -> int:
     from sweep.views.plan import as_json, make_plan, print_plan, print_space  # which imports scipy
 
-    sweep = _load(arguments)
+    sweep = load(arguments)
     spec = sweep.spec
     if not arguments.json:
         print_space(spec)  # at once: simulating the memory takes seconds
@@ -113,7 +114,7 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    sweep = _load(arguments)
+    sweep = load(arguments)
     prepare(sweep.spec, arguments)
     _print_advice(sweep.spec)
     from sweep.driver.run import start_sweep
@@ -148,7 +149,8 @@ def _extend(arguments: argparse.Namespace) -> int:
     return then_decide(resume_sweep(sweep, run_options(arguments)), sweep, arguments)
 
 
-def _load(arguments: argparse.Namespace) -> SweepRecord:
+def load(arguments: argparse.Namespace) -> SweepRecord:
+    """The sweep that they describe."""
     if arguments.name is not None:
         sweep_folder(arguments.runs_dir, arguments.name)  # refuse a bad name before the file is read
     overrides = [

@@ -1,0 +1,58 @@
+"""The job of `sweep slurm`, with Slurm and Ray played by scripts that note how they are called."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sweep.cli import main
+from tests.sweep.harness import write_space
+
+_NOTE = 'echo "${0##*/} $*" >> "$NOTES"\n'
+_PLAYED = {
+    "srun": 'while [[ $1 == --* ]]; do shift; done; exec "$@"',
+    "hostname": "echo 10.0.0.1 10.9.9.9",
+    # The job's step: asked to stop ten minutes before its limit, the sweep ends with 4.
+    "ray": _NOTE + 'if [ "${LATE:-}" ]; then kill -USR1 $PPID; sleep 1; exit 4; fi',
+    "sweep": _NOTE,
+    "scontrol": _NOTE,
+}
+
+
+def test_a_job_runs_the_sweep_and_requeued_resumes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in _PLAYED.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    runs, notes = tmp_path / "runs", tmp_path / "notes"
+    space = write_space(tmp_path / "space.yaml")
+    arguments = ["slurm", str(space), "--runs-dir", str(runs), "--nodes", "2", "--cpus", "4", "--name", "one"]
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert main([*arguments, "--sbatch=--time=60", "--dry-run"]) == 0
+    words = capsys.readouterr().out.split()
+    script = next(index for index, word in enumerate(words) if word.endswith("sweep.sbatch"))
+    assert words[:script] == [
+        "sbatch",
+        "--job-name=one",
+        "--nodes=2",
+        "--cpus-per-task=4",
+        f"--output={tmp_path / 'one'}-%j.log",
+        "--time=60",
+    ]
+    assert main([*arguments, "resources.cpus_per_worker=9", "--dry-run"]) == 3  # fits on no such node
+    environment = {"NOTES": str(notes), "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "4", "SLURM_JOB_ID": "7"}
+
+    def job(**more: str) -> tuple[int, list[str]]:
+        notes.unlink(missing_ok=True)
+        done = subprocess.run(["bash", *words[script:]], env={**os.environ, **environment, **more}, timeout=60)
+        return done.returncode, notes.read_text().splitlines()
+
+    ray = "ray symmetric-run --address 10.0.0.1:6379 --min-nodes 2 --num-cpus 4 --num-gpus 0 -- sweep"
+    where = f"--address auto --runs-dir {runs}"
+    assert job() == (0, [f"{ray} run {space} --name one {where}"])
+    (runs / "one").mkdir(parents=True)
+    (runs / "one" / "space.lock.yaml").touch()
+    asked = [f"sweep stop one --runs-dir {runs}", "scontrol requeue 7"]
+    assert job(LATE="yes") == (4, [f"{ray} resume one {where}", *asked])
