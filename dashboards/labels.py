@@ -25,14 +25,18 @@ def algorithm_colours(trials: pd.DataFrame) -> dict[str, str]:
 
 
 def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.Series[str]":
-    """The configuration of every trial in a few words, e.g. ``#3 grpo α 0.3 lr=1e-05``."""
+    """The configuration of every trial in a few words, e.g. ``#3 grpo α 0.3 lr=1e-05``.
+
+    Of arms, which are tuned each by itself, an arm's settings are those that vary within it.
+    """
     named = {name: short for name, short in short_names(searched).items() if name not in RULE}
-    named = {name: short for name, short in named.items() if trials[name].nunique() > 1}
+    varies = trials.groupby("arm")[list(named)].nunique() > 1
 
     def label(row: "pd.Series[Any]") -> str:
-        parts = [f"#{row.configuration} {row.algorithm}"]
+        parts = [f"#{row.configuration} {row.arm or row.algorithm}"]
         parts += [f"{sign} {row[key]:.2g}" for sign, key in (("α", "alpha"), ("η", "eta")) if row[key] > 0]
-        parts += [f"{short}={shown(row[name])}" for name, short in named.items() if pd.notna(row[name])]
+        own = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
+        parts += [f"{named[name]}={shown(row[name])}" for name in own]
         return " ".join(parts)
 
     labels = [label(row) for _, row in trials.iterrows()]

@@ -136,6 +136,6 @@ def _short(name: str) -> str:
 def _resolve_batch(name: str) -> BatchRewardFunction:
     if name not in REWARDS and ":" not in name:
         near = get_close_matches(name, REWARDS, n=1)
-        meant = f"did you mean {near[0]}?" if near else f"use one of {', '.join(sorted(REWARDS))}"
-        raise ValueError(f"no reward named {name}; {meant} Your own is written module:function")
+        there = f"use one of {', '.join(sorted(REWARDS))}, or write your own as module:function"
+        raise ValueError(f"no reward named {name}; {f'did you mean {near[0]}?' if near else there}")
     return as_batch(REWARDS[name] if name in REWARDS else load_function(name), name)

@@ -73,7 +73,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
     inherit_inputs(fresh.folder.root, sweep.folder.root)
     code = start_sweep(fresh, replace(run_options(arguments), report=False))
     if code in (0, 1):
-        _report_on(sweep, arguments.full)
+        _report_on(sweep, fresh.folder.log, arguments.full)
     return code
 
 
@@ -126,23 +126,26 @@ def _run_rounds(sweep: SweepRecord, settings: DecideSpec, arguments: argparse.Na
     code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
     if decision.looks:
         log_decision(sweep, decision, full)
-        _report_on(sweep)
+        _report_on(sweep, confirmation_folder(sweep, full).log)
     return code
 
 
-def _report_on(sweep: SweepRecord, confirmed_full: bool | None = None) -> None:
+def _report_on(sweep: SweepRecord, log: Path, confirmed_full: bool | None = None) -> None:
     """Write the sweep's report; before it print the finding of a confirmation where there is a new one."""
     if sweep.spec.base.tracking.offline:
         return
-    from dashboards.pictures.verdict import confirmed
-    from dashboards.queries import read_sweep
-    from sweep.tracking.report import write_report
+    from sweep.driver.run import report_failure_told
 
-    uri = recorded_uri(sweep)
-    recorded = read_sweep(sweep.folder.name, uri)
-    for line in [] if confirmed_full is None else confirmed(recorded, full=confirmed_full):
-        print(line)
-    print(f"report: {write_report(sweep, uri, recorded=recorded)}")
+    with report_failure_told(sweep, log):
+        from dashboards.pictures.verdict import confirmed
+        from dashboards.queries import read_sweep
+        from sweep.tracking.report import write_report
+
+        uri = recorded_uri(sweep)
+        recorded = read_sweep(sweep.folder.name, uri)
+        for line in [] if confirmed_full is None else confirmed(recorded, full=confirmed_full):
+            print(line)
+        print(f"report: {write_report(sweep, uri, recorded=recorded)}")
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -365,11 +365,11 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
 
 
 def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
-    """Write the report and give MLflow the sweep's files; a failure here must not cost the sweep its end."""
+    """Write the report and give MLflow the sweep's files."""
     if parent is None:
         return None
     spec, folder = sweep.spec, sweep.folder
-    try:
+    with report_failure_told(sweep, folder.log):
         from sweep.tracking.report import write_report  # plotly takes a second to import
 
         path = write_report(sweep, parent.uri)
@@ -380,10 +380,17 @@ def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
         if folder.study.exists():
             parent.log_artifact(folder.study)
         return path
+    return None
+
+
+@contextmanager
+def report_failure_told(sweep: SweepRecord, log: Path) -> Iterator[None]:
+    """Say in a line why there is no report: a failure of it must not cost a sweep its end."""
+    try:
+        yield
     except Exception as error:
         logger.exception("no report")
-        print(f"no report: {' '.join(str(error).split())[:200]} ({folder.log}); try {sweep.command('report')}")
-        return None
+        print(f"no report: {' '.join(str(error).split())[:200]} ({log}); try {sweep.command('report')}")
 
 
 def _complete_mlflow(sweep: SweepRecord, parent: ParentRun | None, control: StopControl) -> UserError | None:

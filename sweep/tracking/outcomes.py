@@ -10,7 +10,7 @@ from sweep.search.history import TrialKey
 from sweep.space.arms import arm_of
 from sweep.space.spec import SweepSpec
 from trainer.config.schema import TrainConfig, value_of
-from trainer.config.variants import configured_name, variant_of
+from trainer.config.variants import variant_of
 from trainer.metrics.tags import (
     ARM_TAG,
     COLOUR_TAG,
@@ -54,7 +54,7 @@ def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
             outcomes.append(
                 TrialOutcome(
                     key=tags[RUN_TAG],
-                    run_name=trial_name(_settings(spec.base, one.resolved), one.resolved, seed),
+                    run_name=trial_name(spec, key, variant),
                     state=result.state,
                     reason=sweep.failure_reason(key, result),
                     score=result.score,
@@ -65,10 +65,9 @@ def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
     return outcomes
 
 
-def trial_name(setting: Callable[[str], Any], searched: Mapping[str, Any], seed: int) -> str:
-    """The name of a trial where people compare them: its configuration and its seed."""
-    own = {key: value for key, value in searched.items() if key != "seed"}
-    return f"{configured_name(setting, own)} · seed {seed}"
+def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:
+    """The name of a trial's run, so short that MLflow's list shows it whole: ``#3 grpo+AR · seed 0``."""
+    return f"#{spec.reported(trial.configuration)} {variant.replace(' + ', '+')} · seed {trial.seed}"
 
 
 def _settings(base: TrainConfig, resolved: Mapping[str, Any]) -> Callable[[str], Any]:

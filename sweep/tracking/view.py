@@ -1,4 +1,4 @@
-"""The view of a sweep in MLflow: columns, sorting and charts, kept as MLflow keeps those saved by hand.
+"""The view of a sweep in MLflow: columns, sorting, charts, and the sweep's own run on top.
 
 MLflow 3.17 stores a saved view of the runs' page as a tag of the experiment, ``mlflow.sharedViewState.ID``: an
 envelope with the page's state as JSON. The page opens with it at ``?viewStateShareKey=ID``.
@@ -11,8 +11,8 @@ from typing import Any
 
 from sweep.space.spec import SweepSpec
 from trainer.config.variants import short_names
-from trainer.metrics.tags import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
-from trainer.tracking.mlflow_store import connect, patience, retry
+from trainer.metrics.tags import RUN_TAG, SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
+from trainer.tracking.mlflow_store import connect, find_runs, patience, retry
 
 TAG = "mlflow.sharedViewState."
 _KIND_TAG = "mlflow.experimentKind"  # without it MLflow shows its pages of GenAI traces
@@ -42,7 +42,9 @@ def save_view(uri: str, spec: SweepSpec) -> str:
     if TAG + key not in found.tags:
         now = round(time.time() * 1000)
         envelope = {"name": f"sweep {spec.name}", "createdAt": now, "updatedAt": now}
-        tag = json.dumps({**envelope, "state": json.dumps(view_state(spec))})
+        own = find_runs(client, [found.experiment_id], {RUN_TAG: f"sweep/{spec.name}"})
+        state = view_state(spec) | {"runsPinned": [run.info.run_id for run in own]}  # above what is sorted
+        tag = json.dumps({**envelope, "state": json.dumps(state)})
         retry(lambda: client.set_experiment_tag(found.experiment_id, TAG + key, tag), uri, patience(uri))
     return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
 

@@ -196,7 +196,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         spec, folder = self.plan.spec, self.plan.folder
         key = TrialKey(int(config["configuration"]), int(config["seed"]))
         trial_config = apply_overrides(spec.base, config["overrides"], f"trial {key.name}")
-        tags = {**trial_tags(spec, key), VARIANT_TAG: variant_of(partial(value_of, trial_config))}
+        variant = variant_of(partial(value_of, trial_config))
+        tags = {**trial_tags(spec, key), VARIANT_TAG: variant}
         if self.plan.parent_run:
             tags[PARENT_TAG] = self.plan.parent_run
         self._assignment = Assignment(
@@ -211,7 +212,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             attempt=config.get("attempt", 0),
             inputs=self.plan.inputs,
             tags=tags,
-            run_name=trial_name(partial(value_of, trial_config), config["overrides"], key.seed),
+            run_name=trial_name(spec, key, variant),
         )
         self._built = False
         self._last_step = 0

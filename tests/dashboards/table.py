@@ -32,7 +32,7 @@ def sweep_of(mode: str = "max") -> Sweep:
                     "state": "FAIL" if failed else "COMPLETE",
                     "reason": "diverged <b>" if failed else "",
                     **{"score": score, "best": ends, "step": 20, "start": start, "duration_s": 90.0},
-                    **{"algorithm": algorithm, "alpha": alpha, "eta": eta, "variant": variant},
+                    **{"algorithm": algorithm, "alpha": alpha, "eta": eta, "variant": variant, "arm": ""},
                     **{"run_id": trial, **searched},
                 }
             )

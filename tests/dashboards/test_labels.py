@@ -1,4 +1,5 @@
 import pandas as pd
+import pytest
 
 from dashboards.labels import algorithm_colours, colours, configuration_labels
 from tests.dashboards.table import sweep_of
@@ -11,10 +12,20 @@ def test_short_names_say_the_section_where_the_last_part_says_nothing_and_all_wh
     assert list(short_names(alike).values()) == ["rollout.temperature", "evaluation.temperature", "lr"]
 
 
-def test_a_label_names_the_rule_and_what_else_differs() -> None:
+@pytest.mark.parametrize(
+    ("arms", "labels"),
+    [
+        (["", "", ""], ["#0 grpo lr=0.0003", "#1 grpo α 0.3 lr=1e-05", "#2 grpo α 0.3 η 0.5"]),
+        # In an arm of one's own nothing is tuned: what another arm tunes does not apply.
+        (["GRPO", "AR", "AR"], ["#0 GRPO", "#1 AR α 0.3", "#2 AR α 0.3 η 0.5"]),
+        (["GRPO", "GRPO", "AR"], ["#0 GRPO lr=0.0003", "#1 GRPO α 0.3 lr=1e-05", "#2 AR α 0.3 η 0.5"]),
+    ],
+)
+def test_a_label_names_the_rule_and_what_else_differs(arms: list[str], labels: list[str]) -> None:
     trials = pd.DataFrame(
         {
             "configuration": ["0", "1", "2"],
+            "arm": arms,
             "algorithm": "grpo",
             "alpha": [0.0, 0.3, 0.3],
             "eta": [0.0, 0.0, 0.5],
@@ -22,8 +33,7 @@ def test_a_label_names_the_rule_and_what_else_differs() -> None:
             "rollout.temperature": 1.0,
         }
     )
-    labels = configuration_labels(trials, ["algorithm.ar_alpha", "optim.lr", "rollout.temperature"])
-    assert list(labels) == ["#0 grpo lr=0.0003", "#1 grpo α 0.3 lr=1e-05", "#2 grpo α 0.3 η 0.5"]
+    assert list(configuration_labels(trials, ["algorithm.ar_alpha", "optim.lr", "rollout.temperature"])) == labels
 
 
 def test_an_algorithm_has_the_colour_of_its_plain_rule_or_of_its_first() -> None:

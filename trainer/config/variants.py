@@ -1,7 +1,7 @@
 """Names of update rules and of configurations, for tags, tables and legends."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # Keys that the name of the update rule covers.
@@ -43,21 +43,8 @@ def variant_name(
     return " + ".join(parts)
 
 
-def configured_name(setting: Callable[[str], Any], searched: Mapping[str, Any]) -> str:
-    """A configuration in few words, e.g. ``grpo+AR 0.3 lr=1e-05``: its rule, and what else was searched.
-
-    ``setting`` gives the value of a dotted key, ``searched`` those of what a sweep varies.
-    """
-    name = variant_of(setting).replace(" + ", "+")
-    for part, key in (("+AR", "algorithm.ar_alpha"), ("+Lopti", "algorithm.lopti_eta")):
-        name = name.replace(part, f"{part} {setting(key):.2g}")
-    shorts = short_names([key for key in searched if "." in key])
-    others = [f"{short}={shown(searched[key])}" for key, short in shorts.items() if key not in RULE]
-    return " ".join([name, *others])
-
-
 def variant_of(setting: Callable[[str], Any]) -> str:
-    """The update rule of a configuration in words."""
+    """The update rule of a configuration in words; ``setting`` gives the value of a dotted key."""
     rule = rule_name(setting("algorithm.advantage"), setting("algorithm.loss"))
     keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
     return variant_name(rule, *(setting(f"algorithm.{key}") for key in keys))

@@ -82,13 +82,15 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) 
     spec = read_spec(existing_sweep(tmp_path, "demo"))
     uri = sqlite_store(tmp_path)
     assert save_view(uri, spec) == ""  # nothing has been recorded
-    open_parent_run(uri, "demo", "demo", {}, {})
+    parent = open_parent_run(uri, "demo", "demo", {}, {})
     page = save_view(uri, spec)
     assert page.startswith("/#/experiments/1/runs?") and page.endswith(f"viewStateShareKey={view_id('demo')}")
     client = connect(uri)
     tag = TAG + view_id("demo")
     envelope = json.loads(client.get_experiment("1").tags[tag])
-    assert envelope["name"] == "sweep demo" and json.loads(envelope["state"]) == view_state(spec)
+    assert envelope["name"] == "sweep demo" and json.loads(envelope["state"]) == (
+        view_state(spec) | {"runsPinned": [parent.run_id]}
+    )
     client.set_experiment_tag("1", tag, "changed")
     save_view(uri, spec)
     assert client.get_experiment("1").tags[tag] == "changed"
@@ -102,7 +104,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, chromium: 
     parent = open_parent_run(uri, "demo", "demo", {}, {})
     tags = {"loptune.sweep": "demo"}
     params = {ALPHA: 0.125, "algorithm.advantage": "grpo"}
-    parent.reconcile([TrialOutcome("demo/a", "grpo+AR 0.12 · seed 0", "COMPLETE", "", 0.625, tags, params)])
+    parent.reconcile([TrialOutcome("demo/a", "#1 grpo+AR · seed 0", "COMPLETE", "", 0.625, tags, params)])
     port = free_port()
     (tmp_path / "here").mkdir()
     with start_cli(
@@ -114,7 +116,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, chromium: 
             assert page.startswith(f"http://127.0.0.1:{port}/#/experiments/1/runs?")
             wait_until(lambda: answers(port), timeout=90)
             shown = text_of(page, chromium, until="0.625")
-            assert {"final/score", "0.625", "0.125", "grpo+AR 0.12 · seed 0"} <= set(shown.splitlines())
+            assert {"final/score", "0.625", "0.125", "#1 grpo+AR · seed 0"} <= set(shown.splitlines())
             search = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=demo"
             status, body = ask(port, search, {})
             assert (status, '"name": "demo"' in body) == (200, True)

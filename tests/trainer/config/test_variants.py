@@ -1,9 +1,6 @@
-from functools import partial
-
 import pytest
 
-from trainer.config.schema import TrainConfig, apply_overrides, value_of
-from trainer.config.variants import configured_name, variant_name
+from trainer.config.variants import variant_name
 
 
 @pytest.mark.parametrize(
@@ -24,19 +21,3 @@ from trainer.config.variants import configured_name, variant_name
 )
 def test_a_rule_is_named_by_what_is_on(settings, name):
     assert variant_name(*settings) == name
-
-
-def test_a_configuration_is_called_by_its_rule_and_what_else_was_searched() -> None:
-    plain = TrainConfig()
-    assert configured_name(partial(value_of, plain), {}) == "grpo"
-    searched = {
-        "algorithm.ar_alpha": 0.3,
-        "algorithm.lopti_eta": 0.5,
-        "optim.lr": 1e-5,
-        "rollout.temperature": 0.7,
-    }
-    config = apply_overrides(plain, searched, "test")
-    assert (
-        configured_name(partial(value_of, config), {**searched, "lopti": True})
-        == "grpo+AR 0.3+Lopti 0.5 lr=1e-05 temperature=0.7"
-    )
