@@ -369,6 +369,7 @@ def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
     if parent is None:
         return None
     spec, folder = sweep.spec, sweep.folder
+    path: Path | None = None
     with report_failure_told(sweep, folder.log):
         from sweep.tracking.report import write_report  # plotly takes a second to import
 
@@ -379,8 +380,7 @@ def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
         parent.log_artifact(folder.report)
         if folder.study.exists():
             parent.log_artifact(folder.study)
-        return path
-    return None
+    return path
 
 
 @contextmanager
