@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
 from sweep.commands.report import recorded_uri
-from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
 from sweep.space.arms import arms
 from sweep.space.full import ARM_SEEDS, FINALISTS, FRESH_SEEDS
 from sweep.space.points import trial_config
@@ -134,8 +134,6 @@ def _report_on(sweep: SweepRecord, log: Path, confirmed_full: bool | None = None
     """Write the sweep's report; before it print the finding of a confirmation where there is a new one."""
     if sweep.spec.base.tracking.offline:
         return
-    from sweep.driver.run import report_failure_told
-
     with report_failure_told(sweep, log):
         from dashboards.pictures.verdict import confirmed
         from dashboards.queries import read_sweep

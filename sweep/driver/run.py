@@ -25,7 +25,7 @@ from sweep.driver.guard import MARKER, end_leftovers, guarded
 from sweep.driver.watch import watched
 from sweep.record.disk import CheckpointRoom, EndedTrials
 from sweep.record.folder import free_name, hold, raise_held, write_spec
-from sweep.record.sweep_record import SweepRecord
+from sweep.record.sweep_record import SweepRecord, report_failure_told
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.points import input_configs, trial_config
 from sweep.space.spec import SweepSpec
@@ -381,16 +381,6 @@ def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
         if folder.study.exists():
             parent.log_artifact(folder.study)
     return path
-
-
-@contextmanager
-def report_failure_told(sweep: SweepRecord, log: Path) -> Iterator[None]:
-    """Say in a line why there is no report: a failure of it must not cost a sweep its end."""
-    try:
-        yield
-    except Exception as error:
-        logger.exception("no report")
-        print(f"no report: {' '.join(str(error).split())[:200]} ({log}); try {sweep.command('report')}")
 
 
 def _complete_mlflow(sweep: SweepRecord, parent: ParentRun | None, control: StopControl) -> UserError | None:

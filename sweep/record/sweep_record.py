@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -233,3 +234,13 @@ def last_step(run_dir: Path) -> int:
             digits = line[start + 8 :].split(",", 1)[0].split("}", 1)[0]
             return int(digits) if digits.isdigit() else 0
     return 0
+
+
+@contextlib.contextmanager
+def report_failure_told(sweep: SweepRecord, log: Path) -> Iterator[None]:
+    """Say in a line why there is no report: a failure of it must not cost a sweep its end."""
+    try:
+        yield
+    except Exception as error:
+        logging.getLogger(__name__).exception("no report")
+        print(f"no report: {' '.join(str(error).split())[:200]} ({log}); try {sweep.command('report')}")

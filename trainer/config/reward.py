@@ -14,7 +14,7 @@ class RewardConfig(Section):
         {"knights_knaves": 1.0}, description="reward name or module:function -> weight", min_length=1
     )
     timeout_s: Positive = Field(5.0, description="time limit of a completion, or a batch function's call [s]")
-    memory_mb: Count = Field(
+    memory_mb: int = Field(
         1024,
         ge=16,
         description="memory a completion's scoring may take, beyond the process's imports [MiB]",
