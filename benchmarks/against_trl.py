@@ -42,13 +42,7 @@ def make_prompts(count: int, length: int, words: int) -> list[str]:
 
 
 def train_with_trl(
-    folder: Path,
-    model: Any,
-    prompts: Sequence[str],
-    steps: int,
-    tokens: int,
-    adapter_rank: int = 0,
-    **settings: Any,
+    folder: Path, model: Any, prompts: Sequence[str], steps: int, tokens: int, adapter_rank: int = 0, **settings: Any
 ) -> list[float]:
     """Seconds of every step of TRL's GRPOTrainer.
 

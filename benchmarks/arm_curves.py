@@ -48,9 +48,7 @@ def curves_of(trials: Sequence[Path]) -> Curves:
             for metric in PANELS:
                 if metric in row:
                     values[metric][row["step"]].append(row[metric])
-    return {
-        metric: {step: mean(several) for step, several in sorted(own.items())} for metric, own in values.items()
-    }
+    return {metric: {step: mean(several) for step, several in sorted(own.items())} for metric, own in values.items()}
 
 
 def draw(arms: dict[str, Curves]) -> go.Figure:
@@ -63,14 +61,7 @@ def draw(arms: dict[str, Curves]) -> go.Figure:
                 values = [mean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
             line = {"color": color, "width": 2.5}
             drawing.add_scatter(
-                x=steps,
-                y=values,
-                name=name,
-                legendgroup=name,
-                showlegend=column == 1,
-                line=line,
-                row=1,
-                col=column,
+                x=steps, y=values, name=name, legendgroup=name, showlegend=column == 1, line=line, row=1, col=column
             )
     drawing.update_xaxes(title_text="training step")
     drawing.update_layout(

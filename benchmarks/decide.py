@@ -117,23 +117,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--paths", type=int, default=4000, help="simulated decisions a cell (default: 4000)")
     paths = parser.parse_args().paths
-    headings = [
-        "better, %",
-        "any",
-        "given up",
-        "open",
-        "fixed: better, %",
-        "seeds",
-        "fixed: seeds",
-        "trials / fixed",
-    ]
+    headings = ["better, %", "any", "given up", "open", "fixed: better, %", "seeds", "fixed: seeds", "trials / fixed"]
     rows = [
-        [
-            f"{worthwhile:g} sd",
-            str(finalists),
-            f"{effect:g} sd",
-            *cell(worthwhile, effect, finalists, normal, paths),
-        ]
+        [f"{worthwhile:g} sd", str(finalists), f"{effect:g} sd", *cell(worthwhile, effect, finalists, normal, paths)]
         for worthwhile in (1.0, 1.5, 2.0)
         for finalists in (1, 2)
         for effect in (0.0, worthwhile / 2, worthwhile, 3.0)

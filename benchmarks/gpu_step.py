@@ -32,12 +32,7 @@ ALPHA = 0.3
 RULES = {"plain": (False, False), "AR": (True, False), "Lopti": (False, True), "AR + Lopti": (True, True)}
 PHASES = ("rollout", "logprobs", "update", "sync", "step")
 MODELS = {"tiny": "tiny", **{size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B")}}
-PEAK_FLOPS = {
-    "A100": 312e12,
-    "H100": 989e12,
-    "H200": 989e12,
-    "B200": 2250e12,
-}  # bfloat16, dense, of the data sheets
+PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}  # bfloat16, dense, of the data sheets
 TRL = "TRL"
 
 
@@ -70,11 +65,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
     eta = 1 / KNOWN[MODELS[arguments.model]].vocab_size
     config = TrainConfig.model_validate(
         {
-            "model": {
-                "name_or_path": str(folder),
-                "random_weights": True,
-                "gradient_checkpointing": True,
-            },
+            "model": {"name_or_path": str(folder), "random_weights": True, "gradient_checkpointing": True},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
             "reward": {"functions": {"benchmarks.against_trl:reward_tokens": 1.0}},
             "rollout": {
@@ -144,9 +135,7 @@ def measure_side(arguments: argparse.Namespace) -> None:
 
     steps = (run_trl if arguments.side == TRL else run_ours)(arguments.folder, arguments)
     on_gpu = torch.cuda.is_available()
-    peak = (
-        torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+    peak = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     device = torch.cuda.get_device_name() if on_gpu else "CPU"
     counted = steps[1:]
     medians = {phase: statistics.median(step[phase] for step in counted) for phase in counted[0]}
@@ -184,9 +173,7 @@ def main() -> None:
     sides = [*RULES, *([TRL] if importlib.util.find_spec("trl") else [])]
     found = {side: measured(side, arguments) for side in sides}
     headings = ["", *(f"{phase} s" for phase in PHASES), "update tokens/s", "utilisation", "peak GB"]
-    title = (
-        f"{MODELS[arguments.model]} on {found['plain']['device']}, {arguments.prompts} x {GROUP_SIZE} completions"
-    )
+    title = f"{MODELS[arguments.model]} on {found['plain']['device']}, {arguments.prompts} x {GROUP_SIZE} completions"
     print_rows(title, headings, [row(side, found[side], arguments) for side in sides])
     plain, lopti = found["plain"]["seconds"], found["Lopti"]["seconds"]
     training, step = (lopti[phase] / plain[phase] for phase in ("update", "step"))

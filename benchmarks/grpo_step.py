@@ -50,11 +50,7 @@ def make_model(folder: Path, vocab: int) -> None:
 
     torch.manual_seed(0)
     config = small_qwen2(
-        vocab_size=vocab,
-        tie_word_embeddings=True,
-        max_position_embeddings=1024,
-        eos_token_id=vocab,
-        pad_token_id=0,
+        vocab_size=vocab, tie_word_embeddings=True, max_position_embeddings=1024, eos_token_id=vocab, pad_token_id=0
     )
     Qwen2ForCausalLM(config).save_pretrained(folder)
     save_tokenizer(folder, vocab, in_prompts=199)

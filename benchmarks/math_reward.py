@@ -112,13 +112,7 @@ def measure_file(path: Path, truths: Sequence[Any], pool: RewardPool) -> list[di
 
     def note(kind: str, index: int, answer: str, scored: ScoredText) -> None:
         failures.append(
-            {
-                "file": path.stem,
-                "kind": kind,
-                "answer": answer,
-                "truth": str(truths[index]),
-                "status": scored.status,
-            }
+            {"file": path.stem, "kind": kind, "answer": answer, "truth": str(truths[index]), "status": scored.status}
         )
 
     begin, counted, shares = time.perf_counter(), 0, []

@@ -24,9 +24,7 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 SPREAD = 0.15  # standard deviation of a problem's probability
 
 
-def solve(
-    generator: np.random.Generator, shape: tuple[int, int, int], training: float, gain: float = 0.0
-) -> Array:
+def solve(generator: np.random.Generator, shape: tuple[int, int, int], training: float, gain: float = 0.0) -> Array:
     """Answers of [C, S, P] configurations, seeds and problems; configuration 1 is better by ``gain``."""
     configurations, seeds, problems = shape
     easy = SPREAD * generator.standard_normal(problems)
@@ -65,15 +63,7 @@ def components(repeats: int) -> None:
                     percent([one.training == 0 for one in found]),
                 ]
             )
-    headings = [
-        "seeds x problems",
-        "training",
-        "evaluation: true",
-        "found",
-        "training: true",
-        "found",
-        "found 0, %",
-    ]
+    headings = ["seeds x problems", "training", "evaluation: true", "found", "training: true", "found", "found 0, %"]
     print_rows("Variances of a difference, in 0.0001 (what is below 0 is cut off)", headings, rows)
 
 

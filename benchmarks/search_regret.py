@@ -1,169 +1,278 @@
-"""How good the searcher's proposals are with four trials at a time: regret against Optuna's own TPE.
+"""What a search finds with 8 to 30 trials: regret of every sampler, by surface.
 
-    python -m benchmarks.search_regret --repeats 40      # about two minutes on one core
+    python -m benchmarks.search_regret --repeats 30      # about 15 CPU-minutes
 
-A noisy function of alpha, eta and a choice is searched with 40 configurations, four trials at the same time; every
-configuration is tried with each of the seeds, which are good or bad for all configurations alike, and a trial that
-ends makes room for the next. The regret is that of
-the configuration with the best mean, in the noise-free score. `plain` is Optuna's TPESampler asked in the same
-way; `before` saw nothing of a configuration until all its seeds had ended, and asked five times before it drew at
-random. `lost` counts proposals that are no choice of the sampler: points tried before, or random ones instead.
+A noisy function is searched two trials at a time. Regret is what the best point has more than the chosen one, in
+the noise-free score, as a share of what it has more than the mean of all points: a point taken at random has 100 %.
+The choice is the best mean; the best after smoothing all means by a Gaussian process; the best once a third of the
+trials went to further seeds of the best few; or the best mean of three seeds each. `rules` is a table of 24
+measured configurations (docs/update_rules.md) with the noise of its seeds; the others are made: two peaks; the same
+on a grid of 220 points; a learning rate with a cliff, alpha and eta; a switch with a parameter of its own.
 """
 
 import argparse
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
-import optuna
 
 from benchmarks.tables import mean, print_rows
-from sweep.search import proposals, study
 from sweep.search.history import Configuration, Result
-from sweep.search.study import ask
+from sweep.search.proposals import propose
 from sweep.space.file import resolve_space
+from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.config.yaml_document import YamlDocument
 
-CONFIGURATIONS = 40
-AT_A_TIME = 4
-NOISE = 0.05  # of every trial
-SEED_NOISE = 0.1  # of a seed, the same for all configurations: 0.8 of the variance between seeds
+SIZES = (8, 16, 30)  # trials
+AT_A_TIME = 2
+ALPHA, ETA, LR = "algorithm.ar_alpha", "algorithm.lopti_eta", "optim.lr"
 ADVANTAGES = {"choice": ["grpo", "reinforce_plus_plus"]}
-SPACES: dict[str, dict[str, Any]] = {
-    "continuous": {
-        "algorithm.ar_alpha": {"uniform": [0.0, 1.0]},
-        "algorithm.lopti_eta": {"uniform": [0.0, 0.9]},
-        "algorithm.advantage": ADVANTAGES,
-    },
-    "small": {
-        "algorithm.ar_alpha": {"quniform": [0.0, 1.0, 0.1]},
-        "algorithm.lopti_eta": {"choice": [0.0, 0.3, 0.5, 0.7]},
-        "algorithm.advantage": ADVANTAGES,
-    },
-    "finite": {
-        "algorithm.ar_alpha": {"quniform": [0.0, 1.0, 0.1]},
-        "algorithm.lopti_eta": {"quniform": [0.0, 0.9, 0.1]},
-        "algorithm.advantage": ADVANTAGES,
-    },
+# Accuracy of each rule plain, with AR and with Lopti.
+RULES = {
+    "GRPO": (0.655, 0.661, 0.669),
+    "Dr. GRPO": (0.663, 0.640, 0.663),
+    "RLOO": (0.658, 0.627, 0.653),
+    "REINFORCE++": (0.675, 0.666, 0.654),
+    "GSPO": (0.652, 0.650, 0.688),
+    "CISPO": (0.663, 0.645, 0.654),
+    "DPPO": (0.665, 0.646, 0.637),
+    "SAPO": (0.655, 0.681, 0.665),
 }
-Proposer = Callable[[SweepSpec, Space, list[Configuration]], tuple[Parameters, bool]]  # the point; whether lost
+ADDITIONS = ("plain", "AR", "Lopti")
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "random": {"sampler": "random"},
+    "TPE, 10 random": {"sampler": "tpe"},
+    "TPE, 4 random": {"sampler": "tpe", "startup": 4},
+    "GP, 4 random": {"sampler": "gp", "startup": 4},
+}
 
 
-def truth(point: Parameters) -> float:
+def peaks(point: Parameters) -> float:
     """1 at alpha 0.3, eta 0.5 and grpo, with a second, lower peak."""
-    alpha, eta = float(point["algorithm.ar_alpha"]), float(point["algorithm.lopti_eta"])
+    alpha, eta = float(point[ALPHA]), float(point.get(ETA, 0.0))
     first = math.exp(-(((alpha - 0.3) / 0.2) ** 2) - ((eta - 0.5) / 0.3) ** 2)
     second = 0.7 * math.exp(-(((alpha - 0.8) / 0.15) ** 2) - ((eta - 0.2) / 0.2) ** 2)
-    return max(first, second) - 0.15 * (point["algorithm.advantage"] != "grpo")
+    return max(first, second) - 0.15 * (point.get("algorithm.advantage", "grpo") != "grpo")
 
 
-def plain(spec: SweepSpec, space: Space, found: list[Configuration]) -> tuple[Parameters, bool]:
-    seed = int(np.random.SeedSequence([spec.search.seed, len(found)]).generate_state(1)[0])
-    point, _ = ask(spec, space, finished(spec, found), optuna.samplers.TPESampler(seed=seed))
-    mark = fingerprint(space.resolve(point, spec.base))
-    return point, any(one.fingerprint == mark for one in found)
+def rate(point: Parameters) -> float:
+    """1 at a learning rate of 3e-4; three times that learns nothing, and a tenth little."""
+    distance = math.log10(float(point[LR]) / 3e-4)
+    tuned = max(0.0, 1 - distance**2) if distance < 0.4 else 0.0
+    return tuned * (1 - 0.5 * float(point[ALPHA])) * (1 - (float(point[ETA]) - 0.5) ** 2)
 
 
-def before(spec: SweepSpec, space: Space, found: list[Configuration]) -> tuple[Parameters, bool]:
-    with mock.patch.object(study, "EI_CANDIDATES", GREEDY), mock.patch.object(proposals, "SAMPLER_ATTEMPTS", 5):
-        return now(spec, space, finished(spec, found))
+def rules(point: Parameters) -> float:
+    """The measured accuracy."""
+    return RULES[point["rule"]][ADDITIONS.index(point["addition"])]
 
 
-def now(spec: SweepSpec, space: Space, found: list[Configuration]) -> tuple[Parameters, bool]:
-    with mock.patch.object(proposals, "make_sampler", wraps=proposals.make_sampler) as asked:
-        point, _ = proposals.propose(spec, space, found)
-    assert point is not None, "the space is larger than the search"
-    return point, asked.call_args.args[0].sampler == "random"
+@dataclass(frozen=True)
+class Surface:
+    """What is searched."""
+
+    truth: Callable[[Parameters], float]
+    parameters: dict[str, Any]
+    noise: float = 0.1  # standard deviation of a trial
 
 
-class _Greedy(int):
-    """24 candidates at every attempt."""
+UNIT = {"uniform": [0.0, 1.0]}
+SURFACES = {
+    "peaks": Surface(peaks, {ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}, "algorithm.advantage": ADVANTAGES}),
+    "grid": Surface(
+        peaks,
+        {ALPHA: {"quniform": [0.0, 1.0, 0.1]}, ETA: {"quniform": [0.0, 0.9, 0.1]}, "algorithm.advantage": ADVANTAGES},
+    ),
+    "rate": Surface(rate, {LR: {"loguniform": [1e-5, 1e-2]}, ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}}),
+    "switch": Surface(
+        peaks,
+        {
+            ALPHA: UNIT,
+            "lopti": {"choice": [False, True]},
+            ETA: {"uniform": [0.1, 0.9], "when": {"lopti": True}, "else": 0.0},
+        },
+    ),
+    "rules": Surface(
+        rules,
+        {
+            "rule": {"choice": [*RULES]},
+            "addition": {"choice": [*ADDITIONS]},
+            ALPHA: {"by": {"addition": {"AR": 0.3}}, "else": 0.0},
+            ETA: {"by": {"addition": {"Lopti": 0.5}}, "else": 0.0},
+            "rollout.temperature": {"by": {"rule": {name: 1 + i / 100 for i, name in enumerate(RULES)}}, "else": 1},
+        },
+        0.024,
+    ),
+}
 
-    def __rshift__(self, attempt: int) -> int:
-        return int(self)
 
-
-GREEDY = _Greedy(24)
-
-
-def finished(spec: SweepSpec, found: list[Configuration]) -> list[Configuration]:
-    """The configurations without the results of those that still run."""
-    return [one if len(one.results) == len(spec.seeds) else replace(one, results={}) for one in found]
-
-
-def regret(spec: SweepSpec, proposer: Proposer) -> tuple[float, float]:
-    """Regret of one search, and its share of lost proposals."""
-    space, noise = Space(spec.parameters), np.random.default_rng([spec.search.seed, 1])
-    effects = SEED_NOISE * noise.standard_normal(len(spec.seeds))
-    ends = np.random.default_rng([spec.search.seed, 2])
+def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration]:
+    """The configurations of one search in the order in which they ended, two at a time."""
+    space, random = Space(spec.parameters), np.random.default_rng([spec.search.seed, 1])
     found: list[Configuration] = []
     waiting: list[tuple[int, int]] = []
     running: list[tuple[int, int]] = []
-    lost = 0
-    while len(found) < CONFIGURATIONS or waiting or running:
-        while len(running) < AT_A_TIME and (waiting or len(found) < CONFIGURATIONS):
+    ended: list[int] = []
+    while sum(len(one.results) for one in found) < trials:
+        while len(running) < AT_A_TIME:
             if not waiting:
-                point, missed = proposer(spec, space, found)
+                point, _ = propose(spec, space, found)
+                if point is None:
+                    break
                 resolved = space.resolve(point, spec.base)
                 mark = fingerprint(resolved)
-                lost += missed
                 found.append(Configuration(len(found), "search", point, resolved, mark, {}, 0.0))
                 waiting = [(found[-1].number, seed) for seed in spec.seeds]
             running.append(waiting.pop(0))
-        number, seed = running.pop(int(ends.integers(len(running))))
-        score = truth(found[number].parameters) + effects[seed] + NOISE * noise.standard_normal()
+        if not running:
+            break
+        number, seed = running.pop(int(random.integers(len(running))))
+        score = surface.truth(found[number].parameters) + surface.noise * random.standard_normal()
         results = {**found[number].results, seed: Result("COMPLETE", score, 1, "", 0.0)}
         found[number] = replace(found[number], results=results)
+        if len(results) == len(spec.seeds):
+            ended.append(number)
+    return [found[number] for number in ended]
 
-    def average(one: Configuration) -> float:
-        return float(np.mean([result.score for result in one.results.values() if result.score is not None]))
 
-    best = max(found, key=average)
-    points = space.grid(lambda parameter: parameter.options or []) if space.is_finite else []
-    top = max(map(truth, points), default=1.0)
-    return top - truth(best.parameters), lost / CONFIGURATIONS
+def best_mean(found: list[Configuration]) -> Configuration:
+    """The one with the best mean of its seeds."""
+    return max(found, key=score_of)
+
+
+def smoothed(space: Space, found: list[Configuration]) -> Configuration:
+    """The one with the best posterior mean of a Gaussian process, whose widths have the largest likelihood."""
+    scores = np.array([score_of(one) for one in found])
+    scores = (scores - scores.mean()) / max(1e-9, scores.std())
+    points = np.array([encoded(space, one.parameters) for one in found])
+    squares = ((points[:, None] - points[None]) ** 2).sum(-1)
+    best, chosen = -math.inf, scores
+    for width, noise in itertools.product((0.15, 0.3, 0.6, 1.2), (0.03, 0.1, 0.3, 1.0)):
+        kernel = np.exp(-squares / (2 * width**2))
+        whole = kernel + noise * np.eye(len(scores))
+        weights = np.linalg.solve(whole, scores)
+        likelihood = -0.5 * scores @ weights - 0.5 * np.linalg.slogdet(whole)[1]
+        if likelihood > best:
+            best, chosen = likelihood, kernel @ weights
+    return found[int(chosen.argmax())]
+
+
+def encoded(space: Space, point: Parameters) -> list[float]:
+    """A point as numbers from 0 to 1: one for a number, one for each choice; 0.5 where it is not active."""
+    numbers: list[float] = []
+    for key, parameter in space.parameters.items():
+        if parameter.kind == "choice":
+            numbers += [float(point.get(key) == option) / math.sqrt(2) for option in parameter.options or []]
+        elif parameter.kind not in ("value", "by"):
+            low, high, _ = parameter.bounds
+            scale = math.log if parameter.kind.startswith("log") else float
+            value = point.get(key)
+            numbers.append(0.5 if value is None else (scale(value) - scale(low)) / (scale(high) - scale(low)))
+    return numbers
+
+
+def score_of(one: Configuration) -> float:
+    """The mean of its seeds."""
+    return float(np.mean([result.score for result in one.results.values() if result.score is not None]))
+
+
+def replicated(spec: SweepSpec, surface: Surface, found: list[Configuration], trials: int) -> float:
+    """True score of the best of ``found`` once the best two to five got further seeds, ``trials`` in all."""
+    random = np.random.default_rng([spec.search.seed, 3])
+    finalists = sorted(found, key=score_of, reverse=True)[: max(2, trials // 2)]
+    sums = {one.number: [score_of(one)] for one in finalists}
+    for index in range(trials):
+        one = finalists[index % len(finalists)]
+        sums[one.number].append(surface.truth(one.parameters) + surface.noise * random.standard_normal())
+    best = max(finalists, key=lambda one: float(np.mean(sums[one.number])))
+    return surface.truth(best.parameters)
+
+
+WAYS = ("best mean", "smoothed", "two stages", "three seeds")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=40, help="searches a cell (default: 40)")
-    parser.add_argument(
-        "spaces", nargs="*", choices=[*SPACES, []], default=list(SPACES), help="which (default: all)"
-    )
+    parser.add_argument("--repeats", type=int, default=50, help="searches a cell (default: 50)")
+    parser.add_argument("surfaces", nargs="*", choices=[*SURFACES, []], help="which (default: all)")
     arguments = parser.parse_args()
-    repeats = arguments.repeats
-    rows = []
-    for kind in arguments.spaces or SPACES:
-        parameters = SPACES[kind]
-        for seeds in (1, 3):
-            outcomes: dict[str, list[tuple[float, float]]] = {}
-            for proposer in (plain, before, now):
-                outcomes[proposer.__name__] = [
-                    regret(space_of(parameters, seeds, seed), proposer) for seed in range(repeats)
-                ]
-            base = np.array(outcomes["plain"])[:, 0]
-            for name, found in outcomes.items():
-                regrets, lost = np.array(found).T
-                ratio = f"{regrets.mean() / base.mean():.2f}"
-                told = [mean(regrets, 4), ratio, mean(regrets - base, 4), mean(100 * lost, 1)]
-                rows.append([kind, str(seeds), name, *told])
-    headings = ["space", "seeds", "proposer", "regret", "to plain", "difference to plain", "lost, %"]
-    print_rows("Regret after 40 configurations, four trials at a time", headings, rows)
+    headings = ["surface", "sampler", "the choice", *(f"{size} trials" for size in SIZES)]
+    rows, pooled = [], defaultdict(list)
+    for name in arguments.surfaces or SURFACES:
+        surface = SURFACES[name]
+        top, middle = extent(surface)
+        for sampler, settings in SAMPLERS.items():
+            told: dict[tuple[str, int], list[float]] = defaultdict(list)
+            for repeat in range(arguments.repeats):
+                for key, score in scores_of(surface, space_of(surface.parameters, settings, repeat)).items():
+                    told[key].append(100 * (top - score) / (top - middle))
+            for way in WAYS:
+                rows.append([name, sampler, way, *(mean(told[way, size], 1) for size in SIZES)])
+            for key, values in told.items():
+                pooled[sampler, *key].append(values)
+        print_rows(f"Regret, % of that of a random point: {name}", headings, rows[-len(SAMPLERS) * len(WAYS) :])
+    averages = {key: np.mean(values, axis=0) for key, values in pooled.items()}
+    rows = [
+        [
+            "all",
+            sampler,
+            way,
+            *(mean(averages[sampler, way, size] - averages["random", "best mean", size], 1) for size in SIZES),
+        ]
+        for sampler in SAMPLERS
+        for way in WAYS
+    ]
+    print_rows("Mean over the surfaces, minus random with the best mean", headings, rows)
 
 
-def space_of(parameters: dict[str, Any], seeds: int, seed: int) -> SweepSpec:
+def scores_of(surface: Surface, spec: SweepSpec) -> dict[tuple[str, int], float]:
+    """True score of the chosen point by way of choosing and trials."""
+    space = Space(spec.parameters)
+    found = search(spec, surface, SIZES[-1])
+    triples = search(spec.model_copy(update={"seeds": [0, 1, 2]}), surface, SIZES[-1])
+    scores = {}
+    for size in SIZES:
+        first = found[: round(size * 2 / 3)]
+        scores["best mean", size] = surface.truth(best_mean(found[:size]).parameters)
+        scores["smoothed", size] = surface.truth(smoothed(space, found[:size]).parameters)
+        scores["two stages", size] = replicated(spec, surface, first, size - len(first))
+        scores["three seeds", size] = surface.truth(best_mean(triples[: size // 3]).parameters)
+    return scores
+
+
+def extent(surface: Surface) -> tuple[float, float]:
+    """The best score of a surface and the mean of all, from many points."""
+    spec = space_of(surface.parameters, {}, 0)
+    space, random = Space(spec.parameters), np.random.default_rng(0)
+
+    def choose(key: str, parameter: ParameterSpec) -> Any:
+        if parameter.kind in ("value", "by"):
+            return parameter.value
+        if parameter.options is not None:
+            return parameter.options[int(random.integers(len(parameter.options)))]
+        low, high, _ = parameter.bounds
+        if parameter.kind.startswith("log"):
+            return math.exp(random.uniform(math.log(low), math.log(high)))
+        return random.uniform(low, high)
+
+    scores = [surface.truth(space.walk(choose)) for _ in range(20_000)]
+    return max(scores), float(np.mean(scores))
+
+
+def space_of(parameters: dict[str, Any], settings: dict[str, Any], seed: int) -> SweepSpec:
     data = {
         "name": "regret",
         "trainer": "tiny_kk",
         "parameters": parameters,
-        "seeds": list(range(seeds)),
-        "search": {"sampler": "tpe", "configurations": CONFIGURATIONS, "seed": seed},
+        "seeds": [0],
+        "search": {"sampler": "random", "configurations": SIZES[-1], "seed": seed, **settings},
     }
     return resolve_space(YamlDocument(data, {}, "regret"), Path.cwd())
 

@@ -29,9 +29,7 @@ _NEAR = 0.15  # standard deviation of proposals around the best so far
 LAYOUTS = [(2, 8, 8), (2, 12, 8), (7, 12, 8), (7, 24, 8)]  # rules, trials of each, fresh seeds
 
 
-def tuned(
-    generator: np.random.Generator, trials: int, depth: float, tops: Array, gain: Array
-) -> tuple[Array, Array]:
+def tuned(generator: np.random.Generator, trials: int, depth: float, tops: Array, gain: Array) -> tuple[Array, Array]:
     """Scores of all tuning trials [R, T], and the true score of the setting that each rule chose [R]."""
     rules, places, scores = np.arange(len(tops)), np.empty((len(tops), trials)), np.empty((len(tops), trials))
 
@@ -48,9 +46,7 @@ def tuned(
     return scores, truth(places[rules, scores.argmax(axis=1)])
 
 
-def claims(
-    layout: tuple[int, int, int], depth: float, same: bool, gain: float, sweeps: int
-) -> tuple[Array, Array]:
+def claims(layout: tuple[int, int, int], depth: float, same: bool, gain: float, sweeps: int) -> tuple[Array, Array]:
     """Whether each sweep names a rule better (rule 1 where it is): by fresh seeds alone, and by the verdict."""
     rules, trials, seeds = layout
     generator, gains = np.random.default_rng(0), np.zeros(rules)
@@ -82,14 +78,7 @@ def main() -> None:
                 size = f"{layout[0]} x {layout[1]}, {layout[2]}"
                 where = "the same" if same else "its own"
                 table.append([size, f"{depth:g} sd", where, percent(alone), percent(verdict), percent(found)])
-    headings = [
-        "rules x trials, fresh seeds",
-        "depth",
-        "best place",
-        "fresh alone",
-        "the verdict",
-        "better by 3 sd",
-    ]
+    headings = ["rules x trials, fresh seeds", "depth", "best place", "fresh alone", "the verdict", "better by 3 sd"]
     print_rows("False claims of a tournament, and found, %", headings, table)
 
 

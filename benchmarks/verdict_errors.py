@@ -85,9 +85,7 @@ AFTER = Rule()
 
 def squares(y: Array) -> Array:
     """Sum of squares that configuration and seed leave over, [N]."""
-    residuals = (
-        y - y.mean(axis=2, keepdims=True) - y.mean(axis=1, keepdims=True) + y.mean(axis=(1, 2), keepdims=True)
-    )
+    residuals = y - y.mean(axis=2, keepdims=True) - y.mean(axis=1, keepdims=True) + y.mean(axis=(1, 2), keepdims=True)
     return (residuals**2).sum(axis=(1, 2))
 
 
@@ -169,14 +167,7 @@ def failed(sweeps: int) -> None:
         rows.append(
             [f"{share:.0%}", f"{configurations} x {seeds}", percent(kept), claims, percent(shown), percent(held)]
         )
-    headings = [
-        "failing",
-        "configurations x seeds",
-        "survivors judged",
-        "now",
-        "interval shown",
-        "lower bound holds",
-    ]
+    headings = ["failing", "configurations x seeds", "survivors judged", "now", "interval shown", "lower bound holds"]
     print_rows("False claims where the others' unluckiest seeds fail, %", headings, rows)
 
 
@@ -198,9 +189,7 @@ def smooth(sweeps: int) -> None:
     print_rows("False claims with noise smooth in the parameter, %", headings, rows)
 
 
-def smooth_noise(
-    generator: np.random.Generator, sweeps: int, seeds: int, length: float
-) -> Callable[[Array], Array]:
+def smooth_noise(generator: np.random.Generator, sweeps: int, seeds: int, length: float) -> Callable[[Array], Array]:
     """Noise of unit variance as a function of the parameter, [N] -> [N, S]: half of it smooth, half of it not."""
     features = 32
     frequencies = generator.standard_normal((sweeps, seeds, features)) / length
@@ -299,9 +288,7 @@ def seeds_promised(sweeps: int) -> None:
                 found.append(own_test((fresh[1] - fresh[0] + gain)[None], search)[0])
         share = f"{100 * len(numbers) / (sweeps // 4):.0f}"
         chances = percent(named_gain), f"{100 * np.mean(stated):.1f}", percent(any_gain)
-        rows.append(
-            [f"{configurations} x {seeds}", f"{spread:g} sd", share, f"{np.median(numbers):.0f}", *chances]
-        )
+        rows.append([f"{configurations} x {seeds}", f"{spread:g} sd", share, f"{np.median(numbers):.0f}", *chances])
     headings = ["configurations x seeds", "gains", "proposed in, %", "median seeds"]
     headings += ["found, had it the gain named, %", "over all gains: stated, %", "found, %"]
     print_rows("Fresh seeds proposed for the best, true gains normal around 0", headings, rows)
@@ -333,9 +320,7 @@ def alike(sweeps: int) -> None:
             found.append(hit.evidence and hit.best == "c1")
             warned.append(bool(stated.unlike))
             quiet += [] if stated.unlike else [found[-1]]
-        rows.append(
-            [kind.__name__, f"{configurations} x {seeds}", percent(found), percent(warned), percent(quiet)]
-        )
+        rows.append([kind.__name__, f"{configurations} x {seeds}", percent(found), percent(warned), percent(quiet)])
     headings = ["noise", "configurations x seeds", "found, %", "warned, %", "found where not warned, %"]
     print_rows("The gain stated as found 8 times in 10", headings, rows)
 
@@ -357,9 +342,7 @@ TABLES: dict[str, Callable[[int], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "tables", nargs="*", choices=[*TABLES, []], default=list(TABLES), help="which (default: all)"
-    )
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=list(TABLES), help="which (default: all)")
     parser.add_argument("--sweeps", type=int, default=4000, help="simulated sweeps a cell (default: 4000)")
     arguments = parser.parse_args()
     for name in arguments.tables or TABLES:

@@ -75,11 +75,7 @@ def read_samples(client: Any, runs: Iterable[tuple[str, str, str]]) -> list[Answ
             str(first.answer[problem]),
             str(first.difficulty[problem]),
             {
-                trial: (
-                    _tail(table.completion[problem]),
-                    float(table.reward[problem]),
-                    bool(table.correct[problem]),
-                )
+                trial: (_tail(table.completion[problem]), float(table.reward[problem]), bool(table.correct[problem]))
                 for trial, table in tables.items()
             },
         )

@@ -20,6 +20,7 @@ from dashboards.artifacts import read_solved
 from dashboards.sweep import AUDIT, CURVES, Objective, Rounds, Sweep
 from dashboards.trials import searched_parameters, thinned, trial_name, trials_table
 from trainer.errors import MissingError, StorageError, first_line
+from trainer.metrics.recorded_runs import find_runs, search_runs
 from trainer.metrics.tags import (
     ADAPTIVE_TAG,
     ARMS_TAG,
@@ -34,7 +35,6 @@ from trainer.metrics.tags import (
     TWO_STAGES_TAG,
     WEIGHTS_TAG,
 )
-from trainer.tracking.mlflow_store import find_runs, search_runs
 
 _MAX_CURVE_POINTS = 400  # per trial and metric; more only make the page heavy
 

@@ -147,11 +147,7 @@ class Sweep:
             return pd.DataFrame(columns=[*complete.columns, "mean", "low", "high", "seeds"])
         grouped = complete.groupby("configuration", sort=False)
         table = grouped.first()
-        table["mean"], table["low"], table["high"] = (
-            grouped.score.mean(),
-            grouped.score.min(),
-            grouped.score.max(),
-        )
+        table["mean"], table["low"], table["high"] = (grouped.score.mean(), grouped.score.min(), grouped.score.max())
         table["seeds"] = grouped.score.count()
         most = int(table["seeds"].max())
         return table.loc[table["seeds"] == most].reset_index()

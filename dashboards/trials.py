@@ -19,11 +19,7 @@ MAX_LINES = 300
 
 
 def trials_table(
-    runs: list[Any],
-    histories: pd.DataFrame,
-    objective: Objective,
-    searched: tuple[str, ...],
-    kinds: Mapping[str, str],
+    runs: list[Any], histories: pd.DataFrame, objective: Objective, searched: tuple[str, ...], kinds: Mapping[str, str]
 ) -> pd.DataFrame:
     """The trials' table of the child runs; a number that was searched in a range is nan in trials without it."""
     scores, tests = _by_trial(histories, objective.metric), _by_trial(histories, objective.sealed)
@@ -48,11 +44,7 @@ def _by_trial(histories: pd.DataFrame, metric: str) -> "dict[str, pd.Series[floa
 
 
 def _trial_row(
-    run: Any,
-    scores: "pd.Series[float]",
-    tests: "pd.Series[float]",
-    objective: Objective,
-    searched: tuple[str, ...],
+    run: Any, scores: "pd.Series[float]", tests: "pd.Series[float]", objective: Objective, searched: tuple[str, ...]
 ) -> dict[str, Any]:
     tags, params = run.data.tags, run.data.params
     trial = trial_name(run)

@@ -81,9 +81,7 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
         reward = sum(weight * score.reward for weight, score in zip(weights, scores, strict=True))
         return Score(reward, scores[judge].correct, breakdown, scores[judge].parsed)
 
-    def combined(
-        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
-    ) -> list[Score]:
+    def combined(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()) -> list[Score]:
         by_function = [function(texts, answers, rows) for function in of_batch]
         return [weighted_sum(of_text) for of_text in zip(*by_function, strict=True)]
 
@@ -111,9 +109,7 @@ def prepare(functions: Mapping[str, float]) -> None:
 def minimum(functions: Mapping[str, float]) -> float:
     """The weighted sum of the functions' lowest scores; one that declares none, or is subtracted, counts 0."""
     return sum(
-        weight * float(getattr(_module_of(name), "MINIMUM", 0.0))
-        for name, weight in functions.items()
-        if weight > 0
+        weight * float(getattr(_module_of(name), "MINIMUM", 0.0)) for name, weight in functions.items() if weight > 0
     )
 
 

@@ -11,17 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-from rewards.math_notation import (
-    different_units,
-    inside,
-    looks,
-    nesting,
-    number,
-    quantity,
-    split,
-    tidy,
-    without_text,
-)
+from rewards.math_notation import different_units, inside, looks, nesting, number, quantity, split, tidy, without_text
 from rewards.math_regions import RELATION, Interval, intervals
 from rewards.math_values import same_value
 
@@ -194,9 +184,7 @@ def _quantities(gold: str, final: str) -> bool | None:
     if _same(value, other) and (unit == other_unit or not different_units(unit, other_unit)):
         return True
     if (unit == "%") != (other_unit == "%"):
-        return _same(
-            _hundredth(value) if unit == "%" else value, _hundredth(other) if other_unit == "%" else other
-        )
+        return _same(_hundredth(value) if unit == "%" else value, _hundredth(other) if other_unit == "%" else other)
     if (unit == "degree") != (other_unit == "degree"):
         return _same(
             _radians(value) if unit == "degree" else value, _radians(other) if other_unit == "degree" else other

@@ -174,14 +174,7 @@ def split(answer: str, separator: re.Pattern[str]) -> list[str]:
 
 def inside(answer: str) -> tuple[str, str, str] | None:
     """Opening bracket, content and closing bracket where one pair encloses the whole answer."""
-    for opening, closing in (
-        ("\\{", "\\}"),
-        ("\\langle", "\\rangle"),
-        ("(", ")"),
-        ("[", "]"),
-        ("(", "]"),
-        ("[", ")"),
-    ):
+    for opening, closing in (("\\{", "\\}"), ("\\langle", "\\rangle"), ("(", ")"), ("[", "]"), ("(", "]"), ("[", ")")):
         if not (answer.startswith(opening) and answer.endswith(closing)):
             continue
         content = answer[len(opening) : -len(closing)]

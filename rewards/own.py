@@ -68,9 +68,7 @@ def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
     """
     label, call = name.rpartition(":")[2], _caller(function)
 
-    def scored(
-        texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
-    ) -> list[Score]:
+    def scored(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()) -> list[Score]:
         results = call(texts, answers, rows or [{}] * len(texts))
         try:
             found = list(results)
@@ -92,8 +90,7 @@ def columns_of(function: Callable[..., Any]) -> dict[str, bool]:
     return {
         name: parameter.default is inspect.Parameter.empty
         for name, parameter in parameters.items()
-        if name not in own
-        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        if name not in own and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     }
 
 

@@ -11,9 +11,7 @@ from sweep.record.sweep_record import open_sweep
 from trainer.errors import INTERRUPTED
 
 
-def run(
-    space: str | Path, overrides: Sequence[str] = (), *, name: str, runs_dir: str | Path = "runs"
-) -> pd.DataFrame:
+def run(space: str | Path, overrides: Sequence[str] = (), *, name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
     """Run a sweep as ``sweep run SPACE KEY=VALUE --name NAME`` does, and return `load_results`.
 
     Args:

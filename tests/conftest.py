@@ -32,11 +32,7 @@ def chromium() -> str:
 
 
 def random_model(
-    family: str = "qwen2",
-    tied: bool = True,
-    vocab_size: int = 61,
-    seed: int = 0,
-    max_position_embeddings: int = 512,
+    family: str = "qwen2", tied: bool = True, vocab_size: int = 61, seed: int = 0, max_position_embeddings: int = 512
 ) -> "PreTrainedModel":
     """A small random model in float32 with weights large enough for peaked distributions."""
     import torch

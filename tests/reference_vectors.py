@@ -73,9 +73,7 @@ def check_policy_loss(case: Case) -> Iterator[float]:
         dual_clip=case["dual_clip"],
     )
     totals = UpdateTotals(float(mask.sum()), len(mask))
-    output = update_loss(
-        loss_inputs(logprobs, old, advantages, totals, completion_mask=mask, token_mask=mask), config
-    )
+    output = update_loss(loss_inputs(logprobs, old, advantages, totals, completion_mask=mask, token_mask=mask), config)
     output.loss.backward()
     tokens = output.metrics["tokens"]
     yield relative_error(output.loss.detach(), case["loss"])

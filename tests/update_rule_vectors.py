@@ -67,11 +67,7 @@ def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Ite
     parameters, expected, batch = case["parameters"], case["expected"], batch_of(case["inputs"])
     batch = replace(batch, chosen=chosen)
     config = AlgorithmConfig(
-        **{
-            "kl_coef": parameters.get("kl_coef", 0.0),
-            "loss_aggregation": parameters["loss_aggregation"],
-            **settings,
-        }
+        **{"kl_coef": parameters.get("kl_coef", 0.0), "loss_aggregation": parameters["loss_aggregation"], **settings}
     )
     logprobs = torch.tensor(case["inputs"]["logprobs"], requires_grad=True)
     mask = batch.completion_mask
@@ -204,9 +200,7 @@ def covariance_case(case: Case) -> tuple[TrainBatch, Tensor]:
 def check_clip_cov(case: Case) -> Iterator[float]:
     parameters, (batch, covariance) = case["parameters"], covariance_case(case)
     clip = {name: parameters[name] for name in ("clip_ratio_low", "clip_ratio_high")}
-    inputs = LossInputs.of(
-        batch, torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask, UpdateTotals(1, 1)
-    )
+    inputs = LossInputs.of(batch, torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask, UpdateTotals(1, 1))
     clipped = POLICY_LOSSES["clip_cov"](inputs, AlgorithmConfig(loss="clip_cov", **clip)).clipped
     candidates = (covariance > parameters["clip_cov_lb"]) & (covariance < parameters["clip_cov_ub"]) & ~clipped
     count = max(1, int(parameters["clip_cov_ratio"] * batch.completion_mask.sum()))

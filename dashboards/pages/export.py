@@ -56,9 +56,7 @@ def _points(trace: Any) -> Iterable[tuple[Any, ...]]:
     if error is not None and error.array is not None:
         low = [value - less for value, less in zip(x, _values(error.arrayminus), strict=True)]
         high = [value + more for value, more in zip(x, _values(error.array), strict=True)]
-    notes = (
-        [trace.hovertext] * count if isinstance(trace.hovertext, str) else list(trace.hovertext or [""] * count)
-    )
+    notes = [trace.hovertext] * count if isinstance(trace.hovertext, str) else list(trace.hovertext or [""] * count)
     for row in zip(x, y, low, high, notes, strict=True):
         note = html.unescape(re.sub(r"<br>", "; ", row[4] or ""))
         yield (*("" if _missing(value) else value for value in row[:4]), note)
@@ -108,9 +106,7 @@ def write_pngs(pictures: Sequence[Picture], folder: Path) -> list[Path]:
         ) from None
     except (BrowserClosedError, BrowserFailedError, KaleidoError, OSError, TimeoutError) as error:
         raise StorageError(
-            f"the pictures were not drawn: {first_line(error)}",
-            str(folder),
-            "try again, or use the page's buttons",
+            f"the pictures were not drawn: {first_line(error)}", str(folder), "try again, or use the page's buttons"
         ) from error
     return [drawing["path"] for drawing in drawings]
 

@@ -33,9 +33,7 @@ def full_finalists(sweep: Sweep) -> Picture | None:
     return _drawn(sweep, sweep.full, "full_finalists", title, kinds)
 
 
-def _drawn(
-    sweep: Sweep, confirmation: Sweep, key: str, title: str, kinds: Mapping[str, tuple[str, str]]
-) -> Picture:
+def _drawn(sweep: Sweep, confirmation: Sweep, key: str, title: str, kinds: Mapping[str, tuple[str, str]]) -> Picture:
     judged = comparable(confirmation)
     if judged.empty:
         return Picture(key, title, f"No finalist has a score yet; it is {confirmation.progress}.")

@@ -56,8 +56,7 @@ def training_health(sweep: Sweep) -> Picture:
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
-            f"{_CURVE_TITLES[metric]} {number(last.median(), 2)} "
-            f"({number(last.min(), 2)} to {number(last.max(), 2)})"
+            f"{_CURVE_TITLES[metric]} {number(last.median(), 2)} ({number(last.min(), 2)} to {number(last.max(), 2)})"
         )
     if not drawings:
         return Picture("health", title, "No training step has been logged yet.")

@@ -42,8 +42,7 @@ def decided(fresh: Sweep) -> str:
         return ""
     labels, worthwhile = _labels(fresh, found), f"{found.worthwhile:g}"
     said = [
-        f"{labels[row.configuration]} {_SAID[row.decision].format(worthwhile)} after {row.seeds} seeds: "
-        f"{_bounds(row)}"
+        f"{labels[row.configuration]} {_SAID[row.decision].format(worthwhile)} after {row.seeds} seeds: {_bounds(row)}"
         for row in rows(found.standings.groupby("configuration", sort=False).tail(1))
     ]
     if not said:

@@ -109,9 +109,7 @@ def paired_differences(sweep: Sweep) -> Picture:
     base, pairs = baseline(sweep), baseline_pairs(sweep)
     if pairs.empty:
         return Picture("paired", title, "No configuration shares a seed with the baseline yet.")
-    order = (
-        pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=sweep.objective.mode == "max")
-    )
+    order = pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=sweep.objective.mode == "max")
     drawn, shades = order.tail(_MAX_PAIRED_ROWS), colours(sweep.trials.variant)
     drawing = figure(f"difference of {sweep.objective.metric}", height=90 + 48 * len(drawn))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})

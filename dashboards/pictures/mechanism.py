@@ -29,9 +29,7 @@ def probability_bands(sweep: Sweep) -> Picture:
             continue
         drawing = figure("probability of the token", label, height=330)
         for variant, values in own.groupby("variant"):
-            drawing.add_bar(
-                x=values.band, y=values.value, name=str(variant), marker={"color": shades[str(variant)]}
-            )
+            drawing.add_bar(x=values.band, y=values.value, name=str(variant), marker={"color": shades[str(variant)]})
         drawing.add_scatter(
             x=tokens.index,
             y=tokens,

@@ -93,9 +93,7 @@ def _alone(sweep: Sweep, parameter: str, name: str) -> str:
     changed = only_changed(sweep, [parameter])
     if changed.empty:
         named = " and ".join(_name(sweep, other) for other in others)
-        return (
-            f" No two configurations differ in {name} alone, starting from the baseline's: {named} vary with it."
-        )
+        return f" No two configurations differ in {name} alone, starting from the baseline's: {named} vary with it."
     said = [
         f"{shown(value)} {signed(gains.mean())}" + (f" (mean of {len(gains)})" if len(gains) > 1 else "")
         for value, gains in list(changed.groupby("value").gain)[:_MAX_NAMED]

@@ -98,9 +98,7 @@ def _in_search(sweep: Sweep) -> Headline:
         return Headline(f"{first}; {_no_baseline(sweep)}.", "Next: run the baseline on the same seeds.")
     if judged.label.nunique() == 1:
         mean = number(judged.score.mean())
-        return Headline(
-            f"Only the baseline {found.baseline} has a score: {metric} {mean}.", _next_step(sweep, found)
-        )
+        return Headline(f"Only the baseline {found.baseline} has a score: {metric} {mean}.", _next_step(sweep, found))
     gain = f"{found.best}: {_gain(found)}"
     if found.failing:
         said = f"No verdict: more than {MOST_FAILED:.0%} of the seeds failed. {gain}"
@@ -191,9 +189,7 @@ def _noise(found: Verdict) -> str:
         if found.seeds > 1 or found.best == found.baseline:
             return found.reason
         return f"{found.reason} What could be detected is unknown without a second seed."
-    tested = (
-        f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for picking the best of {found.comparisons}."
-    )
+    tested = f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for picking the best of {found.comparisons}."
     if found.luck:
         tested = (
             f"Failed seeds were perhaps the unlucky ones: up to {number(found.luck, 2)} of the gain may come from "

@@ -47,12 +47,7 @@ class Verdict:
 
 
 def undecided(
-    best: str,
-    baseline: str,
-    paired: PairedDifference | None,
-    sign: float,
-    comparisons: int,
-    silent: Collection[str],
+    best: str, baseline: str, paired: PairedDifference | None, sign: float, comparisons: int, silent: Collection[str]
 ) -> Verdict:
     """The verdict where seeds cannot tell, or none is shared (``paired`` None); ``sign`` -1 prefers less."""
     difference = paired.mean.value if paired else 0.0
@@ -111,9 +106,7 @@ def unmatched(scores: Scores, baseline: str, sign: float, silent: Collection[str
 def _finding(best: str, baseline: str, difference: float, improves: bool) -> str:
     if improves:
         return f"{best} scores {difference:+.3g} against the baseline {baseline}."
-    return (
-        f"No configuration scored better than the baseline {baseline}; the nearest is {best} ({difference:+.3g})."
-    )
+    return f"No configuration scored better than the baseline {baseline}; the nearest is {best} ({difference:+.3g})."
 
 
 def worded(verdict: Verdict) -> Verdict:

@@ -49,9 +49,7 @@ class Standing:
     finalist: str
     seeds: int
     gain: float  # mean over shared seeds of finalist - baseline
-    low: (
-        float | None
-    )  # the finalist is better where this is above 0; None before there is an estimate of the noise
+    low: float | None  # the finalist is better where this is above 0; None before there is an estimate of the noise
     high: float | None  # and not better by the worthwhile gain where this is below it
     decision: Decision
 

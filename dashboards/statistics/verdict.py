@@ -129,11 +129,7 @@ def _own_noise(best: PairedDifference, known: Noise) -> Noise:
 
 
 def _tested(
-    undecided: Verdict,
-    sign: float,
-    shared: tuple[frozenset[Hashable], ...] | None,
-    found: Variances,
-    adaptive: bool,
+    undecided: Verdict, sign: float, shared: tuple[frozenset[Hashable], ...] | None, found: Variances, adaptive: bool
 ) -> Verdict:
     """The verdict with its interval and p value; ``shared`` is None where noise is that of each configuration."""
     deviations, freedoms = difference_noise(found, undecided.comparisons)
@@ -159,11 +155,7 @@ def _tested(
 
 
 def _with_forecast(
-    tested: Verdict,
-    sign: float,
-    candidates: Mapping[str, PairedDifference],
-    noise: Noise,
-    known_freedom: int | None,
+    tested: Verdict, sign: float, candidates: Mapping[str, PairedDifference], noise: Noise, known_freedom: int | None
 ) -> Verdict:
     """The verdict with what these seeds can find, and how many what is left of the difference takes.
 

@@ -16,9 +16,7 @@ from trainer.tracking.ui import serve
 def add_report(commands: Commands) -> None:
     """``sweep report``."""
     report = add_named(commands, "report", "write a sweep's report again")
-    report.add_argument(
-        "--png", action="store_true", help="write the pictures as PNG, too (needs Chromium or Chrome)"
-    )
+    report.add_argument("--png", action="store_true", help="write the pictures as PNG, too (needs Chromium or Chrome)")
     report.set_defaults(command=_report)
 
 

@@ -22,9 +22,7 @@ def add_slurm(commands: Commands) -> None:
     slurm.add_argument("--nodes", type=count, default=1, help="nodes of the job (default: 1)")
     slurm.add_argument("--gpus", type=count, default=0, help="GPUs of a node (default: none)")
     slurm.add_argument("--cpus", type=count, required=True, help="CPU cores of a node")
-    slurm.add_argument(
-        "--sbatch", action="append", default=[], help="further option, e.g. --sbatch=--time=24:00:00"
-    )
+    slurm.add_argument("--sbatch", action="append", default=[], help="further option, e.g. --sbatch=--time=24:00:00")
     slurm.add_argument("--dry-run", action="store_true", help="print the command and submit nothing")
     slurm.set_defaults(command=_slurm)
 

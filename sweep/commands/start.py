@@ -12,15 +12,7 @@ from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import SweepSpec
 from trainer.errors import ConfigError
-from trainer.shell.arguments import (
-    Commands,
-    add_accept_changes,
-    add_json,
-    add_runs_dir,
-    add_sample,
-    count,
-    positive,
-)
+from trainer.shell.arguments import Commands, add_accept_changes, add_json, add_runs_dir, add_sample, count, positive
 from trainer.shell.table import print_json
 
 

@@ -18,8 +18,7 @@ def retry_failed(sweep: SweepRecord) -> list[str]:
         if result.state == "FAIL"
     ]
     records = [
-        {"event": RETRIED, "configuration": key.configuration, "seed": key.seed, "time": time.time()}
-        for key in failed
+        {"event": RETRIED, "configuration": key.configuration, "seed": key.seed, "time": time.time()} for key in failed
     ]
     Ledger(sweep.folder.ledger).append(*records)
     return [key.name for key in failed]

@@ -254,17 +254,12 @@ def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
     return ResumableError(f"Ray Tune gave up: {told}", control)
 
 
-def _tuner(
-    session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path
-) -> tune.Tuner:
+def _tuner(session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path) -> tune.Tuner:
     spec, plan = session.sweep.spec, session.trial_plan
     return tune.Tuner(
         tune.with_resources(bind(plan), plan.placement()),
         tune_config=tune.TuneConfig(
-            search_alg=searcher,
-            scheduler=make_scheduler(session.sweep),
-            num_samples=-1,
-            reuse_actors=True,
+            search_alg=searcher, scheduler=make_scheduler(session.sweep), num_samples=-1, reuse_actors=True
         ),
         run_config=tune.RunConfig(
             name=session.sweep.folder.name,

@@ -111,9 +111,7 @@ class SweepRecord:
             tuned = sum(len(one.results) for one in own)
             told = "no configuration is complete"
             if winner is not None:
-                point = {
-                    key: value for key, value in winner.parameters.items() if key != self.spec.search.tune_within
-                }
+                point = {key: value for key, value in winner.parameters.items() if key != self.spec.search.tune_within}
                 told = f"best #{winner.number} {number(outcome(winner, seeds).score)}  {parameter_text(point)}"
             lines.append(f"{name}: {tuned} of {planned_trials(arm)} trials, {told}")
         return lines
@@ -123,9 +121,7 @@ class SweepRecord:
         if told := self.told():
             return [str(told["sentence"])]
         if self.spec.search.tune_within is not None:
-            return [
-                f"each arm's best was chosen on these seeds; fresh ones compare them: {self.command('confirm')}"
-            ]
+            return [f"each arm's best was chosen on these seeds; fresh ones compare them: {self.command('confirm')}"]
         if len(self.spec.seeds) == 1:
             return ["one seed is not evidence: seed noise may exceed this difference; see the report's next step"]
         if self.spec.adaptive:

@@ -18,9 +18,7 @@ SAMPLER_ATTEMPTS = 15  # proposals of a known configuration before others are tr
 _RANDOM_ATTEMPTS = 20
 
 
-def propose_next(
-    spec: SweepSpec, configurations: Sequence[Configuration]
-) -> tuple[Parameters | None, dict[str, int]]:
+def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> tuple[Parameters | None, dict[str, int]]:
     """Like `propose`, for the arm with the fewest configurations; None once every arm has its budget.
 
     Each arm is searched by a study of its own, which sees nothing of the others. The samplers of all arms have

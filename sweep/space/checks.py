@@ -67,9 +67,7 @@ def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:
         if key == "seed":
             raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
         if key in spec.trainer.overrides:
-            raise ConfigError(
-                f"{key} is both searched and fixed in trainer.overrides", where, "remove one of the two"
-            )
+            raise ConfigError(f"{key} is both searched and fixed in trainer.overrides", where, "remove one of the two")
         if is_section(key):
             names = [name for name in dotted_keys() if name.startswith(f"{key}.")]
             raise ConfigError(f"{key} is a section, not a value", where, nearest(key, names))
@@ -134,9 +132,7 @@ def _check_satisfiable(key: str, space: Space, document: YamlDocument) -> None:
         for parent, condition in space.parameters[pending.pop()].when.items():
             values = allowed_values(condition)
             kept = [
-                value
-                for value in required.get(parent, values)
-                if any(same_value(value, other) for other in values)
+                value for value in required.get(parent, values) if any(same_value(value, other) for other in values)
             ]
             if not kept:
                 raise ConfigError(
@@ -190,9 +186,7 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
         _try_point(spec.base, space, point, f"baseline {index}", entry)
         mark = fingerprint(space.resolve(point, spec.base))
         if mark in seen:
-            raise ConfigError(
-                f"baselines {seen[mark]} and {index} are the same configuration", entry, "remove one"
-            )
+            raise ConfigError(f"baselines {seen[mark]} and {index} are the same configuration", entry, "remove one")
         seen[mark] = index
 
 
@@ -299,9 +293,7 @@ def _check_workers(spec: SweepSpec, document: YamlDocument) -> None:
                 )
             if isinstance(value, int) and value % workers:
                 raise ConfigError(
-                    f"{key} {value} cannot be split over {workers} workers",
-                    where,
-                    f"make it a multiple of {workers}",
+                    f"{key} {value} cannot be split over {workers} workers", where, f"make it a multiple of {workers}"
                 )
 
 

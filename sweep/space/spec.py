@@ -74,15 +74,15 @@ class SearchSpec(Section):
 class AshaSpec(Section):
     """Asynchronous successive halving."""
 
-    grace_period: Count = Field(1, description="evaluations before a trial may be stopped")
-    reduction_factor: Annotated[float, Field(gt=1)] = Field(3, description="one of N goes on at each rung")
+    grace_period: Count = Field(3, description="evaluations before a trial may be stopped")
+    reduction_factor: Annotated[float, Field(gt=1)] = Field(2, description="one of N goes on at each rung")
     brackets: Count = Field(1, description="brackets with later first rungs")
 
 
 class MedianSpec(Section):
     """Stop a trial whose best score is below the median of the others' running means."""
 
-    grace_period: Count = Field(1, description="evaluations before a trial may be stopped")
+    grace_period: Count = Field(3, description="evaluations before a trial may be stopped")
     min_samples: Count = Field(3, description="trials needed for a median")
 
 
@@ -119,8 +119,7 @@ class ResourcesSpec(Section):
     workers_per_trial: Count = Field(1, description="rank processes")
     cpus_per_worker: Count = Field(1, description="CPU cores of a rank")
     gpu_memory_gb: Positive | None = Field(
-        None,
-        description="memory of one GPU, for plan and check [GB]; that of this machine's GPUs, else 80 if null",
+        None, description="memory of one GPU, for plan and check [GB]; that of this machine's GPUs, else 80 if null"
     )
     placement: Literal["PACK", "STRICT_PACK"] = Field(
         "STRICT_PACK", description="STRICT_PACK: all workers on one node; PACK: if possible"
@@ -203,9 +202,7 @@ class SweepSpec(Section):
         BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value, str | TrainerSpec),
     ] = Field(description="what every trial starts from")
     objective: ObjectiveSpec = Field(ObjectiveSpec(), description="the number to optimise")
-    parameters: dict[str, ParameterSpec] = Field(
-        default_factory=dict, description="trainer key or switch -> range"
-    )
+    parameters: dict[str, ParameterSpec] = Field(default_factory=dict, description="trainer key or switch -> range")
     baselines: list[ValueMapping] = Field(default_factory=list, description="configurations to run first")
     search: SearchSpec = Field(description="which configurations are tried")
     seeds: list[Annotated[int, Field(ge=0)]] = Field(

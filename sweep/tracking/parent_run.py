@@ -11,6 +11,7 @@ from sweep.space.arms import arms
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, TrialState, trial_outcomes, weights_tag
 from sweep.tracking.view import save_view
+from trainer.metrics.recorded_runs import find_runs
 from trainer.metrics.tags import (
     ADAPTIVE_TAG,
     ARMS_TAG,
@@ -29,7 +30,6 @@ from trainer.tracking.inputs import INPUTS_FILE, change_tags
 from trainer.tracking.mlflow_store import (
     connect,
     find_experiment,
-    find_runs,
     log_missing_params,
     open_run,
     patience,
@@ -46,12 +46,7 @@ _T = TypeVar("_T")
 _PATIENCE_S = 10.0  # of whoever watches, before and between lines of progress
 ASKED_SINGLY = 20  # runs that are asked for one by one
 
-_STATUS: dict[TrialState, str] = {
-    "RUNNING": "RUNNING",
-    "COMPLETE": "FINISHED",
-    "PRUNED": "KILLED",
-    "FAIL": "FAILED",
-}
+_STATUS: dict[TrialState, str] = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
 
 
 def told(items: Sequence[_T], what: str) -> Iterator[_T]:

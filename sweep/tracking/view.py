@@ -11,8 +11,9 @@ from typing import Any
 
 from sweep.space.spec import SweepSpec
 from trainer.config.variants import short_names
+from trainer.metrics.recorded_runs import find_runs
 from trainer.metrics.tags import RUN_TAG, SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
-from trainer.tracking.mlflow_store import connect, find_runs, patience, retry
+from trainer.tracking.mlflow_store import connect, patience, retry
 
 TAG = "mlflow.sharedViewState."
 _KIND_TAG = "mlflow.experimentKind"  # without it MLflow shows its pages of GenAI traces

@@ -77,9 +77,7 @@ def asks_for_no_token(host: str, port: int) -> bool:
     command = [sys.executable, "-c", client, f"{host}:{port}"]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
     with contextlib.suppress(subprocess.TimeoutExpired):
-        return (
-            subprocess.run(command, env=environment, capture_output=True, timeout=_TOKEN_LIMIT_S).returncode == 0
-        )
+        return subprocess.run(command, env=environment, capture_output=True, timeout=_TOKEN_LIMIT_S).returncode == 0
     return False
 
 

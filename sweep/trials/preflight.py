@@ -45,8 +45,7 @@ def check_training(spec: SweepSpec) -> None:
     tokenizer = load_tokenizer(spec.base.model)
     problems = load_problems(spec.base.data.train, spec.base.data, tokenizer)
     sets = {
-        name: load_problems(dataset, spec.base.data, tokenizer)
-        for name, dataset in spec.base.evaluation.sets.items()
+        name: load_problems(dataset, spec.base.data, tokenizer) for name, dataset in spec.base.evaluation.sets.items()
     }
     if not any(key.startswith(("reward", "data")) for key in spec.parameters):  # then each trial finds out
         with build_rewards(spec.base.reward) as rewards:

@@ -27,9 +27,7 @@ def check_reach(sweep: SweepRecord) -> None:
     """
     spec, folder = sweep.spec, sweep.folder
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    distant = [
-        node["NodeManagerHostname"] for node in nodes if node["NodeManagerHostname"] != socket.gethostname()
-    ]
+    distant = [node["NodeManagerHostname"] for node in nodes if node["NodeManagerHostname"] != socket.gethostname()]
     uri = tracking_uri(spec.base.tracking, folder.runs_dir)
     if distant and not spec.base.tracking.offline and sqlite_path(uri) is not None:
         raise ConfigError(

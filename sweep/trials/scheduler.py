@@ -20,10 +20,8 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
     Arms have a scheduler each: a rule that starts slowly is not stopped for the curves of another.
     """
     spec = sweep.spec
-    if spec.scheduler == SchedulerSpec():
-        return FIFOScheduler()
-    scheduler = _scheduler(spec) if spec.search.tune_within is None else _ArmSchedulers(spec)
-    for configuration in sweep.configurations:
+    scheduler = trial_scheduler(spec) if spec.search.tune_within is None else _ArmSchedulers(spec)
+    for configuration in sweep.configurations if spec.scheduler != SchedulerSpec() else []:
         for seed, result in configuration.results.items():
             if result.state != "FAIL":
                 name = TrialKey(configuration.number, seed).name
@@ -31,7 +29,8 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
     return scheduler
 
 
-def _scheduler(spec: SweepSpec) -> TrialScheduler:
+def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
+    """The rule of one search that stops trials early; one that stops none is Tune's FIFO."""
     asha, median = spec.scheduler.asha, spec.scheduler.median
     common = {"time_attr": EVALUATION, "metric": SCORE, "mode": spec.objective.mode}
     if asha is not None:
@@ -43,7 +42,8 @@ def _scheduler(spec: SweepSpec) -> TrialScheduler:
             brackets=asha.brackets,
             stop_last_trials=False,
         )
-    assert median is not None, "asked for only where there is a rule"
+    if median is None:
+        return FIFOScheduler()
     return MedianStoppingRule(
         **common,
         grace_period=median.grace_period,
@@ -58,7 +58,7 @@ class _ArmSchedulers(FIFOScheduler):  # type: ignore[misc]
     def __init__(self, spec: SweepSpec) -> None:
         super().__init__()
         self._spec = spec
-        self._own = {name: _scheduler(arm) for name, arm in arms(spec).items()}
+        self._own = {name: trial_scheduler(arm) for name, arm in arms(spec).items()}
 
     def _of(self, trial: Any) -> TrialScheduler:
         return self._own[arm_of(self._spec, trial.config["parameters"])]

@@ -20,16 +20,7 @@ from ray.util import get_current_placement_group
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import FAILURE_FILE
 from sweep.search.history import TrialKey
-from sweep.space.spec import (
-    EVALUATION,
-    FINISHED_KEY,
-    INTERRUPTED_KEY,
-    REASON_KEY,
-    SCORE,
-    STEP,
-    STORAGE_KEY,
-    SweepSpec,
-)
+from sweep.space.spec import EVALUATION, FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, STORAGE_KEY, SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, leave_if_blind
 from sweep.trials.worker import (
@@ -145,9 +136,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._end_group()
             fault = _storage_fault(error, self._assignment.run_dir)
             if fault is None and inherited:
-                logger.warning(
-                    "%s failed in ranks that ran another trial: tried in new ones", self._assignment.trial
-                )
+                logger.warning("%s failed in ranks that ran another trial: tried in new ones", self._assignment.trial)
                 return self.step()
             if fault is None:
                 if isinstance(error, WorkerLostError) and error.__cause__:  # a rank died, and does not hang
@@ -285,8 +274,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         step = error.step if isinstance(error, DivergedError) else self._last_step
         self._note_failure(error)
         self._close(
-            "FAILED",
-            _FAILED_CLOSE_TIMEOUT_S if self.plan.spec.resources.workers_per_trial > 1 else _CLOSE_TIMEOUT_S,
+            "FAILED", _FAILED_CLOSE_TIMEOUT_S if self.plan.spec.resources.workers_per_trial > 1 else _CLOSE_TIMEOUT_S
         )
         return {
             STEP: step,

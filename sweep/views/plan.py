@@ -258,7 +258,21 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     else:
         why = f" ({plan.step_source})" if plan.step_source else ""
         lines.append(("forecast", f"unknown{why}; say how long a training step takes with --step-seconds"))
+    if spec.scheduler != SchedulerSpec():
+        lines.append(("early stop", _risk(spec.scheduler)))
     return lines + [("TOO LITTLE", shortage) for shortage in plan.short]
+
+
+def _risk(scheduler: SchedulerSpec) -> str:
+    """How often a rule stopped what would have become the best: docs/statistics_tables.md, "Early stopping"."""
+    name, rule = ("asha", scheduler.asha) if scheduler.asha else ("median", scheduler.median)
+    assert rule is not None
+    soon = rule.grace_period < 3
+    best = {"asha": "24 to 76 %" if soon else "3 to 42 %", "median": "12 to 55 %" if soon else "1 to 31 %"}[name]
+    return (
+        f"{name} after {counted(rule.grace_period, 'evaluation')}: of simulated and measured sweeps "
+        f"of 10 evaluations it stopped the eventual best in {best}, most where curves cross"
+    )
 
 
 def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
@@ -272,9 +286,7 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     if plan.step_seconds is not None and plan.steps is not None and plan.slots:
         price = f", {duration(math.ceil(fresh / plan.slots) * plan.steps * plan.step_seconds)} more"
     told = f"{each} trials to tune each of {len(budgets)} values of {spec.search.tune_within}"
-    return [
-        ("", f"{told}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}")
-    ]
+    return [("", f"{told}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}")]
 
 
 def _steps(spec: SweepSpec) -> int | None:

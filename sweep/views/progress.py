@@ -78,9 +78,7 @@ class Reporter:
 
     def _table(self) -> Any:
         ended = sum(row.ended for row in self.rows.values())
-        title = (
-            f"{self.folder.name}: {ended} of {self._planned} trials, {duration(time.monotonic() - self._started)}"
-        )
+        title = f"{self.folder.name}: {ended} of {self._planned} trials, {duration(time.monotonic() - self._started)}"
         room = max(5, self._console.height - 4)
         return trial_table(sorted(self.rows.values(), key=_attention)[-room:], title)
 
@@ -208,10 +206,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
 
 def _free(resources: ResourcesSpec) -> str:
-    needed = {
-        "GPU": resources.gpus_per_trial,
-        "CPU": float(resources.workers_per_trial * resources.cpus_per_worker),
-    }
+    needed = {"GPU": resources.gpus_per_trial, "CPU": float(resources.workers_per_trial * resources.cpus_per_worker)}
     free, present = ray.available_resources(), ray.cluster_resources()
     return " and ".join(
         f"{counted(wanted, kind)} ({free.get(kind, 0):g} of {present.get(kind, 0):g} free)"

@@ -152,9 +152,7 @@ def _with_test_set(spec: SweepSpec, test: str | None) -> dict[str, Any]:
     first = sets.get(measured) or next(iter(sets.values()))
     if test is None and first["source"].endswith(_FILES):
         raise ConfigError(
-            "the evaluation set is a file, which has no test split",
-            first["source"],
-            "name another with --test FILE",
+            "the evaluation set is a file, which has no test split", first["source"], "name another with --test FILE"
         )
     sets[_TEST_SET] = {**first, "source": test} if test is not None else {**first, "split": "test"}
     return data

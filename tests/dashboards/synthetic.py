@@ -29,9 +29,7 @@ def true_score(algorithm: str, alpha: float, eta: float) -> float:
     return 0.74 + gain + 0.02 * (algorithm == "grpo")
 
 
-def write_sweep(
-    folder: Path, name: str = "demo", configurations: list[tuple[str, float, float]] | None = None
-) -> str:
+def write_sweep(folder: Path, name: str = "demo", configurations: list[tuple[str, float, float]] | None = None) -> str:
     """Record the sweep in a fresh SQLite store and return its URI."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric

@@ -61,11 +61,7 @@ def test_a_record_on_this_machine_is_read_where_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "with a space"
     folder.mkdir()
     Store(RECORDS).download_artifacts("run-a", CORRECTNESS_FILE, str(folder))
-    runs = [
-        ("a", "run-a", folder.as_uri()),
-        ("b", "run-b", str(folder)),
-        ("c", "run-c", (tmp_path / "c").as_uri()),
-    ]
+    runs = [("a", "run-a", folder.as_uri()), ("b", "run-b", str(folder)), ("c", "run-c", (tmp_path / "c").as_uri())]
     found = read_solved(None, runs, "eval/accuracy", window=1)
     assert list(found) == ["a", "b"]
     assert found["a"].accuracy == pytest.approx([1.0, 0.5, 0.5])

@@ -66,10 +66,7 @@ def test_every_way_to_share_a_model_is_among_them() -> None:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_rehearsal_finds_nothing(found: dict[str, Rehearsal], name: str) -> None:
     one = found[name]
-    print(
-        one.row(),
-        [[rank[key] for key in ("held_bytes", "step_bytes", "resumed_step_bytes")] for rank in one.ranks],
-    )
+    print(one.row(), [[rank[key] for key in ("held_bytes", "step_bytes", "resumed_step_bytes")] for rank in one.ranks])
     assert one.checks() == dict.fromkeys(("reference", "engine", "ratio", "memory", "resume"), True)
     assert len(one.ranks) == (1 if one.config.parallel.strategy == "none" else 2)
     assert all(len(rank["accuracy"]) == 3 for rank in one.ranks)

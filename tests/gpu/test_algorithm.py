@@ -46,7 +46,5 @@ def test_the_engine_samples_what_the_cpu_samples(device):
     params = SamplingParams(temperature=1.0, max_new_tokens=24, stop_token_ids=(2,))
     here = TransformersEngine(copy.deepcopy(model).to(device), pad_token_id=0).generate(prompts, seeds, params)
     there = TransformersEngine(model, pad_token_id=0).generate(prompts, seeds, params)
-    tokens = [
-        (a.token_ids, b.token_ids) for x, y in zip(here, there, strict=True) for a, b in zip(x, y, strict=True)
-    ]
+    tokens = [(a.token_ids, b.token_ids) for x, y in zip(here, there, strict=True) for a, b in zip(x, y, strict=True)]
     assert all(a == b for a, b in tokens)

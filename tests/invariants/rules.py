@@ -26,11 +26,7 @@ RULES: dict[str, dict[str, Any]] = {
     "high entropy": {"token_filter": "high_entropy"},
     "no truncated": {"mask_truncated": True},
     "kl": {"kl_coef": 0.1},
-    "icepop": {
-        "importance_sampling_cap": 2.0,
-        "importance_sampling_floor": 0.5,
-        "importance_sampling_rule": "mask",
-    },
+    "icepop": {"importance_sampling_cap": 2.0, "importance_sampling_floor": 0.5, "importance_sampling_rule": "mask"},
     "sequence truncation": {
         "importance_sampling_cap": 2.0,
         "importance_sampling_level": "sequence",

@@ -35,9 +35,7 @@ def check_trials_end(strategy, ranks, kept=()) -> None:
 
 @pytest.fixture(scope="module")
 def together(tiny_policy, tmp_path_factory):
-    return run_trials(
-        [name for name in STRATEGIES if name != "none"], tiny_policy, {}, tmp_path_factory.mktemp("two")
-    )
+    return run_trials([name for name in STRATEGIES if name != "none"], tiny_policy, {}, tmp_path_factory.mktemp("two"))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -106,9 +106,7 @@ def test_a_resumed_run_equals_one_never_stopped(tiny_policy, together, tmp_path)
     results = run_ranks(JOB, 2, job, tmp_path / "job")
     assert [result["killed"]["resumed_at"] for result in results] == [2, 2]
     last = "checkpoints/step-4/manifest.json"
-    whole, resumed = (
-        json.loads(path.read_text()) for path in (runs / "zero-3" / last, tmp_path / "killed" / last)
-    )
+    whole, resumed = (json.loads(path.read_text()) for path in (runs / "zero-3" / last, tmp_path / "killed" / last))
     assert whole == resumed  # hashes of all files
     assert {"model.safetensors", "training_state-1-of-2.safetensors"} <= whole.keys()
     assert (tmp_path / "killed" / "checkpoints" / "step-2" / PENDING_FILE).is_file()

@@ -80,9 +80,7 @@ class Collectives(TorchDispatchMode):
 class Updates:
     """Policy, reference and optimizer of one case."""
 
-    def __init__(
-        self, config: TrainConfig, parallel: Parallel, rewards: tuple[float, float] = (3.0, -1.0)
-    ) -> None:
+    def __init__(self, config: TrainConfig, parallel: Parallel, rewards: tuple[float, float] = (3.0, -1.0)) -> None:
         self.config, self.parallel, self.rewards = config, parallel, rewards
         if config.model.lora.r:
             models = load_models(config, parallel)

@@ -38,8 +38,7 @@ def test_a_puzzle_ends_in_the_opened_thought(tokenizer):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["14", " 7 + 7 = 14.\n", "<think>Zoë</think>\n<answer>(1) Bob is a knave</answer>", "½ × 1,000 🙂\n\n x"],
+    "text", ["14", " 7 + 7 = 14.\n", "<think>Zoë</think>\n<answer>(1) Bob is a knave</answer>", "½ × 1,000 🙂\n\n x"]
 )
 def test_text_survives_the_tokenizer(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text

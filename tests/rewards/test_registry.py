@@ -66,8 +66,6 @@ def test_no_function_at_all_is_refused():
 
 
 def test_import_is_light():
-    code = (
-        "import sys, rewards; print([m for m in ('torch', 'trainer', 'sympy', 'math_verify') if m in sys.modules])"
-    )
+    code = "import sys, rewards; print([m for m in ('torch', 'trainer', 'sympy', 'math_verify') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

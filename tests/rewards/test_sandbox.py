@@ -38,9 +38,7 @@ def workers_alive(recursive: bool = False) -> set[int]:
 def wait_until_gone(pids: set[int], seconds: float) -> set[int]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        left = {
-            pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        }
+        left = {pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
         if not left:
             return left
         time.sleep(0.05)

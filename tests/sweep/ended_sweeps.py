@@ -35,7 +35,5 @@ def write_sweep(runs: Path, name: str, scores: Mapping[int, Mapping[int, float |
             events.append({"event": "result", **trial, **result})
             run_dir = folder.trial(f"c{number:03d}-s{seed}")
             run_dir.mkdir(parents=True)
-            (run_dir / "metrics.jsonl").write_text(
-                '{"step": 3, "time": 1.0, "time/step": 2.0}\n{"step": 4, "time": 3'
-            )
+            (run_dir / "metrics.jsonl").write_text('{"step": 3, "time": 1.0, "time/step": 2.0}\n{"step": 4, "time": 3')
     Ledger(folder.ledger).append(*events)

@@ -7,14 +7,7 @@ import pytest
 
 from trainer import files
 from trainer.errors import StorageError
-from trainer.files import (
-    JsonLines,
-    free_bytes,
-    read_json_lines,
-    storage_error,
-    storage_fault,
-    write_atomically,
-)
+from trainer.files import JsonLines, free_bytes, read_json_lines, storage_error, storage_fault, write_atomically
 
 
 def write_steps(path: Path, *steps: int) -> list[int]:

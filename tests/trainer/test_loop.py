@@ -123,9 +123,7 @@ def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
     assert all(torch.equal(moments[name], resumed[name]) for name in moments)
 
 
-def test_a_run_with_an_adaptive_entropy_bonus_and_protected_tokens_resumes_as_if_never_stopped(
-    tiny_policy, tmp_path
-):
+def test_a_run_with_an_adaptive_entropy_bonus_and_protected_tokens_resumes_as_if_never_stopped(tiny_policy, tmp_path):
     rule = {"algorithm.entropy_target": 9.0, "algorithm.loss": "lp_reg", "algorithm.chosen_share": 0.5}
     whole = build(small_config(tiny_policy, **rule), tmp_path / "whole")
     whole.train()
@@ -159,9 +157,7 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
 def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never_stopped(
     undisturbed, tiny_policy, tmp_path
 ):
-    config = small_config(
-        tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.importance_sampling_cap": 2.0}
-    )
+    config = small_config(tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.importance_sampling_cap": 2.0})
     whole = build(config, tmp_path / "whole")
     whole.train()
     recomputed, measured = undisturbed.tracker.steps[1], whole.tracker.steps[1]

@@ -21,9 +21,7 @@ def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_stay(t
     (tmp_path / "loptune-of-somebody").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     holders = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOLDER], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen([sys.executable, "-c", HOLDER], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     try:

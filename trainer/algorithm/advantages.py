@@ -137,15 +137,11 @@ def _maxrl(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRa
 
 def _reinforce_plus_plus(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
     kl_coef = 0.0 if config.kl_in_loss else config.kl_coef
-    per_token = token_rewards(
-        batch.rewards, batch.completion_mask, batch.old_logprobs, batch.ref_logprobs, kl_coef
-    )
+    per_token = token_rewards(batch.rewards, batch.completion_mask, batch.old_logprobs, batch.ref_logprobs, kl_coef)
     return reinforce_plus_plus_advantages(per_token, batch.completion_mask, config.gamma, sum_over_ranks)
 
 
-def _reinforce_plus_plus_baseline(
-    batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks
-) -> Tensor:
+def _reinforce_plus_plus_baseline(batch: TrainBatch, config: AlgorithmConfig, sum_over_ranks: SumOverRanks) -> Tensor:
     """``r - mean of group``, whitened over all completion tokens [arXiv:2501.03262, section 3.2]. As verl.
 
     Where the KL penalty is placed in the reward, its sum over the completion is part of r.

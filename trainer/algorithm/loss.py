@@ -29,9 +29,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     if inputs.rollout_logprobs is None:
         importance = ratio_bounds(inputs.log_ratio.detach(), config)
     else:
-        importance = importance_weights(
-            inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config
-        )
+        importance = importance_weights(inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config)
     if importance is not None:
         losses = losses * importance
     if config.log_ratio_coef > 0:

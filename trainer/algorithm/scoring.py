@@ -63,9 +63,7 @@ def attach_logprobs(
 
     Without a policy the engine's log-probabilities are the old ones, and entropies and gradient norms are None.
     """
-    ref_logprobs = (
-        score_batch(reference, batch, plan, with_entropy=False).logprobs if reference is not None else None
-    )
+    ref_logprobs = score_batch(reference, batch, plan, with_entropy=False).logprobs if reference is not None else None
     if policy is None:
         assert batch.rollout_logprobs is not None
         return replace(
@@ -88,9 +86,7 @@ def attach_logprobs(
 
 
 @torch.no_grad()
-def score_batch(
-    model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch], with_entropy: bool
-) -> TokenScores:
+def score_batch(model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch], with_entropy: bool) -> TokenScores:
     """Log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T].
 
     Entropies and gradient norms are added where they are asked for.

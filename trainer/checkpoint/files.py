@@ -105,9 +105,7 @@ def intact_checkpoints(root: Path) -> Iterator[Path]:
         folder = root / f"step-{step}"
         damaged = damaged_files(folder)
         if damaged:
-            logger.warning(
-                "checkpoint %s is damaged (%s): falling back to an older one", folder, ", ".join(damaged)
-            )
+            logger.warning("checkpoint %s is damaged (%s): falling back to an older one", folder, ", ".join(damaged))
         else:
             yield folder
 

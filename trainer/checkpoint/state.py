@@ -44,9 +44,7 @@ def stage_training_state(
     return write
 
 
-def load_training_state(
-    folder: Path, model: PreTrainedModel, optimizer: Any, parallel: Parallel
-) -> dict[str, Any]:
+def load_training_state(folder: Path, model: PreTrainedModel, optimizer: Any, parallel: Parallel) -> dict[str, Any]:
     """Restore what `stage_training_state` copied; returns its ``state``.
 
     Raises:

@@ -47,9 +47,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="k of pass@k (default: all completions)",
     )
-    parser.add_argument(
-        "--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy"
-    )
+    parser.add_argument("--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy")
     parser.add_argument(
         "--last", type=count, metavar="N", help="evaluate the last N checkpoints of a run, and print their mean"
     )

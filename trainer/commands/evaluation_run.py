@@ -13,14 +13,7 @@ from transformers import PreTrainedModel
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics, pass_at
-from trainer.evaluation.table import (
-    Cell,
-    EvaluationRow,
-    evaluation_rows,
-    print_results_row,
-    print_rows,
-    results_row,
-)
+from trainer.evaluation.table import Cell, EvaluationRow, evaluation_rows, print_results_row, print_rows, results_row
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
@@ -35,9 +28,7 @@ EXPERIMENT = "evaluate"
 _RESULT_FILE = "evaluation.json"
 
 
-def run_evaluation(
-    config: TrainConfig, models: Sequence[FoundModel], name: str, runs_dir: Path, as_json: bool
-) -> int:
+def run_evaluation(config: TrainConfig, models: Sequence[FoundModel], name: str, runs_dir: Path, as_json: bool) -> int:
     """Evaluate, print, and record into ``runs_dir/name`` and MLflow. Returns the exit code.
 
     Of several models, which are checkpoints of one run, the row of their means is added. Started by torchrun,
@@ -95,9 +86,7 @@ def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
 
 
 def _load_sets(config: TrainConfig, tokenizer: Any) -> dict[str, list[Problem]]:
-    return {
-        name: load_problems(dataset, config.data, tokenizer) for name, dataset in config.evaluation.sets.items()
-    }
+    return {name: load_problems(dataset, config.data, tokenizer) for name, dataset in config.evaluation.sets.items()}
 
 
 def _evaluate_models(
@@ -110,9 +99,7 @@ def _evaluate_models(
 ) -> list[EvaluationResult]:
     def load(model: FoundModel) -> PreTrainedModel:
         settings = config.model.model_copy(update={"name_or_path": model.name_or_path})
-        return load_policy(settings, parallel.device, compute_dtype(settings, parallel.device)).requires_grad_(
-            False
-        )
+        return load_policy(settings, parallel.device, compute_dtype(settings, parallel.device)).requires_grad_(False)
 
     policy = load(models[0])
     engine = build_engine(config, policy, tokenizer)
@@ -131,12 +118,7 @@ def _evaluate_models(
 
 
 def _evaluate_sets(
-    config: TrainConfig,
-    engine: Any,
-    tokenizer: Any,
-    sets: Mapping[str, list[Problem]],
-    rewards: Any,
-    parallel: Any,
+    config: TrainConfig, engine: Any, tokenizer: Any, sets: Mapping[str, list[Problem]], rewards: Any, parallel: Any
 ) -> EvaluationResult:
     rollouts: dict[str, list[Rollout]] = {}
     for name, problems in sets.items():
@@ -184,11 +166,7 @@ def _summary(
 
 
 def _record(
-    tracker: Any,
-    models: Sequence[FoundModel],
-    results: Sequence[EvaluationResult],
-    found: dict[str, Any],
-    file: Path,
+    tracker: Any, models: Sequence[FoundModel], results: Sequence[EvaluationResult], found: dict[str, Any], file: Path
 ) -> None:
     for model, result, rows in zip(models, results, found["checkpoints"], strict=True):
         first = rows["rows"][0]

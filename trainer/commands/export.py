@@ -113,11 +113,7 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
 def _copy_rewards(run: Path, folder: Path) -> None:
     """Put the reward modules beside run.yaml, from where it finds them."""
     for name, file in recorded_files(run).items():
-        if (
-            file["role"].startswith(("reward ", "imported "))
-            and Path(name).is_file()
-            and not Path(name).is_absolute()
-        ):
+        if file["role"].startswith(("reward ", "imported ")) and Path(name).is_file() and not Path(name).is_absolute():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(name, folder / name)
 

@@ -73,9 +73,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             write_random_model(folder / "model")
             written.append(folder / "model")
     except OSError as error:
-        raise StorageError(
-            f"cannot write there: {error.strerror}", str(folder), "choose another folder"
-        ) from error
+        raise StorageError(f"cannot write there: {error.strerror}", str(folder), "choose another folder") from error
     return written
 
 

@@ -77,8 +77,7 @@ def find_options(word: str = "") -> list[Option]:
 def _find_metrics(word: str = "") -> list[Metric]:
     """The metrics with ``word`` anywhere in their name; families end in a slash and ``*``."""
     families = [
-        Metric(f"{metric.name}*", metric.formula, metric.unit, metric.reduction)
-        for metric in METRIC_FAMILIES.values()
+        Metric(f"{metric.name}*", metric.formula, metric.unit, metric.reduction) for metric in METRIC_FAMILIES.values()
     ]
     metrics = [*METRICS.values(), *families]
     found = [metric for metric in metrics if word.lower() in metric.name]

@@ -184,9 +184,7 @@ def rehearse(
 def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu") -> TrainConfig:
     """The configuration with small sizes and generated puzzles, in the dtype of a GPU."""
     puzzles = {"source": "generated", "people": [2, 3]}
-    updates = (
-        2 if config.rollout.prompts_per_step * config.rollout.group_size > config.optim.update_batch_size else 1
-    )
+    updates = 2 if config.rollout.prompts_per_step * config.rollout.group_size > config.optim.update_batch_size else 1
     attention = config.model.attn_implementation
     return apply_overrides(
         config,

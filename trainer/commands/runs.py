@@ -116,10 +116,7 @@ def _list_runs(arguments: argparse.Namespace) -> int:
     elif found:
         print_table(
             ["name", "state", "step", "accuracy", "best", "rule"],
-            [
-                [run.name, run.state, run.progress, number(run.accuracy), number(run.best), run.rule]
-                for run in found
-            ],
+            [[run.name, run.state, run.progress, number(run.accuracy), number(run.best), run.rule] for run in found],
         )
     else:
         print(f"no runs in {arguments.runs_dir}; to start one: trainer run tiny_kk")

@@ -29,14 +29,7 @@ from trainer.tracking.inputs import INPUTS_FILE, check_inputs, record_inputs
 CONFIG_FILE = "config.yaml"
 
 # What may differ between a run and its resumption without making it another run.
-_RESUMABLE = (
-    "max_steps",
-    "epochs",
-    "tracking",
-    "checkpoint.keep_last",
-    "checkpoint.keep_best",
-    "rollout.vllm.server",
-)
+_RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkpoint.keep_best", "rollout.vllm.server")
 # What a start writes before there is anything to lose.
 _START_FILES = (
     CONFIG_FILE,
@@ -99,9 +92,7 @@ def start_run(start: Start) -> int:
     changes = check_inputs(run_dir, "run", start.accept_changes) if again else []
     if again and _is_done(config, run_dir):
         more = f"{resume_command(name, start.runs_dir)} max_steps=N"
-        print(
-            f"{name} already has step {config.max_steps}, its last; nothing to do (for more: {more})", flush=True
-        )
+        print(f"{name} already has step {config.max_steps}, its last; nothing to do (for more: {more})", flush=True)
         return 0
     new_runs_dir, new_run = not start.runs_dir.exists(), not run_dir.exists()
     try:

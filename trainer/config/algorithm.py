@@ -95,19 +95,16 @@ class AlgorithmConfig(Section):
     log_ratio_coef: NonNegative = Field(
         0.0, description="weight of (log r)^2, which keeps the policy near the old one, in every loss; DPPO 0.001"
     )
-    loss_aggregation: Literal["auto", "token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "constant"] = (
-        Field(
-            "auto",
-            description="aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: "
-            "seq_mean_token_mean for gspo, gmpo and sapo, else token_mean",
-        )
+    loss_aggregation: Literal["auto", "token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "constant"] = Field(
+        "auto",
+        description="aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: "
+        "seq_mean_token_mean for gspo, gmpo and sapo, else token_mean",
     )
     update_epochs: Count = Field(1, description="epochs of the update over the rollout batch")
     kl_coef: NonNegative = Field(0.001, description="KL coefficient; 0 loads no reference")
     kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the KL in the loss")
     kl_log_ratio_clamp: Positive | None = Field(
-        20.0,
-        description="bound of the log-ratio in k3; 5 in the published code of AR and Lopti; null is off [nats]",
+        20.0, description="bound of the log-ratio in k3; 5 in the published code of AR and Lopti; null is off [nats]"
     )
     kl_value_clamp: Positive | None = Field(10.0, description="bound of k3's value; null is off [nats]")
     kl_placement: Literal["auto", "loss", "reward"] = Field(

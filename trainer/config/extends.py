@@ -110,18 +110,14 @@ def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...
 def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection) -> YamlDocument:
     variants = document.data.get("variants") or {}
     if not isinstance(variants, Mapping):
-        raise ConfigError(
-            "variants must map names to settings", document.where(("variants",)), "write name: {...}"
-        )
+        raise ConfigError("variants must map names to settings", document.where(("variants",)), "write name: {...}")
     if file.variant not in variants:
         hint = nearest(file.variant, map(str, variants)) if variants else f"{file.path.stem} has no variants"
         raise ConfigError(f"no variant {file.variant}", document.where(("variants",)), hint)
     at = ("variants", file.variant)
     changes = variants[file.variant] or {}
     if not isinstance(changes, Mapping):
-        raise ConfigError(
-            "a variant must be a mapping of sections", document.where(at), "write section: {key: value}"
-        )
+        raise ConfigError("a variant must be a mapping of sections", document.where(at), "write section: {key: value}")
     lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == at and len(path) > 2}
     merged = _merge(document.data, changes, is_section)
     return YamlDocument(merged, {**document.lines, **lines}, document.source)

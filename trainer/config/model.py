@@ -19,8 +19,7 @@ class LoraConfig(Section):
     r: Annotated[int, Field(ge=0)] = Field(0, description="rank of the adapter; 0 trains the weights themselves")
     alpha: Positive = Field(32.0, description="scale of the adapter: alpha / r")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0,
-        description="share of an adapter's inputs dropped in updates; never where log-probabilities are scored",
+        0.0, description="share of an adapter's inputs dropped in updates; never where log-probabilities are scored"
     )
     target_modules: Annotated[list[str], BeforeValidator(_as_names, str | list[str]), Field(min_length=1)] = Field(
         [ALL_LINEAR], description="last part of the names of adapted linear layers; all-linear: all but the output"

@@ -15,9 +15,7 @@ class RewardConfig(Section):
     )
     timeout_s: Positive = Field(5.0, description="time limit of a completion, or a batch function's call [s]")
     memory_mb: int = Field(
-        1024,
-        ge=16,
-        description="memory a completion's scoring may take, beyond the process's imports [MiB]",
+        1024, ge=16, description="memory a completion's scoring may take, beyond the process's imports [MiB]"
     )
     workers: Count = Field(1, description="scoring processes")
     failure_score: float | None = Field(

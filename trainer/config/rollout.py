@@ -12,9 +12,7 @@ class VllmConfig(Section):
     """Settings of the vLLM engine."""
 
     gpu_memory_utilization: Probability = Field(0.45, description="share of GPU memory for weights and KV cache")
-    max_model_len: Count | None = Field(
-        None, description="context length; prompt + completion limit if null [tokens]"
-    )
+    max_model_len: Count | None = Field(None, description="context length; prompt + completion limit if null [tokens]")
     enforce_eager: bool = Field(False, description="disable CUDA graphs")
     sleep_level: Literal[0, 2] = Field(
         2, description="GPU memory vLLM frees while training: 0 none, 2 weights and KV cache"
@@ -64,8 +62,7 @@ class RolloutConfig(Section):
     max_new_tokens: Count = Field(4096, description="completion limit [tokens]")
     stop_token_ids: list[int] = Field(default_factory=list, description="stop tokens besides the tokenizer's EOS")
     max_batch_tokens: Count | None = Field(
-        None,
-        description="KV cache of the transformers engine [tokens]; 131072 on a CPU, what fits on a GPU if null",
+        None, description="KV cache of the transformers engine [tokens]; 131072 on a CPU, what fits on a GPU if null"
     )
     vllm: VllmConfig = Field(VllmConfig(), description="settings of the vLLM engine")
 

@@ -115,9 +115,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     key, separator, value = text.partition("=")
     if not separator or not key:
-        raise ConfigError(
-            f"not an override: {text}", "command line", "write key=value, e.g. algorithm.ar_alpha=0.3"
-        )
+        raise ConfigError(f"not an override: {text}", "command line", "write key=value, e.g. algorithm.ar_alpha=0.3")
     if not value.strip():
         raise ConfigError(
             f"{key}= has no value", f"command line, key {key}", f'write {key}=VALUE, or {key}=null, or {key}=""'
@@ -176,9 +174,7 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
             place = place[0]  # the only source of data.train
         if not isinstance(place, dict):
             whole = ".".join(parents[:depth])
-            raise ConfigError(
-                f"{key}: {whole} is one value", f"{source}, key {key}", f"set {whole} as a whole", key
-            )
+            raise ConfigError(f"{key}: {whole} is one value", f"{source}, key {key}", f"set {whole} as a whole", key)
     place[last] = value
 
 

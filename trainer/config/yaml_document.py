@@ -111,9 +111,7 @@ def parse_value(text: str, where: str) -> Any:
     try:
         return _load_yaml(text)[0]
     except yaml.YAMLError as error:
-        raise ConfigError(
-            f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it"
-        ) from None
+        raise ConfigError(f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it") from None
 
 
 def read_scalars(value: Any) -> Any:

@@ -125,9 +125,7 @@ class Cell:
     high: float
 
 
-def results_row(
-    checkpoints: Sequence[Mapping[str, Sequence[Rollout]]], evaluation: EvaluationConfig
-) -> list[Cell]:
+def results_row(checkpoints: Sequence[Mapping[str, Sequence[Rollout]]], evaluation: EvaluationConfig) -> list[Cell]:
     """The cells of a row: of every set its accuracy, and pass@k where the set asks for it; then their mean.
 
     A set of one completion per problem has its accuracy, of n completions the mean of them (avg@n). pass@k is

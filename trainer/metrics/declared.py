@@ -71,9 +71,7 @@ _DECLARED = [
     Metric("policy/loss", "mean over optimizer steps of the total loss (policy + KL term)", "1"),
     Metric("policy/kl", "mean over completion tokens of the KL estimate against the reference", "nats"),
     Metric("policy/approx_kl", "mean over updated tokens of old_logprob - logprob", "nats"),
-    Metric(
-        "policy/entropy", f"mean entropy of the next-token distribution at completion tokens{_RECOMPUTED}", "nats"
-    ),
+    Metric("policy/entropy", f"mean entropy of the next-token distribution at completion tokens{_RECOMPUTED}", "nats"),
     Metric("policy/entropy_coef", "weight of the entropy bonus in the step", "1"),
     Metric("policy/clip_fraction", "share of updated tokens whose surrogate is clipped", "share"),
     Metric("policy/dual_clip_fraction", "share of updated tokens held by the dual clip", "share"),
@@ -84,9 +82,7 @@ _DECLARED = [
     Metric("optim/grad_norm", "mean over optimizer steps of the gradient norm before clipping", "1"),
     Metric("optim/lr", "learning rate of the step", "1"),
     Metric("optim/updates", "optimizer steps taken in the step", "count", "sum"),
-    Metric(
-        "update/tokens_computed", "positions that the model ran on in all passes, with padding", "tokens", "sum"
-    ),
+    Metric("update/tokens_computed", "positions that the model ran on in all passes, with padding", "tokens", "sum"),
     Metric("time/rollout", "seconds spent sampling, or waiting for what is sampled during the update", "s", "max"),
     Metric("time/reward", "seconds spent waiting for scores", "s", "max"),
     Metric("time/logprobs", "seconds spent on old and reference log-probabilities", "s", "max"),
@@ -95,9 +91,7 @@ _DECLARED = [
     Metric("time/step", "seconds of the whole step without evaluation", "s", "max"),
     Metric("time/evaluation", "seconds of the evaluation", "s", "max"),
     Metric("time/diagnostics", "seconds spent on tokens/*", "s", "max"),
-    Metric(
-        "memory/peak", "memory of the fullest GPU in use after the update, torch's cache included", "GB", "max"
-    ),
+    Metric("memory/peak", "memory of the fullest GPU in use after the update, torch's cache included", "GB", "max"),
     Metric("memory/simulated", "memory that was expected of a GPU while training", "GB", "max"),
     Metric("time/tokens_per_s", "completion tokens of the step / time/step", "tokens/s", "sum"),
     Metric("tokens/positive_rose", "tokens that rose / tokens that moved, of those with A > 0", "share"),
@@ -128,9 +122,7 @@ METRIC_FAMILIES: dict[str, Metric] = {
     metric.name: metric
     for metric in [
         Metric(
-            "eval/accuracy/",
-            "eval accuracy of one difficulty, or of a further set as SET or SET.DIFFICULTY",
-            "share",
+            "eval/accuracy/", "eval accuracy of one difficulty, or of a further set as SET or SET.DIFFICULTY", "share"
         ),
         Metric("eval/reward/", "eval/reward of a further set", "reward"),
         Metric("eval/completion_length/", "eval/completion_length of a further set", "tokens"),

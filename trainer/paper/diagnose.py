@@ -215,11 +215,7 @@ def diagnose(
 
 
 def _updates(
-    trainer: Trainer,
-    batch: TrainBatch,
-    plan: Sequence[UpdateBatch],
-    algorithm: AlgorithmConfig,
-    optimizer: Optimizer,
+    trainer: Trainer, batch: TrainBatch, plan: Sequence[UpdateBatch], algorithm: AlgorithmConfig, optimizer: Optimizer
 ) -> list[Update]:
     place = batch.completion_mask.bool()
     bands = torch.full_like(batch.completion_mask, -1.0)
@@ -253,18 +249,12 @@ def _updates(
 
 
 def _after_passes(
-    trainer: Trainer,
-    batch: TrainBatch,
-    plan: Sequence[UpdateBatch],
-    passes: Sequence[Tensor],
-    optimizer: Optimizer,
+    trainer: Trainer, batch: TrainBatch, plan: Sequence[UpdateBatch], passes: Sequence[Tensor], optimizer: Optimizer
 ) -> list[Tensor]:
     """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
     config = trainer.config
     policy = _scored(trainer, copy.deepcopy(trainer.models.causal_lm))
-    stepping = (
-        _copied_adamw(trainer, policy) if optimizer == "adamw" else torch.optim.SGD(_trained(policy), SGD_LR)
-    )
+    stepping = _copied_adamw(trainer, policy) if optimizer == "adamw" else torch.optim.SGD(_trained(policy), SGD_LR)
     updater = Updater(
         policy, stepping, config.algorithm, config.optim.max_grad_norm, Parallel(), config.rollout.max_new_tokens
     )

@@ -127,9 +127,7 @@ def analyze(completions: Completions) -> list[CategoryResult]:
         )
     lengths = np.array([max(1, len(_WORD.findall(text))) for text in completions.texts])
     return [
-        _category(
-            name, np.array([count_phrases(text, listed) for text in completions.texts]), lengths, completions
-        )
+        _category(name, np.array([count_phrases(text, listed) for text in completions.texts]), lengths, completions)
         for name, listed in PAPER.items()
     ]
 
@@ -173,18 +171,14 @@ def table_rows(results: Sequence[CategoryResult]) -> list[dict[str, Any]]:
             "count": r.occurrences,
             "per 100": f"{r.per_100_words:.2f}",
             "used": f"{r.used_by:.0%}",
-            "correlation": "-"
-            if math.isnan(r.correlation)
-            else f"{r.correlation:+.2f} ({r.low:+.2f}..{r.high:+.2f})",
+            "correlation": "-" if math.isnan(r.correlation) else f"{r.correlation:+.2f} ({r.low:+.2f}..{r.high:+.2f})",
             "reward, rare to frequent": " ".join(f"{part.reward:+.2f}" for part in r.bins),
         }
         for r in results
     ]
 
 
-def _category(
-    name: str, counts: NDArray[np.int64], words: NDArray[np.int64], given: Completions
-) -> CategoryResult:
+def _category(name: str, counts: NDArray[np.int64], words: NDArray[np.int64], given: Completions) -> CategoryResult:
     rates = 100.0 * counts / words
     low, high = _correlation_interval(rates, given.rewards)
     return CategoryResult(
@@ -208,8 +202,7 @@ def _frequency_bins(rates: Floats, rewards: Floats) -> list[FrequencyBin]:
     index = np.searchsorted(highest, rates, side="left")
     parts = [(rates[index == i], rewards[index == i]) for i in range(len(highest))]
     return [
-        FrequencyBin(float(rate.min()), float(rate.max()), len(rate), float(reward.mean()))
-        for rate, reward in parts
+        FrequencyBin(float(rate.min()), float(rate.max()), len(rate), float(reward.mean())) for rate, reward in parts
     ]
 
 

@@ -129,9 +129,7 @@ def _figure_2(found: Diagnosis) -> tuple[str, dict[str, go.Figure]]:
     by_parameters = _scatter(
         rest,
         norms,
-        [(float(ratios.min()), "smallest ratio met"), (float(ratios.max()), "largest ratio met")]
-        if len(rest)
-        else [],
+        [(float(ratios.min()), "smallest ratio met"), (float(ratios.max()), "largest ratio met")] if len(rest) else [],
     )
     sentence = (
         "By the logits, the norm of a log-probability's gradient lies between √(N/(N−1)) and √2 times 1 − π, with "
@@ -190,11 +188,7 @@ def _scatter(x: torch.Tensor, y: torch.Tensor, lines: Sequence[tuple[float, str]
         ends = [float(x.min()), 1.0]
         for (slope, name), colour in zip(lines, (GREEN, RED), strict=False):
             figure.add_scatter(
-                x=ends,
-                y=[slope * end for end in ends],
-                mode="lines",
-                name=name,
-                line={"color": colour, "width": 1.5},
+                x=ends, y=[slope * end for end in ends], mode="lines", name=name, line={"color": colour, "width": 1.5}
             )
     figure.update_xaxes(type="log", title="1 − probability", exponentformat="power", dtick=1)
     figure.update_yaxes(type="log", exponentformat="power", dtick=1)

@@ -20,13 +20,7 @@ from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
 from trainer.parallel.interface import LOOPBACK_INTERFACE, interface_towards
-from trainer.policy.weights import (
-    host_copy,
-    load_optimizer_tensors,
-    load_weights,
-    optimizer_tensors,
-    trained_weights,
-)
+from trainer.policy.weights import host_copy, load_optimizer_tensors, load_weights, optimizer_tensors, trained_weights
 
 _FILE_TIMEOUT_S = 3 * 3600
 LOOPBACK = "127.0.0.1"
@@ -142,9 +136,7 @@ class DistributedParallel(Parallel):
         # Without device_ids a forward gets its inputs where they are: lengths and masks on the host.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-            wrapped = nn.parallel.DistributedDataParallel(
-                model, broadcast_buffers=False, gradient_as_bucket_view=True
-            )
+            wrapped = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
             return wrapped, optimizer
 
     @override

@@ -30,9 +30,7 @@ def make_parallel(config: TrainConfig) -> Parallel:
     if strategy == "deepspeed":
         if importlib.util.find_spec("deepspeed") is None:
             raise MissingError(
-                "DeepSpeed is not installed",
-                "parallel.strategy",
-                "pip install deepspeed, or parallel.strategy=ddp",
+                "DeepSpeed is not installed", "parallel.strategy", "pip install deepspeed, or parallel.strategy=ddp"
             )
         from trainer.parallel.deepspeed import DeepSpeedParallel  # takes seconds to import
 
@@ -52,7 +50,5 @@ def check_divisible(config: TrainConfig, world_size: int) -> None:
     ):
         if value % world_size:
             raise ConfigError(
-                f"{key} {value} cannot be split over {world_size} ranks",
-                key,
-                f"make it a multiple of {world_size}",
+                f"{key} {value} cannot be split over {world_size} ranks", key, f"make it a multiple of {world_size}"
             )

@@ -101,9 +101,7 @@ def footprint(
     )
 
 
-def check_fits(
-    config: TrainConfig, ranks: int, device: Device | None = None, quiet: bool = False
-) -> Footprint | None:
+def check_fits(config: TrainConfig, ranks: int, device: Device | None = None, quiet: bool = False) -> Footprint | None:
     """Simulate the memory of a run, and warn where it is more than there is: no GPU has confirmed the simulation.
 
     The warning names changes with which the run would fit, as far as there are any. Ranks have GPUs of 80 GB
@@ -160,9 +158,7 @@ def held_bytes(parameters: int, compute_bytes: int, reference: bool, parallel: P
     ``compute_bytes`` is the size of a parameter in the dtype that the model computes in.
     """
     if parallel.strategy != "deepspeed":
-        return parameters * (
-            _MASTER_BYTES + _GRADIENT_BYTES + _MOMENTS_BYTES + (compute_bytes if reference else 0)
-        )
+        return parameters * (_MASTER_BYTES + _GRADIENT_BYTES + _MOMENTS_BYTES + (compute_bytes if reference else 0))
     stage = parallel.zero_stage
     weights = compute_bytes * (2 if reference else 1) / (ranks if stage == 3 else 1)
     optimizer = 0.0 if parallel.offload != "none" else (_MASTER_BYTES + _MOMENTS_BYTES) / (ranks if stage else 1)
@@ -193,9 +189,7 @@ def cache_bytes_per_position(settings: Mapping[str, Any], itemsize: int) -> int:
     """Keys and values of one token in a cache of numbers of ``itemsize`` bytes, by the model's ``config.json``."""
     queries = settings["num_attention_heads"]
     head_size = settings.get("head_dim") or settings["hidden_size"] // queries
-    size: int = (
-        2 * settings["num_hidden_layers"] * settings.get("num_key_value_heads", queries) * head_size * itemsize
-    )
+    size: int = 2 * settings["num_hidden_layers"] * settings.get("num_key_value_heads", queries) * head_size * itemsize
     return size
 
 

@@ -221,9 +221,7 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
         merged: PreTrainedModel = peft.PeftModel.from_pretrained(model, folder).merge_and_unload()
     except (ValueError, RuntimeError, KeyError, OSError, SafetensorError) as error:
         raise MissingError(
-            f"the adapter does not fit its base model: {first_line(error)}",
-            str(folder),
-            "check what it was made for",
+            f"the adapter does not fit its base model: {first_line(error)}", str(folder), "check what it was made for"
         ) from error
     return merged.requires_grad_(True)
 
@@ -231,9 +229,7 @@ def with_adapter_merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel
 def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
     """Last parts of the names of the layers to adapt, those of the configuration checked."""
     output = model.get_output_embeddings()
-    linear = [
-        name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not output
-    ]
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not output]
     there = sorted({name.rpartition(".")[2] for name in linear})
     if wanted == [ALL_LINEAR]:
         return there

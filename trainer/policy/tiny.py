@@ -80,8 +80,7 @@ def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
     sizes = recipe.people
     share = -(-count // len(sizes))
     puzzles = [
-        generate("train", [people], min(share, existing("train", people) or share), recipe.seed)
-        for people in sizes
+        generate("train", [people], min(share, existing("train", people) or share), recipe.seed) for people in sizes
     ]
     shown = []
     for index in range(count):

@@ -56,9 +56,7 @@ def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
     encoded = tokenizer([p.prompt + p.prefill for p in problems], add_special_tokens=False)["input_ids"]
     added = len(encode_prompt(tokenizer, problems[0])) - len(encoded[0])
     kept = [
-        problem
-        for problem, ids in zip(problems, encoded, strict=True)
-        if len(ids) + added <= data.max_prompt_tokens
+        problem for problem, ids in zip(problems, encoded, strict=True) if len(ids) + added <= data.max_prompt_tokens
     ]
     if not kept:
         raise ConfigError(

@@ -81,6 +81,4 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             max_failure_rate=max_failure_rate,
         )
     except (ValueError, ScoringFailedError) as error:
-        raise ConfigError(
-            str(error), "reward.functions", "name a reward or module:function on the path"
-        ) from error
+        raise ConfigError(str(error), "reward.functions", "name a reward or module:function on the path") from error

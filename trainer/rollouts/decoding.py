@@ -50,9 +50,7 @@ def read_prompts(model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_t
     return Prefill(cache, logits, mask, position_ids[:, -1])
 
 
-def next_logits(
-    model: PreTrainedModel, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache
-) -> Tensor:
+def next_logits(model: PreTrainedModel, input_ids: Tensor, mask: Tensor, position_ids: Tensor, cache: Cache) -> Tensor:
     """Logits after the last column of ``input_ids`` [B, T]: [B, V]. The cache grows by T."""
     # A few families know no logits_to_keep and return the logits of all positions.
     keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -72,9 +70,7 @@ def next_logits(
 class CachedBatch:
     """Steps the model itself; row r has a copy of the cache of its prompt, ``prompt_of_row[r]``."""
 
-    def __init__(
-        self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int) -> None:
         self.model = model
         self.logits = prefill.logits[prompt_of_row]
         self._cache = prefill.cache

@@ -31,9 +31,7 @@ class PendingSamples:
         self._samples: dict[int, Sample] = {}  # by what they depend on besides the weights
         self._sampling: tuple[Sequence[int], Future[list[list[Sample]]]] | None = None
 
-    def begin(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
-    ) -> None:
+    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams) -> None:
         """Sample what the next `generate` will be asked for, by the weights that the engine has now.
 
         Returns at once where the engine overlaps: it must then not be used before `wait`.
@@ -100,9 +98,7 @@ class PendingSamples:
             wait([self._sampling[1]], CLOSING_S)
 
 
-def _keys(
-    prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
-) -> Iterator[int]:
+def _keys(prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams) -> Iterator[int]:
     """A number for each completion that stands for all it depends on besides the weights."""
     for prompt, row in zip(prompts, seeds, strict=True):
         for seed in row:
@@ -114,7 +110,4 @@ def _stored(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[int, Sample]]:
     tokens, logprobs = (tensors[name].split(lengths) for name in ("token_ids", "logprobs"))
     rows = zip(tensors["keys"].tolist(), tokens, logprobs, tensors["truncated"].tolist(), strict=True)
     for key, token_ids, of_tokens, truncated in rows:
-        yield (
-            key,
-            Sample(tuple(token_ids.tolist()), tuple(of_tokens.tolist()), "length" if truncated else "stop"),
-        )
+        yield (key, Sample(tuple(token_ids.tolist()), tuple(of_tokens.tolist()), "length" if truncated else "stop"))

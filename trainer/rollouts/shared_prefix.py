@@ -54,18 +54,14 @@ class SharedPrefixBatch:
     ``prompt_of_row`` [R], the prompt that each row continues, is ascending.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int) -> None:
         body: Any = model.model
         self._blocks = [_Block(layer) for layer in body.layers]
         self._embedding, self._norm, self._head = body.embed_tokens.weight, _norm(body.norm), model.lm_head
         self.logits = prefill.logits[prompt_of_row]
         self._prompt_of_row = prompt_of_row
         self._arrangement = _Arrangement(prompt_of_row, len(prefill.mask))
-        self._layers = [
-            _KeysValues(layer.keys, layer.values, len(prompt_of_row)) for layer in prefill.cache.layers
-        ]
+        self._layers = [_KeysValues(layer.keys, layer.values, len(prompt_of_row)) for layer in prefill.cache.layers]
         mask = torch.zeros(prefill.mask.shape, dtype=model.dtype, device=prefill.mask.device)
         mask = mask.masked_fill_(~prefill.mask, -torch.inf)[:, None]
         self._mask = mask.repeat(prefill.cache.layers[0].keys.shape[1], 1, 1)  # [K * P, 1, L]
@@ -99,9 +95,7 @@ class SharedPrefixBatch:
             hidden = hidden + block.down(block.activation(block.gate(x)) * block.up(x))
         return self._norm(hidden)
 
-    def _attend(
-        self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]
-    ) -> Tensor:
+    def _attend(self, block: "_Block", states: "_KeysValues", x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """Self-attention of one new token per row, x [R, hidden], to its prompt and its own completion."""
         rows, size, n = x.shape[0], block.head_size, block.group
         heads = torch.cat((block.query(x), block.key(x)), dim=-1).view(rows, -1, size)
@@ -144,9 +138,7 @@ class _Block:
 
 
 def _norm(norm: Any) -> Operation:
-    return partial(
-        torch.rms_norm, normalized_shape=norm.weight.shape, weight=norm.weight, eps=norm.variance_epsilon
-    )
+    return partial(torch.rms_norm, normalized_shape=norm.weight.shape, weight=norm.weight, eps=norm.variance_epsilon)
 
 
 class _Arrangement:

@@ -34,9 +34,7 @@ def check_launch() -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         text = os.environ.get(name, "1")
         if not text.isdigit():
-            raise ConfigError(
-                f"{name} is {text!r}, not a number", name, "unset it: torchrun and accelerate set it"
-            )
+            raise ConfigError(f"{name} is {text!r}, not a number", name, "unset it: torchrun and accelerate set it")
 
 
 def _open_closed_streams() -> None:

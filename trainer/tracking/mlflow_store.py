@@ -21,6 +21,7 @@ from trainer.config.credentials import split_credentials
 from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError, first_line
 from trainer.files import storage_error
+from trainer.metrics.recorded_runs import find_runs
 from trainer.metrics.tags import RUN_TAG
 
 if TYPE_CHECKING:
@@ -147,9 +148,7 @@ def connect(uri: str) -> "MlflowClient":
     """
     path = sqlite_path(uri)
     if path is not None and not _schema_exists(path, uri):
-        raise StorageError(
-            "the MLflow store does not exist or is empty", str(path), "start the run or sweep again"
-        )
+        raise StorageError("the MLflow store does not exist or is empty", str(path), "start the run or sweep again")
     _quiet_mlflow()
     from mlflow import MlflowClient
 
@@ -225,26 +224,8 @@ def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
 
     experiment = retry(get_or_create, uri, patience(uri))
     if experiment.lifecycle_stage != "active":
-        raise StorageError(
-            f"experiment {name} was deleted in MLflow", uri, "restore it there, or choose another name"
-        )
+        raise StorageError(f"experiment {name} was deleted in MLflow", uri, "restore it there, or choose another name")
     return str(experiment.experiment_id)
-
-
-def find_runs(client: "MlflowClient", experiment_ids: list[str], tags: Mapping[str, str]) -> list[Any]:
-    """Runs that carry all tags, oldest first."""
-    return search_runs(client, experiment_ids, " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in tags))
-
-
-def search_runs(client: "MlflowClient", experiment_ids: list[str], condition: str) -> list[Any]:
-    """Runs that fulfil a condition in MLflow's words, oldest first, however many."""
-    found, token = [], None
-    while True:
-        page = client.search_runs(experiment_ids, condition, order_by=["start_time ASC"], page_token=token)
-        found.extend(page)
-        token = page.token
-        if not token:
-            return found
 
 
 def open_run(

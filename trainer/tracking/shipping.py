@@ -240,9 +240,7 @@ class Shipper:
     def _send_unconfirmed(self) -> bool:
         """Send the lines again that a request carried whose fate was not known at a rewind."""
         if self._state.unconfirmed:
-            self._log(
-                [_metric(record, name) for record in self._state.unconfirmed for name in metric_values(record)]
-            )
+            self._log([_metric(record, name) for record in self._state.unconfirmed for name in metric_values(record)])
             with self._remember():
                 self._state.unconfirmed = []
         return False

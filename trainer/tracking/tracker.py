@@ -349,9 +349,7 @@ def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
     return state
 
 
-def _connection(
-    config: TrainConfig, run_dir: Path, uri: str, check: Callable[[], None] = lambda: None
-) -> Connection:
+def _connection(config: TrainConfig, run_dir: Path, uri: str, check: Callable[[], None] = lambda: None) -> Connection:
     """Open the MLflow run of a folder: find it again or create it, and describe it."""
 
     def open_in_store(state: TrackingState) -> tuple["MlflowClient", str]:

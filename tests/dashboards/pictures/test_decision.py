@@ -12,11 +12,7 @@ from tests.dashboards.table import sweep_of
 
 FRESH = {(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62], (0.9, 0.0): [0.3, 0.31]}
 STANDINGS = pd.DataFrame(
-    [
-        ("1", 3, 0.05, -0.01, 0.10, "open"),
-        ("2", 3, -0.2, -0.26, -0.15, "worse"),
-        ("1", 6, 0.06, 0.02, 0.09, "better"),
-    ],
+    [("1", 3, 0.05, -0.01, 0.10, "open"), ("2", 3, -0.2, -0.26, -0.15, "worse"), ("1", 6, 0.06, 0.02, 0.09, "better")],
     columns=["configuration", "seeds", "gain", "low", "high", "decision"],
 )
 ROUNDS = Rounds((3, 6, 9), 0.02, "better", 12.0, STANDINGS)

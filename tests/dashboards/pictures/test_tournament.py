@@ -57,9 +57,7 @@ def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
 
 def test_rules_are_compared_on_fresh_seeds() -> None:
     sweep = confirmed(gain=9.0)
-    assert tournament_line(sweep).startswith(
-        "Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90 %"
-    )
+    assert tournament_line(sweep).startswith("Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90 %")
     assert "none is shown to be better than plain" in tournament_line(confirmed(gain=0.01))
     assert verdict(sweep)[0] == tournament_line(sweep)
     assert judge_fresh(sweep.confirmation, sweep).evidence  # type: ignore[union-attr, arg-type]

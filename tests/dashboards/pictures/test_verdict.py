@@ -47,9 +47,7 @@ def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
 def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
     scores = {(0.0, 0.0): [0.50, 0.52, 0.60], (0.3, 0.0): [0.65, 0.55, 0.66], (0.0, 0.5): [0.45, 0.62, 0.5]}
     first, step, noise, *_ = verdict(sweep_with(scores))
-    assert first.startswith(
-        "No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0"
-    )
+    assert first.startswith("No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0")
     assert "With 3 seeds, only gains above 0." in noise and noise.endswith(" would be detected (80 % power).")
     assert "sweep confirm demo" in step
 
@@ -84,8 +82,7 @@ def test_a_search_names_a_candidate_and_failed_seeds_silence_a_configuration() -
     sweep = replace(sweep_with(scores, c3s2="FAIL"), adaptive=True)
     lines = verdict(sweep)
     assert (
-        lines[0].startswith("A candidate against the baseline #0 grpo, not yet")
-        and "#1 grpo α 0.3: +0.1" in lines[0]
+        lines[0].startswith("A candidate against the baseline #0 grpo, not yet") and "#1 grpo α 0.3: +0.1" in lines[0]
     )
     assert "fresh" in lines[1] and "sweep confirm demo" in lines[1]
     assert "1 configurations make no claim" in lines[-1] and lines[-1].endswith("luckier ones: #3 grpo α 0.5.")
@@ -134,9 +131,7 @@ def test_fresh_seeds_decide() -> None:
 def test_full_weights_are_judged_by_themselves() -> None:
     adapters = sweep_with({(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]})
     step = next(line for line in verdict(replace(adapters, two_stages=True)) if line.startswith("Next: "))
-    assert step.endswith(
-        "`sweep confirm demo --finalists 1 --seeds 3 --full` does it with full weights: 6 trials."
-    )
+    assert step.endswith("`sweep confirm demo --finalists 1 --seeds 3 --full` does it with full weights: 6 trials.")
     fresh = sweep_with({(0.0, 0.0): [0.7, 0.72], (0.3, 0.0): [0.73, 0.76]})
     lines = verdict(replace(adapters, full=fresh))
     told = next(line for line in lines if line.startswith("On fresh seeds with full weights alone: "))

@@ -34,9 +34,7 @@ def test_quadrature_and_draws_agree(comparisons, freedom):
 def test_seeds_that_configurations_do_not_share_are_drawn():
     apart, alike = (frozenset([0, 1, 2]), frozenset([0, 1])), (frozenset([0, 1]),) * 2
     # Between independent differences (Bonferroni) and a single one.
-    assert (
-        critical_value(1, 10) < quantile(alike, 10) <= quantile(apart, 10) + 0.02 < stats.t.ppf(0.975, 10) + 0.02
-    )
+    assert critical_value(1, 10) < quantile(alike, 10) <= quantile(apart, 10) + 0.02 < stats.t.ppf(0.975, 10) + 0.02
     assert p_value(quantile(alike, 10), alike, 10) == pytest.approx(0.05, abs=1e-6)
     assert p_value(quantile(apart, 10), apart, 10) == pytest.approx(0.05, abs=1e-3)
     assert p_value(1e9, apart, 10) == pytest.approx(1 / 100_001)  # of 100,000 draws none is no proof of 0

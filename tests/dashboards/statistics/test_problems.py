@@ -41,9 +41,7 @@ def test_one_seed_has_the_noise_of_evaluation_alone():
     assert found.evaluation == pytest.approx(1 / 3 / 4)  # of 1 0 0 1
     low, high = evaluation_interval(ours, theirs)
     # t with 3 degrees of freedom: 2.3534 at 95 %.
-    assert (low, high) == pytest.approx(
-        (0.5 - 2.3534 * math.sqrt(1 / 12), 0.5 + 2.3534 * math.sqrt(1 / 12)), abs=1e-4
-    )
+    assert (low, high) == pytest.approx((0.5 - 2.3534 * math.sqrt(1 / 12), 0.5 + 2.3534 * math.sqrt(1 / 12)), abs=1e-4)
 
 
 def test_a_variance_is_not_negative():

@@ -47,17 +47,7 @@ def test_a_verdict_is_the_same_in_every_unit(scores, factor, shift, fresh, fails
             table[-1, -1] = math.nan
     own = [{name: Noise(unit * 0.04, 2) for name in ("c1", "c2")} if fresh else None for unit in (1, factor)]
     plain, scaled = (verdict(named(table), "c0", own=noise) for table, noise in zip(rows, own, strict=True))
-    for name in (
-        "best",
-        "winner",
-        "evidence",
-        "candidate",
-        "comparisons",
-        "failing",
-        "seeds",
-        "freedom",
-        "unlike",
-    ):
+    for name in ("best", "winner", "evidence", "candidate", "comparisons", "failing", "seeds", "freedom", "unlike"):
         assert getattr(plain, name) == getattr(scaled, name), name
     for name in ("p_value", "seeds_needed", "confirmation_seeds", "confirmation_chance"):
         assert (getattr(plain, name) is None) == (getattr(scaled, name) is None), name
@@ -76,8 +66,7 @@ def test_rounds_and_noise_are_the_same_in_every_unit(scores, factor, shift, mode
     for one, other in pairs:
         assert (one.decision, one.low is None) == (other.decision, other.low is None)
         assert same(
-            [one.gain, one.low or 0, one.high or 0],
-            np.array([other.gain, other.low or 0, other.high or 0]) / factor,
+            [one.gain, one.low or 0, one.high or 0], np.array([other.gain, other.low or 0, other.high or 0]) / factor
         )
     for noise in (seed_noise, *(lambda table, part=part: baseline_noise(table, "c0")[part] for part in (0, 1))):
         one, other = noise(rows), noise(scaled)

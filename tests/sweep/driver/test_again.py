@@ -61,9 +61,7 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
     assert not fresh.exists()
 
 
-@pytest.mark.parametrize(
-    ("lost", "said"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")]
-)
+@pytest.mark.parametrize(("lost", "said"), [("checkpoints", "has no checkpoint"), ("metrics.jsonl", "the record of")])
 def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost: str, said: str) -> None:
     write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}}, seeds=[0])
     sweep = open_sweep(tmp_path, "demo")

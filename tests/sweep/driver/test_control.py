@@ -34,9 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def control(
-    folder: SweepFolder, running: int = 1, gpus: float = 0, before: float = 0, **limits: float
-) -> StopControl:
+def control(folder: SweepFolder, running: int = 1, gpus: float = 0, before: float = 0, **limits: float) -> StopControl:
     spec = load_space(find_space("quickstart")).model_copy(update={"limits": LimitsSpec.model_validate(limits)})
     if gpus:
         resources = ResourcesSpec(gpus_per_trial=gpus, workers_per_trial=int(gpus))

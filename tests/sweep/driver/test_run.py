@@ -40,9 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
     runs = tmp_path_factory.mktemp("runs")
     (runs / "faults.json").write_text(json.dumps(FAULTS))
     baselines = [{"algorithm.ar_alpha": 0.05 * number} for number in range(6)]
-    space = write_space(
-        runs / "space.yaml", baselines=baselines, search={"sampler": "random", "configurations": 2}
-    )
+    space = write_space(runs / "space.yaml", baselines=baselines, search={"sampler": "random", "configurations": 2})
     code, out, err = sweep("run", space, "--runs-dir", runs, "--offline", "--cpus", 2)
     return runs / "fake", code, out, err
 
@@ -74,10 +72,7 @@ def test_a_killed_worker_is_retried_from_its_checkpoint(finished: tuple[Path, in
 
 @pytest.mark.parametrize(
     ("trial", "reason"),
-    [
-        ("c002-s0", "diverged at step 3: policy/loss is nan"),
-        ("c004-s0", "diverged at step 4: eval/accuracy is nan"),
-    ],
+    [("c002-s0", "diverged at step 3: policy/loss is nan"), ("c004-s0", "diverged at step 4: eval/accuracy is nan")],
 )
 def test_divergence_fails_without_a_retry_or_a_score(finished, trial, reason):
     folder, _, out, _ = finished
@@ -104,10 +99,7 @@ def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
     ("text", "told"),
     [
         ("Traceback:\n  File x\nray.exceptions.RayTaskError(OSError): no\n\nnext:  look", None),
-        (
-            "Traceback:\nOSError: [Errno 5] Input/output error\nwhere: x\nnext:  check the folder",
-            "OSError: [Errno 5]",
-        ),
+        ("Traceback:\nOSError: [Errno 5] Input/output error\nwhere: x\nnext:  check the folder", "OSError: [Errno 5]"),
         ("Failures: trial_3", "Failures: trial_3"),
         ("", "TuneError"),
     ],

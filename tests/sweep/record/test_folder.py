@@ -54,9 +54,7 @@ def test_a_sweep_without_its_space_is_a_storage_error(tmp_path: Path) -> None:
 def test_a_held_sweep_names_its_holder_and_is_free_after_sigkill(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path, "demo")
     assert holder(folder) is None
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         with pytest.raises(NameHeldError) as caught, hold(folder):

@@ -42,9 +42,7 @@ def test_a_search_of_its_own_seeds_names_a_candidate(tmp_path: Path) -> None:
     def said(name: str) -> list[str]:
         return open_sweep(tmp_path, name).caveats()
 
-    assert said("tpe")[0].startswith(
-        "a candidate: the search followed these seeds, and only fresh ones give evidence"
-    )
+    assert said("tpe")[0].startswith("a candidate: the search followed these seeds, and only fresh ones give evidence")
     assert f"sweep confirm tpe --rounds --runs-dir {tmp_path}" in said("tpe")[0]
     assert said("random") == [] and said("one")[0].startswith("one seed is not evidence")
 

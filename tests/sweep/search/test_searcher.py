@@ -55,14 +55,7 @@ def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path: Path) -> None:
 def test_reasons_of_failure_are_kept(tmp_path: Path) -> None:
     searcher = searcher_in(tmp_path, make_spec(tmp_path))
     stopped = {SCORE: 0.5, STEP: 20}
-    results = [
-        {REASON_KEY: "diverged at step 3: loss is nan"},
-        ended(math.nan),
-        None,
-        {},
-        ended(math.inf),
-        stopped,
-    ]
+    results = [{REASON_KEY: "diverged at step 3: loss is nan"}, ended(math.nan), None, {}, ended(math.inf), stopped]
     for number, result in enumerate(results):
         searcher.suggest(str(number))
         searcher.on_trial_complete(str(number), result, error=result is None)

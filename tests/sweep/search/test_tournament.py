@@ -28,9 +28,7 @@ SEARCH = {"sampler": "tpe", "tune_within": "rule", "configurations": 6, "startup
 
 
 def tournament(folder: Path, **changes: Any) -> SweepSpec:
-    return make_spec(
-        folder, **{"parameters": PARAMETERS, "search": SEARCH, "baselines": [], "seeds": [0], **changes}
-    )
+    return make_spec(folder, **{"parameters": PARAMETERS, "search": SEARCH, "baselines": [], "seeds": [0], **changes})
 
 
 def score(suggestion: dict[str, Any]) -> dict[str, Any]:
@@ -38,9 +36,7 @@ def score(suggestion: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_rule(suggestions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    return {
-        rule: [one["parameters"] for one in suggestions if one["parameters"]["rule"] == rule] for rule in RULES
-    }
+    return {rule: [one["parameters"] for one in suggestions if one["parameters"]["rule"] == rule] for rule in RULES}
 
 
 def test_every_arm_has_the_same_budget_and_they_take_turns(tmp_path: Path) -> None:

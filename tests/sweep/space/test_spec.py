@@ -14,7 +14,7 @@ def test_gpus_of_a_rank(workers: int, gpus: float, each: float, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("written", "rules"),
-    [(None, (None, None)), ("none", (None, None)), ("asha", (1, None)), ({"median": None}, (None, 1))],
+    [(None, (None, None)), ("none", (None, None)), ("asha", (3, None)), ({"median": None}, (None, 3))],
 )
 def test_short_forms_of_the_scheduler(written, rules, tmp_path):
     found = make_spec(tmp_path, scheduler=written).scheduler

@@ -52,7 +52,4 @@ def test_what_takes_long_says_how_far_it_has_come(monkeypatch, capsys):
     clock = itertools.count(0.0, 6.0)
     monkeypatch.setattr(parent_run.time, "monotonic", lambda: next(clock))
     assert list(parent_run.told("abcde", "sent to MLflow")) == list("abcde")
-    assert capsys.readouterr().out.splitlines() == [
-        "sent to MLflow: 1 of 5 trials",
-        "sent to MLflow: 3 of 5 trials",
-    ]
+    assert capsys.readouterr().out.splitlines() == ["sent to MLflow: 1 of 5 trials", "sent to MLflow: 3 of 5 trials"]

@@ -59,14 +59,8 @@ ALPHA, LR = "algorithm.ar_alpha", "optim.lr"
 
 
 def test_the_view_has_columns_and_charts_of_all_that_is_searched(tmp_path: Path) -> None:
-    parameters = {
-        ALPHA: {"uniform": [0.0, 0.5]},
-        LR: {"loguniform": [1e-6, 1e-5]},
-        "optim.weight_decay": {"value": 0},
-    }
-    write_sweep(
-        tmp_path, "demo", SCORES, parameters=parameters, objective={"metric": "eval/reward", "mode": "min"}
-    )
+    parameters = {ALPHA: {"uniform": [0.0, 0.5]}, LR: {"loguniform": [1e-6, 1e-5]}, "optim.weight_decay": {"value": 0}}
+    write_sweep(tmp_path, "demo", SCORES, parameters=parameters, objective={"metric": "eval/reward", "mode": "min"})
     state = view_state(read_spec(existing_sweep(tmp_path, "demo")))
     assert state["selectedColumns"][:3] == ["metrics.`final/score`", f"params.`{ALPHA}`", f"params.`{LR}`"]
     assert {"params.`algorithm.lopti_eta`", "tags.`loptune.seed`"} < set(state["selectedColumns"])
@@ -107,9 +101,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, chromium: 
     parent.reconcile([TrialOutcome("demo/a", "#1 grpo+AR · seed 0", "COMPLETE", "", 0.625, tags, params)])
     port = free_port()
     (tmp_path / "here").mkdir()
-    with start_cli(
-        "sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here"
-    ) as process:
+    with start_cli("sweep", "ui", "demo", "--runs-dir", tmp_path, "--port", port, cwd=tmp_path / "here") as process:
         try:
             assert process.stdout is not None
             page = process.stdout.readline().split()[1]

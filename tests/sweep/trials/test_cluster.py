@@ -44,8 +44,7 @@ def test_a_trial_that_only_fits_on_several_nodes_is_told_how() -> None:
     with pytest.raises(MissingError) as refused:
         check_fit(ResourcesSpec(**FOUR_GPUS), [Node(16, 2), Node(8, 2)])
     assert refused.value.what == (
-        "a trial needs 4 GPUs and 4 CPUs; "
-        "present: 4 GPUs and 24 CPUs on 2 nodes, at most 2 GPUs and 16 CPUs on one"
+        "a trial needs 4 GPUs and 4 CPUs; present: 4 GPUs and 24 CPUs on 2 nodes, at most 2 GPUs and 16 CPUs on one"
     )
     assert refused.value.hint.endswith("resources.placement=PACK")
     check_fit(ResourcesSpec(**FOUR_GPUS, placement="PACK"), [Node(16, 2), Node(8, 2)])
@@ -151,9 +150,7 @@ def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch)
     assert [event["node"] == removed for event in again] == [True, False]
     assert [event["step"] for event in history(folder, "c001-s0", "resume")] == [0, 2]
     # Processes of a lost node end one after the other: the trial may be seen to go, or have seen its ranks go.
-    assert len(re.findall(r"c001-s0 +retry not counted: .*(?:lost|died|dead)", out)) == out.count("retry") == 1, (
-        out
-    )
+    assert len(re.findall(r"c001-s0 +retry not counted: .*(?:lost|died|dead)", out)) == out.count("retry") == 1, out
     assert len(history(folder, "c000-s0", "build")) == 1
     assert {event["password"] for trial in results(folder) for event in history(folder, trial, "build")} == {"xyz"}
     nobody_wrote(PASSWORD, folder, Path(simulated.cluster.head_node.get_session_dir_path()))

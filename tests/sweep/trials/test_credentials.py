@@ -25,8 +25,7 @@ def test_credentials_travel_in_a_file_of_their_own(tmp_path: Path) -> None:
     with patch.dict(os.environ, {}, clear=True):
         take_credentials(path)
         assert dict(os.environ) == {
-            name: DRIVER[name]
-            for name in ("MLFLOW_TRACKING_PASSWORD", "LOPTUNE_SERVER_TOKEN", "MLFLOW_REGISTRY_URI")
+            name: DRIVER[name] for name in ("MLFLOW_TRACKING_PASSWORD", "LOPTUNE_SERVER_TOKEN", "MLFLOW_REGISTRY_URI")
         }
         os.environ.clear()
         write_credentials(path)

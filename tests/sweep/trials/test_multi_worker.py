@@ -81,10 +81,7 @@ def test_two_ranks_train_one_model_with_ddp_and_zero(tiny_policy: Path, tmp_path
     space = write_space(
         tmp_path / "space.yaml",
         trainer={"preset": "tiny_kk", "overrides": {**SHORT, **small}},
-        parameters={
-            "parallel.strategy": {"choice": ["ddp", "deepspeed"]},
-            "parallel.zero_stage": {"choice": [2, 3]},
-        },
+        parameters={"parallel.strategy": {"choice": ["ddp", "deepspeed"]}, "parallel.zero_stage": {"choice": [2, 3]}},
         baselines=strategies,
         search={"sampler": "random", "configurations": 0},
         resources={"workers_per_trial": 2},

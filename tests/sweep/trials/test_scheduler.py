@@ -42,9 +42,7 @@ def test_an_arm_is_not_stopped_for_the_curves_of_another(tmp_path: Path) -> None
     arms = {"algorithm.ar_alpha": {"choice": [0.0, 0.1]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
     search = {"configurations": 4, "tune_within": "algorithm.ar_alpha"}
     asha = {"asha": {"grace_period": 1, "reduction_factor": 2}}
-    write_sweep(
-        tmp_path, "demo", {0: {0: 0.7, 1: 0.8}}, scheduler=asha, parameters=arms, baselines=[], search=search
-    )
+    write_sweep(tmp_path, "demo", {0: {0: 0.7, 1: 0.8}}, scheduler=asha, parameters=arms, baselines=[], search=search)
     folder = SweepFolder(tmp_path, "demo")
     for seed in (0, 1):
         line = '{"step": 2, "time": 1.0, "eval/accuracy": 0.7}\n'

@@ -96,9 +96,7 @@ def test_what_the_trial_before_left_in_its_ranks_is_no_failure_of_a_trial(
     assert ranks.started == (1 if counts and not always else 2)
 
 
-def test_an_attempt_that_cannot_shut_out_the_one_before_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_that_cannot_shut_out_the_one_before_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainable, "WorkerGroup", Ranks)
     monkeypatch.setattr(trainable, "get_current_placement_group", object)
     folder = SweepFolder(tmp_path, "s")

@@ -40,9 +40,7 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
     assert [e["LOCAL_RANK"] for e in environments] == ["0", "1", "0", "2"]
     assert [e["LOCAL_WORLD_SIZE"] for e in environments] == ["3", "3", "1", "3"]
     assert [e["CUDA_VISIBLE_DEVICES"] for e in environments] == ["4,6,7", "4,6,7", "0", "4,6,7"]
-    assert {(e["MASTER_ADDR"], e["MASTER_PORT"], e["WORLD_SIZE"]) for e in environments} == {
-        ("10.0.0.1", "1111", "4")
-    }
+    assert {(e["MASTER_ADDR"], e["MASTER_PORT"], e["WORLD_SIZE"]) for e in environments} == {("10.0.0.1", "1111", "4")}
     assert {e["OMP_NUM_THREADS"] for e in environments} == {"16"}  # of a node with 16 cores for each GPU
     caches = [Path(e["VLLM_CACHE_ROOT"]).name for e in environments]
     assert caches == ["gpu-4-6-7", "gpu-4-6-7", "gpu-0", "gpu-4-6-7"]
@@ -53,9 +51,7 @@ def test_ranks_of_one_node_meet_on_its_loopback_address() -> None:
     assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments} == {("127.0.0.1", "1111")}
 
 
-@pytest.mark.parametrize(
-    ("gpus", "threads", "expected"), [(1, 20, "20"), (0.5, 3, "8"), (0.1, 3, "3"), (0, 3, "3")]
-)
+@pytest.mark.parametrize(("gpus", "threads", "expected"), [(1, 20, "20"), (0.5, 3, "8"), (0.1, 3, "3"), (0, 3, "3")])
 def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, threads, expected) -> None:
     places = [place("1", [4] if gpus else [])]
     assert rank_environments(places, threads, gpus)[0]["OMP_NUM_THREADS"] == expected

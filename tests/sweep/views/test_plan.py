@@ -137,7 +137,13 @@ def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path: Path) ->
 
 def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = {"preset": "tiny_kk", "overrides": {**SHORT, **ZERO_2}}
-    space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, scheduler="asha", limits={})
+    space = write_space(
+        tmp_path / "space.yaml",
+        trainer=trainer,
+        resources=FOUR_GPUS,
+        scheduler={"asha": {"grace_period": 3}},
+        limits={},
+    )
     machines = ["--nodes", "2", "--gpus", "6", "--cpus", "64"]
     arguments = ["plan", str(space), "--runs-dir", str(tmp_path), *machines, "--step-seconds", "90"]
     assert main(arguments) == 0
@@ -146,6 +152,7 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     assert "2 trials; 1 waits; 4 GPUs stay idle" in out
     assert "at most 12m 00s, 1.2 GPU hours, evaluations on top, at 90 s a step (given)" in out
     assert "4 GPUs, 4 CPUs; 4 steps, 3 evaluations" in out
+    assert "it stopped the eventual best in 24 to 76 %" in " ".join(out.split())  # what ASHA risks
     assert main([*arguments, "--json"]) == 0
     assert (
         json.loads(capsys.readouterr().out)["nodes"]
@@ -171,9 +178,7 @@ def test_a_second_stage_is_planned_too(tmp_path: Path, capsys: pytest.CaptureFix
     space = write_space(tmp_path / "space.yaml", trainer=lora, full=full, seeds=[0])
     arguments = ["plan", str(space), "--runs-dir", str(tmp_path), "--cpus", "4", "--step-seconds", "90"]
     assert main(arguments) == 0
-    first, second = capsys.readouterr().out.split(
-        "`sweep confirm fake --full` would train full weights: lr=1e-05\n"
-    )
+    first, second = capsys.readouterr().out.split("`sweep confirm fake --full` would train full weights: lr=1e-05\n")
     assert "3: 3 configurations x 1 seed" in first and "0 GPUs, 1 CPU; 4 steps" in first
     assert "9: 3 configurations x 3 seeds" in second and "0 GPUs, 4 CPUs; 4 steps" in second
     assert "at 90 s a step" in first and "forecast" not in second  # a step of full weights is another

@@ -19,10 +19,7 @@ CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algo
 
 
 def trial(**result: Any) -> Any:
-    numbers: dict[str, Any] = {
-        "metric_analysis": {"score": {"max": 1.0}},
-        "metric_n_steps": {"score": {"5": [1.0]}},
-    }
+    numbers: dict[str, Any] = {"metric_analysis": {"score": {"max": 1.0}}, "metric_n_steps": {"score": {"5": [1.0]}}}
     return SimpleNamespace(
         config=CONFIG, last_result=result, num_failures=1, get_pickled_error=lambda: None, **numbers
     )

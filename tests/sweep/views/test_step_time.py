@@ -32,11 +32,7 @@ def test_a_step_of_a_small_model_is_timed_and_leaves_nothing(tmp_path: Path, tin
     ],
 )
 def test_no_step_is_timed_that_would_take_a_download_a_gpu_or_minutes(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    resources: dict[str, Any],
-    lacking: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, resources: dict[str, Any], lacking: str
 ) -> None:
     monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "cache"))
     assert timed(tmp_path, model, resources=resources, limits={}).lacking == lacking

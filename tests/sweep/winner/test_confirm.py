@@ -69,9 +69,7 @@ def test_of_every_arm_the_best_goes_to_fresh_seeds(tmp_path: Path) -> None:
     assert [point["algorithm.ar_alpha"] for point in space.baselines] == [0.1, 0.2, 0.3]
     assert space.search.tune_within is None and not space.adaptive and planned_trials(space) == 6
     folder.ledger.unlink()
-    Ledger(folder.ledger).append(
-        *(one for one in ledger if (one["event"], one["configuration"] % 2) != ("result", 0))
-    )
+    Ledger(folder.ledger).append(*(one for one in ledger if (one["event"], one["configuration"] % 2) != ("result", 0)))
     with pytest.raises(MissingError, match=r"no configuration of 0.1 in demo is complete"):
         finalists_of(sweep.read_again(), 9)
 

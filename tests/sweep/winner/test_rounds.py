@@ -140,9 +140,7 @@ def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) 
     decide(sweep, Asked(), lambda fresh: 130, lambda line: None)
     said: list[str] = []
     decide(sweep, Asked(DecideSpec(finalists=1)), lambda fresh: 130, said.append)
-    assert said[0].startswith(
-        "the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1"
-    )
+    assert said[0].startswith("the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1")
     assert "next round: 9 trials, about 0.005 CPU-hours" in said[2]
 
 

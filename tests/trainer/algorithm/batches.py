@@ -45,11 +45,7 @@ def batch_of(completion_mask: torch.Tensor, **fields: Any) -> TrainBatch:
 
 
 def loss_inputs(
-    logprobs: torch.Tensor,
-    old_logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    totals: UpdateTotals,
-    **fields: Any,
+    logprobs: torch.Tensor, old_logprobs: torch.Tensor, advantages: torch.Tensor, totals: UpdateTotals, **fields: Any
 ) -> LossInputs:
     """Inputs of a loss on all tokens [B, T], by an exact engine and without a reference unless given."""
     ones = torch.ones_like(old_logprobs)

@@ -34,10 +34,7 @@ def test_selected_rows_lose_padding_they_do_not_need():
 def test_plan_covers_every_row_once_in_length_sorted_microbatches():
     batch = make_batch()  # lengths 11 15 9 18 | 18 12 15 19
     plan = plan_update_batches(batch, update_batch_size=4, tokens_per_microbatch=36)
-    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [
-        [[3, 1], [0, 2]],
-        [[7], [4, 6], [5]],
-    ]
+    assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [[[3, 1], [0, 2]], [[7], [4, 6], [5]]]
 
 
 def test_a_row_longer_than_the_budget_stands_alone():

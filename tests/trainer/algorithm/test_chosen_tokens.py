@@ -28,10 +28,7 @@ def test_covariances_by_hand_and_with_the_tokens_of_other_ranks():
 @pytest.mark.parametrize(
     ("settings", "chosen"),
     [
-        (
-            {"loss": "clip_cov", "chosen_share": 1.0},
-            [[True, False, False], [False, False, False]],
-        ),  # within 1 to 5
+        ({"loss": "clip_cov", "chosen_share": 1.0}, [[True, False, False], [False, False, False]]),  # within 1 to 5
         ({"loss": "kl_cov"}, [[False, False, False], [True, False, False]]),  # one at least
         ({"loss": "kl_cov", "chosen_share": 0.4}, [[True, False, False], [True, False, False]]),
         ({"loss": "kl_cov", "chosen_share": 1.0}, [[True, True, False], [True, True, False]]),  # not where it is 0

@@ -52,8 +52,7 @@ def trained(recompute: bool, **rule):
     for mask in isolation_passes(batch, algorithm):
         updater.run_pass(batch, mask, plan, statistics, step=1)
     moved = [
-        (after - before).detach()
-        for after, before in zip(model.causal_lm.parameters(), lm.parameters(), strict=True)
+        (after - before).detach() for after, before in zip(model.causal_lm.parameters(), lm.parameters(), strict=True)
     ]
     return moved, batch
 

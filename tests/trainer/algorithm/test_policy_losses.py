@@ -43,9 +43,7 @@ def test_gspo_has_one_ratio_for_the_completion_in_every_pass(isolated):
     losses, gradients, clipped = token_losses("gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [2.0, 2.0, 0.0], isolated)
     assert losses == pytest.approx([-2.0008, -2.0008])
     assert (gradients, clipped) == ([0.0, 0.0], [True, True])
-    losses, gradients, clipped = token_losses(
-        "gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [-2.0, -1.0, 0.0], isolated
-    )
+    losses, gradients, clipped = token_losses("gspo", [0.5, 0.5, 0.0], [0.6, 0.45, 0.0], [-2.0, -1.0, 0.0], isolated)
     assert losses == pytest.approx([2 * mean, mean])
     assert gradients == pytest.approx([2 * mean, mean])  # of each token by itself
     assert clipped == [False, False]
@@ -73,8 +71,7 @@ def test_dppo_of_a_token_that_is_certain_has_a_finite_divergence():
 
 
 @pytest.mark.parametrize(
-    ("loss", "gradient"),
-    [("clip_cov", [0.0, 0.0, -2.0]), ("kl_cov", [-2.0 * math.exp(0.1) + 3.0, -2.0, -2.0])],
+    ("loss", "gradient"), [("clip_cov", [0.0, 0.0, -2.0]), ("kl_cov", [-2.0 * math.exp(0.1) + 3.0, -2.0, -2.0])]
 )
 def test_a_chosen_token_is_held_still_or_pulled_back(loss, gradient):
     old = torch.tensor([[-1.0, -1.0, -1.0]])

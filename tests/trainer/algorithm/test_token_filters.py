@@ -5,12 +5,7 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import batch_of
-from trainer.algorithm.token_filters import (
-    counted_tokens,
-    high_entropy_tokens,
-    low_probability_tokens,
-    select_tokens,
-)
+from trainer.algorithm.token_filters import counted_tokens, high_entropy_tokens, low_probability_tokens, select_tokens
 from trainer.config.algorithm import AlgorithmConfig
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])

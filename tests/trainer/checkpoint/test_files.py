@@ -89,9 +89,7 @@ def test_a_missing_file_and_a_broken_manifest_are_damage(tmp_path):
 
 
 # safetensors has an error of its own for a full disk.
-@pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), RuntimeError("No space left on device")]
-)
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("No space left on device")])
 def test_an_error_while_writing_leaves_the_older_checkpoint_and_nothing_else(tmp_path, error):
     write_checkpoint(tmp_path, 1, write_text("good"))
 
@@ -188,9 +186,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch)
     def refused(paths):
         raise PermissionError(errno.EACCES, "Permission denied", str(paths[0]))
 
-    monkeypatch.setattr(
-        "trainer.checkpoint.files._sha256", refused
-    )  # root, as in a container, may read everything
+    monkeypatch.setattr("trainer.checkpoint.files._sha256", refused)  # root, as in a container, may read everything
     with pytest.raises(StorageError, match="may not read the checkpoint"):
         newest_checkpoint(tmp_path)
     assert steps_on_disk(tmp_path) == [2]

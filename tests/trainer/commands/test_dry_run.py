@@ -33,8 +33,7 @@ def test_a_dry_run_stops_at_what_would_stop_a_run(capsys, tiny_policy):
 
 
 @pytest.mark.parametrize(
-    ("eta", "token_filter", "steps"),
-    [(0.0, "high_entropy", 2), (0.5, "high_entropy", 4), (0.5, "drop_low", 2)],
+    ("eta", "token_filter", "steps"), [(0.0, "high_entropy", 2), (0.5, "high_entropy", 4), (0.5, "drop_low", 2)]
 )
 def test_lopti_doubles_the_optimizer_steps(capsys, tiny_policy, eta, token_filter, steps):
     words = [f"algorithm.lopti_eta={eta}", f"algorithm.token_filter={token_filter}"]

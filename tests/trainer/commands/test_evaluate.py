@@ -154,11 +154,7 @@ def test_a_runs_configuration_is_changed_to_one_whole_model(run):
     flags = {COMPLETIONS: 5, "evaluation.temperature": 0.5}
     own = evaluation_config(found, None, ["evaluation.top_p=0.9"], flags, limit=4)
     assert own.evaluation.sets["dev"].limit == 4
-    assert (own.evaluation.top_p, own.evaluation.completions_per_problem, own.evaluation.temperature) == (
-        0.9,
-        5,
-        0.5,
-    )
+    assert (own.evaluation.top_p, own.evaluation.completions_per_problem, own.evaluation.temperature) == (0.9, 5, 0.5)
 
 
 def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):

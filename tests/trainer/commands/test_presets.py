@@ -63,8 +63,7 @@ def test_the_device_is_the_one_the_run_will_have(folder, monkeypatch):
     monkeypatch.setattr(presets, "gpu_bytes", lambda: 48 * 10**9)
     assert head(auto) == head(on_gpus) == "# memory of one rank on a GPU of 48.0 GB, simulated:"
     assert (
-        head(config_of(folder, **{"parallel.device": "cpu"}))
-        == "# memory of one rank on a CPU of 16.0 GB, simulated:"
+        head(config_of(folder, **{"parallel.device": "cpu"})) == "# memory of one rank on a CPU of 16.0 GB, simulated:"
     )
 
 

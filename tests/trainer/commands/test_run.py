@@ -75,9 +75,7 @@ def test_a_run_is_closed_as_it_ended(monkeypatch, tmp_path, capsys, left, ends, 
     assert (trainer.closed, outcome.done, left) == ([status], done, parts)
     assert outcome.diverged is (ends if isinstance(ends, DivergedError) else None)
     assert (outcome.step, outcome.total_steps, outcome.recorded) == (3, 9, True)
-    assert outcome.context == RunContext(
-        tmp_path / "r", tmp_path, "trainer", "r", {"loptune.run": "r", "mine": "1"}
-    )
+    assert outcome.context == RunContext(tmp_path / "r", tmp_path, "trainer", "r", {"loptune.run": "r", "mine": "1"})
 
 
 def test_an_error_closes_the_run_and_is_told(monkeypatch, tmp_path, capsys, left):

@@ -43,9 +43,7 @@ def test_a_failed_start_leaves_the_runs_and_files_of_others(tmp_path, capsys, ti
     assert files(tmp_path / "runs") == ["r"]
 
 
-def test_an_interrupt_before_the_first_record_says_that_nothing_was_saved(
-    tmp_path, capsys, monkeypatch, tiny_policy
-):
+def test_an_interrupt_before_the_first_record_says_that_nothing_was_saved(tmp_path, capsys, monkeypatch, tiny_policy):
     def interrupted(*args):
         raise KeyboardInterrupt
 
@@ -56,9 +54,7 @@ def test_an_interrupt_before_the_first_record_says_that_nothing_was_saved(
 
 
 def test_an_interrupt_before_the_first_checkpoint_says_so(tmp_path, capsys, monkeypatch, tiny_policy):
-    monkeypatch.setattr(
-        "trainer.loop.Trainer._agree_to_stop", lambda self: setattr(self, "stopping", True) or True
-    )
+    monkeypatch.setattr("trainer.loop.Trainer._agree_to_stop", lambda self: setattr(self, "stopping", True) or True)
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "evaluation.at_start=false"]
     assert run(tmp_path, *words) == INTERRUPTED
     told, command = capsys.readouterr().out.splitlines()[-2:]

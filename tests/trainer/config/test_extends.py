@@ -80,8 +80,7 @@ def test_an_impossible_variant_is_refused_with_its_line(tmp_path, text, variant,
 
 
 @pytest.mark.parametrize(
-    ("spec", "hint"),
-    [("tiny_k", "tiny_kk"), ("kk_3b_rpp_ar", "kk_3b:rpp_ar"), ("kk_7c:ar_lopti", "kk_7b:ar_lopti")],
+    ("spec", "hint"), [("tiny_k", "tiny_kk"), ("kk_3b_rpp_ar", "kk_3b:rpp_ar"), ("kk_7c:ar_lopti", "kk_7b:ar_lopti")]
 )
 def test_an_unknown_name_gets_the_nearest_preset_or_variant(spec, hint):
     with pytest.raises(ConfigError, match="no preset or file named") as caught:
@@ -99,8 +98,6 @@ def test_names_for_folders():
     assert find_spec("tiny_kk").name == "tiny_kk"
 
 
-@pytest.mark.parametrize(
-    "spec", [f"{name}:{variant}" for name in preset_names() for variant in variant_names(name)]
-)
+@pytest.mark.parametrize("spec", [f"{name}:{variant}" for name in preset_names() for variant in variant_names(name)])
 def test_every_variant_of_a_preset_loads_and_changes_it(spec):
     assert load_config(spec) != load_config(spec.partition(":")[0])

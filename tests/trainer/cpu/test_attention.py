@@ -52,9 +52,7 @@ def reference(query, key, value, scale: float, packing: Packing) -> torch.Tensor
     return torch.stack(outputs)
 
 
-def results(
-    inputs: list[torch.Tensor], grad_output: torch.Tensor, function, packing: Packing
-) -> list[torch.Tensor]:
+def results(inputs: list[torch.Tensor], grad_output: torch.Tensor, function, packing: Packing) -> list[torch.Tensor]:
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
     output = function(*leaves, 0.3, packing)
     output.backward(grad_output)
@@ -139,9 +137,7 @@ def test_a_prompt_is_computed_once() -> None:
 
 
 def test_sliding_windows_and_other_attention_take_padded_rows() -> None:
-    sliding = Qwen2ForCausalLM(
-        Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1)
-    )
+    sliding = Qwen2ForCausalLM(Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1))
     window_everywhere = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8))
     eager = model_of("llama")
     eager.set_attn_implementation("eager")
@@ -237,9 +233,7 @@ def test_checkpointed_layers_hold_no_attention_weights(checkpointing: bool, monk
         return weights
 
     monkeypatch.setattr(attention, "_weights", recorded)
-    scores = LogprobModel(ours, 1.0, chunk_tokens=64)(
-        *rows_of((7, [20]), (7, [18]), vocabulary=SHAPE["vocab_size"])
-    )
+    scores = LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of((7, [20]), (7, [18]), vocabulary=SHAPE["vocab_size"]))
     assert len(made) == 6  # two layers, the prompts and two completions
     assert sum(weights() is not None for weights in made) == (0 if checkpointing else 6)
     scores.logprobs.sum().backward()

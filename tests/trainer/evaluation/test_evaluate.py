@@ -12,9 +12,7 @@ from trainer.rollouts.engine import Sample
 from trainer.types import Completion, Problem, Rollout
 
 
-def rollout(
-    group: int, correct: bool, difficulty: str = "2", source: str = "a", tokens: int = 3, **scored
-) -> Rollout:
+def rollout(group: int, correct: bool, difficulty: str = "2", source: str = "a", tokens: int = 3, **scored) -> Rollout:
     problem = Problem(f"p{group}", "question", "", "answer", source, difficulty)
     finish = "length" if tokens > 5 else "stop"
     completion = Completion((7,) * tokens, (0.0,) * tokens, "text", finish)
@@ -72,11 +70,7 @@ def test_a_set_may_be_sampled_otherwise_than_the_others():
         }
     )
     settings = {name: evaluation.of_set(name) for name in evaluation.sets}
-    assert [(own.temperature, own.completions_per_problem) for own in settings.values()] == [
-        (0, 1),
-        (1, 16),
-        (1, 4),
-    ]
+    assert [(own.temperature, own.completions_per_problem) for own in settings.values()] == [(0, 1), (1, 16), (1, 4)]
     assert pass_at(evaluation) == {"math": 1, "aime": 8, "amc": 4}
     with pytest.raises(ValueError, match="pass@8 needs at least 8 completions"):
         EvaluationConfig(sets={"aime": {"source": "a.parquet", "completions_per_problem": 4, "pass_at_k": 8}})
@@ -121,9 +115,7 @@ class Echo:
         ]
 
     def score(self, texts, answers, rows):
-        return [
-            ScoredText(Score(1.0, True, {}) if int(t) % 2 == 0 else Score(0.0, False, {}), "ok") for t in texts
-        ]
+        return [ScoredText(Score(1.0, True, {}) if int(t) % 2 == 0 else Score(0.0, False, {}), "ok") for t in texts]
 
 
 def measure(parallel, engine, count=2):

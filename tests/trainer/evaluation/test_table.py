@@ -35,9 +35,7 @@ def test_the_printed_table_names_what_was_measured(capsys):
     assert "accuracy" in shown
     assert "pass@" not in shown
     mixed = single | {"amc": FIRST}
-    print_rows(
-        [row for row in evaluation_rows(EvaluationResult(mixed, {}), {"dev": 1, "amc": 2}) if row.by == "all"]
-    )
+    print_rows([row for row in evaluation_rows(EvaluationResult(mixed, {}), {"dev": 1, "amc": 2}) if row.by == "all"])
     head, greedy, sampled = (line.split() for line in capsys.readouterr().out.strip().splitlines())
     assert head[2:6] == ["problems", "completions", "each", "accuracy"]
     assert (greedy[:5], greedy[8]) == (["dev", "all", "2", "1", "0.500"], "-")

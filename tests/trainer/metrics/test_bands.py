@@ -43,9 +43,7 @@ def padded(values):
 def metrics_of(batch, entropies=NORMS, updated=(0,) * 8, clipped=(0,) * 8, parallel=None):
     batch = replace(batch, entropies=padded(entropies), gradient_norms=padded(NORMS))
     statistics = UpdateStatistics(padded(updated), padded(clipped))
-    return read_metrics(
-        [band_metrics(batch, statistics, AlgorithmConfig(kl_estimator="k1"))], parallel or Parallel()
-    )
+    return read_metrics([band_metrics(batch, statistics, AlgorithmConfig(kl_estimator="k1"))], parallel or Parallel())
 
 
 class TwoEqualRanks(Parallel):

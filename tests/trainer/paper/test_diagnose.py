@@ -31,13 +31,8 @@ def found(policy, tmp_path_factory) -> Diagnosis:
 
 @pytest.mark.parametrize(("token_filter", "moves"), [("rsi", False), ("drop_low", True)])
 def test_a_token_filter_holds_for_every_copy_unless_it_drops_by_eta(policy, tmp_path, token_filter, moves):
-    nothing = {
-        "algorithm.rsi_low": 1e6,
-        "algorithm.rsi_high": 2e6,
-    }  # no token is so improbable for its distribution
-    config = small_config(
-        policy, **{"algorithm.token_filter": token_filter, "algorithm.lopti_eta": 0.5, **nothing}
-    )
+    nothing = {"algorithm.rsi_low": 1e6, "algorithm.rsi_high": 2e6}  # no token is so improbable for its distribution
+    config = small_config(policy, **{"algorithm.token_filter": token_filter, "algorithm.lopti_eta": 0.5, **nothing})
     found = diagnose(config, tmp_path, after_steps=1, sample=0)
     for update in found.updates:
         assert bool(((update.logprobs - found.logprobs).abs() > RESOLUTION).any()) == moves
@@ -96,8 +91,7 @@ def test_tokens_below_a_quarter_move_the_policy(found):
     norms = [rows["all tokens", band]["gradient_norm"] for band in PUBLISHED_BANDS]
     assert norms == sorted(norms, reverse=True)
     per_token = [
-        rows["all tokens", band]["gradient_share"] / rows["all tokens", band]["tokens"]
-        for band in (lowest, highest)
+        rows["all tokens", band]["gradient_share"] / rows["all tokens", band]["tokens"] for band in (lowest, highest)
     ]
     assert per_token[0] > 5 * per_token[1]
     # Updating the most probable tokens changes them less than updating only the least probable ones does.
@@ -154,9 +148,7 @@ def test_parameter_norms_are_those_of_the_whole_models_gradient(tiny_policy, tmp
             row, position = rows[index], int(batch.prompt_lengths[rows[index]] + columns[index])
             trainer.models.causal_lm.zero_grad()
             logits = trainer.models.causal_lm(batch.input_ids[row : row + 1]).logits[0, position - 1]
-            (logits / trainer.config.rollout.temperature).log_softmax(-1)[
-                batch.input_ids[row, position]
-            ].backward()
+            (logits / trainer.config.rollout.temperature).log_softmax(-1)[batch.input_ids[row, position]].backward()
             norm = sum(float(p.grad.square().sum()) for p in trainer.models.causal_lm.parameters()) ** 0.5
             assert float(norms[index]) == pytest.approx(norm, rel=1e-2, abs=1e-5)
     finally:

@@ -54,9 +54,7 @@ def test_many_gradients_are_reduced_together():
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
         parameters = [torch.empty(size, device="meta", requires_grad=True) for size in sizes]
         parameters.append(torch.empty(10**9, device="meta"))  # frozen: has no gradient to reduce
-        return _bucket_sizes(
-            SimpleNamespace(causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters)
-        )
+        return _bucket_sizes(SimpleNamespace(causal_lm=SimpleNamespace(config=config), parameters=lambda: parameters))
 
     assert buckets(2048, [3_000_000_000, 85_938_176]) == {
         "reduce_bucket_size": 50_000_000,

@@ -78,6 +78,5 @@ def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(folder):
 )
 def test_autocast_is_for_weights_kept_in_float32(folder, stored, wanted, computed):
     assert (
-        logprob_model(random_model(), config_of(folder, **{"model.dtype": wanted}), stored).compute_dtype
-        == computed
+        logprob_model(random_model(), config_of(folder, **{"model.dtype": wanted}), stored).compute_dtype == computed
     )

@@ -32,9 +32,7 @@ def test_an_interrupted_folder_is_not_there(tmp_path: Path) -> None:
 
 def test_processes_have_folders_of_their_own_and_the_next_ones_find_them(tmp_path: Path) -> None:
     folder = tmp_path / "vllm"
-    program = (
-        f"from pathlib import Path; from trainer.policy.cache import own_folder; own_folder(Path('{folder}'))"
-    )
+    program = f"from pathlib import Path; from trainer.policy.cache import own_folder; own_folder(Path('{folder}'))"
     assert own_folder(folder).name == "1"
     subprocess.run([sys.executable, "-c", program], check=True)  # takes 2, and ends
     assert [own_folder(folder).name, own_folder(folder).name] == ["2", "3"]

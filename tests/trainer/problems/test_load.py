@@ -78,9 +78,7 @@ def test_published_math_files():
 
 
 def test_columns_are_mapped_by_dotted_names(tmp_path):
-    path = write_jsonl(
-        tmp_path / "a.jsonl", [{"q": {"text": "1+1?"}, "a": {"final": 2.0}, "lvl": 3, "from": "me"}]
-    )
+    path = write_jsonl(tmp_path / "a.jsonl", [{"q": {"text": "1+1?"}, "a": {"final": 2.0}, "lvl": 3, "from": "me"}])
     (problem,) = load(
         path, task="math", columns={"prompt": "q.text", "answer": "a.final", "difficulty": "lvl", "source": "from"}
     )
@@ -149,8 +147,7 @@ def test_a_bad_row_is_named(tmp_path, rows, where):
 
 
 @pytest.mark.parametrize(
-    ("task", "answer"),
-    [("knights_knaves", "42"), ("math", {"a": 1}), ("math", True), ("math", []), ("math", "#### ")],
+    ("task", "answer"), [("knights_knaves", "42"), ("math", {"a": 1}), ("math", True), ("math", []), ("math", "#### ")]
 )
 def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "answer": answer}])

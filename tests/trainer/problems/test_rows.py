@@ -60,15 +60,7 @@ def test_limit_takes_the_first_rows(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [
-        ("a", 1),
-        ("b.c", "x"),
-        ("d.e", "dotted name"),
-        ("b.none", None),
-        ("blank", None),
-        ("nan", None),
-        ("zero", 0),
-    ],
+    [("a", 1), ("b.c", "x"), ("d.e", "dotted name"), ("b.none", None), ("blank", None), ("nan", None), ("zero", 0)],
 )
 def test_values_are_reached_by_dotted_names_and_empty_ones_are_none(column, value):
     values = {"a": 1, "b": {"c": "x"}, "d.e": "dotted name", "blank": " \n", "nan": float("nan"), "zero": 0}

@@ -94,9 +94,7 @@ def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
     engine = TransformersEngine(model, pad_token_id=7, max_batch_tokens=10_000)
     for budget in (1, 100):
         split = sample(model, budget=budget)
-        assert [[c.token_ids for c in group] for group in split] == [
-            [c.token_ids for c in group] for group in whole
-        ]
+        assert [[c.token_ids for c in group] for group in split] == [[c.token_ids for c in group] for group in whole]
     for p in (0, 2):
         alone = engine.generate([PROMPTS[p]], [SEEDS[p][1:2]], PARAMS)
         assert alone[0][0].token_ids == whole[p][1].token_ids

@@ -36,12 +36,7 @@ def test_missing_metrics_are_left_out() -> None:
 
 
 def test_evaluation_line_shows_the_accuracy_of_each_difficulty() -> None:
-    metrics = {
-        "eval/accuracy": 0.5,
-        "eval/reward": 0.1,
-        "eval/accuracy/3 people": 0.4,
-        "eval/accuracy/2 people": 0.6,
-    }
+    metrics = {"eval/accuracy": 0.5, "eval/reward": 0.1, "eval/accuracy/3 people": 0.4, "eval/accuracy/2 people": 0.6}
     assert evaluation_line(20, metrics) == (
         "eval at step 20  accuracy 0.500  reward 0.100  [2 people 0.600, 3 people 0.400]"
     )

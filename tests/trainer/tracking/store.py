@@ -94,9 +94,7 @@ def config_for(uri: str | None, **tracking: Any) -> TrainConfig:
 
 
 def context_for(folder: Path, name: str = "run-1", **tags: str) -> RunContext:
-    return RunContext(
-        run_dir=folder / "trials" / name, runs_dir=folder, experiment="exp", run_name=name, tags=tags
-    )
+    return RunContext(run_dir=folder / "trials" / name, runs_dir=folder, experiment="exp", run_name=name, tags=tags)
 
 
 def runs_of(uri: str, experiment: str = "exp") -> list[Any]:

@@ -164,9 +164,7 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
         disagreeing = truth_table(statement, people) ^ knight_table(person, people)
         fitting &= ~disagreeing
     return [
-        tuple(bool(row >> person & 1) for person in range(people))
-        for row in range(1 << people)
-        if fitting >> row & 1
+        tuple(bool(row >> person & 1) for person in range(people)) for row in range(1 << people) if fitting >> row & 1
     ]
 
 

@@ -39,9 +39,7 @@ EXISTING: dict[int, dict[Split, int]] = {
     3: {"train": 116_712, "dev": 13_544, "test": 14_798},
 }
 
-Meaning = tuple[
-    tuple[int, ...], int
-]  # the people that a statement's truth depends on, and its truth table over them
+Meaning = tuple[tuple[int, ...], int]  # the people that a statement's truth depends on, and its truth table over them
 
 
 def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:

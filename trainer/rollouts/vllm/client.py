@@ -47,9 +47,7 @@ class VllmServer:
                 pass
             if time.monotonic() > deadline:
                 raise MissingError(
-                    f"no vLLM server answers at {self.url} ({timeout_s:g} s)",
-                    "rollout.vllm.server_base_urls",
-                    _START,
+                    f"no vLLM server answers at {self.url} ({timeout_s:g} s)", "rollout.vllm.server_base_urls", _START
                 )
             time.sleep(POLL_S)
 
@@ -97,9 +95,7 @@ class VllmServer:
 
     def connect(self, init_info: dict[str, Any]) -> None:
         """Connect the workers to this trainer, and disconnect them from the one before it."""
-        self._call(
-            "POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE}
-        )  # 500: none is open
+        self._call("POST", "finish_weight_update", (500,), json={"weight_version": _INCOMPLETE})  # 500: none is open
         self._call("POST", "shutdown_weight_transfer_engine")
         self._call("POST", "init_weight_transfer_engine", json={"init_info": init_info})
 

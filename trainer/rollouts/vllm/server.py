@@ -41,9 +41,7 @@ class VllmServerEngine(RolloutEngine):
         ConfigError: a server's context is too short, or NCCL is asked for where it cannot be.
     """
 
-    def __init__(
-        self, settings: VllmConfig, max_model_len: int, dtype: str, check_ids: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, settings: VllmConfig, max_model_len: int, dtype: str, check_ids: Sequence[int] = ()) -> None:
         rank = dist.get_rank() if dist.is_initialized() else 0
         self._pushes = rank == 0
         self._servers = [VllmServer(url) for url in settings.server_base_urls]
@@ -80,9 +78,7 @@ class VllmServerEngine(RolloutEngine):
         if dist.is_initialized():
             dist.barrier()  # no rank samples before the servers have the weights
         if not self._checked:
-            difference = check_weights_arrived(
-                self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids
-            )
+            difference = check_weights_arrived(self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids)
             self.news = {"rollout/sync_difference": difference}
             self._checked = True
 

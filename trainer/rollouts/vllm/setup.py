@@ -39,10 +39,7 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
     longest = config.data.max_prompt_tokens + completion
     limit = config.rollout.vllm.max_model_len or longest
     positions = getattr(model.config, "max_position_embeddings", None) or limit
-    for key, allowed in (
-        ("rollout.vllm.max_model_len", limit),
-        ("max_position_embeddings of the model", positions),
-    ):
+    for key, allowed in (("rollout.vllm.max_model_len", limit), ("max_position_embeddings of the model", positions)):
         if longest > allowed:
             raise ConfigError(
                 f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens need a "

@@ -66,9 +66,7 @@ def distinct_puzzles(people):
     count = len(said[0])
     code = np.arange(count**people)
     digits = [code // count**speaker % count for speaker in range(people)]
-    solutions = functools.reduce(
-        np.bitwise_and, [fits[digit] for fits, digit in zip(fitting, digits, strict=True)]
-    )
+    solutions = functools.reduce(np.bitwise_and, [fits[digit] for fits, digit in zip(fitting, digits, strict=True)])
     least = code
     for numbers in itertools.permutations(range(people)):
         image = np.zeros_like(code)
@@ -78,9 +76,7 @@ def distinct_puzzles(people):
             image += moved[digit] * count ** numbers[speaker]
         least = np.minimum(least, image)
     kept = (solutions > 0) & (solutions & (solutions - 1) == 0) & (least == code)
-    return [
-        tuple(said[speaker][digit[one]] for speaker, digit in enumerate(digits)) for one in np.flatnonzero(kept)
-    ]
+    return [tuple(said[speaker][digit[one]] for speaker, digit in enumerate(digits)) for one in np.flatnonzero(kept)]
 
 
 def test_numbering_the_people_anew_gives_the_same_form_and_split():
@@ -143,9 +139,7 @@ def test_all_puzzles_that_exist_can_be_had_and_not_one_more(split, count):
     assert len({canonical_form(puzzle.statements) for puzzle in puzzles}) == count
     with pytest.raises(ConfigError) as refused:
         generate(split, [2], count + 1, seed=0)
-    assert f"{count + 1} {split} puzzles with 2 people were asked for, and only {count} exist" in str(
-        refused.value
-    )
+    assert f"{count + 1} {split} puzzles with 2 people were asked for, and only {count} exist" in str(refused.value)
     assert f"size at most {count}, or more people" in str(refused.value)
 
 
@@ -170,9 +164,7 @@ def test_generated_puzzles_differ_and_have_one_solution():
     assert len({puzzle.key for puzzle in puzzles}) == len({puzzle.text for puzzle in puzzles}) == 600
     assert Counter(len(puzzle.names) for puzzle in puzzles) == {2: 300, 3: 300}
     assert all(solve(puzzle.statements) == [puzzle.solution] for puzzle in puzzles)
-    assert all(
-        set(puzzle.names) <= set(NAMES) and len(set(puzzle.names)) == len(puzzle.names) for puzzle in puzzles
-    )
+    assert all(set(puzzle.names) <= set(NAMES) and len(set(puzzle.names)) == len(puzzle.names) for puzzle in puzzles)
 
 
 def test_all_kinds_of_statement_occur_and_none_is_deeper_than_the_published_ones():

@@ -22,14 +22,7 @@ from tests.invariants.ranks import run_ranks
 from tests.paths import ROOT
 from tests.run_cli import run_cli
 from tests.sockets import listening, open_to_others
-from tests.trainer.rollouts.vllm.models import (
-    AGREEMENT,
-    STOP,
-    adamw_step,
-    largest_difference,
-    prompts,
-    random_qwen,
-)
+from tests.trainer.rollouts.vllm.models import AGREEMENT, STOP, adamw_step, largest_difference, prompts, random_qwen
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
 from trainer.parallel.ranks import Parallel, free_port
@@ -302,11 +295,7 @@ def test_a_run_trains_with_a_server(tmp_path):
     server = Server(policy, tmp_path, *run)
     command = ["trainer", "run", "tiny_kk", f"model.name_or_path={policy}", *run]
     command += [f"rollout.vllm.server_base_urls=[{server.url}]", "rollout.vllm.mode=server", "max_steps=3"]
-    command += [
-        "rollout.engine=vllm",
-        "rollout.prompts_per_step=4",
-        "evaluation.sets={dev: {split: dev, size: 6}}",
-    ]
+    command += ["rollout.engine=vllm", "rollout.prompts_per_step=4", "evaluation.sets={dev: {split: dev, size: 6}}"]
     try:
         place = ["--offline", "--name", "served", "--runs-dir", tmp_path]
         done = run_cli(*command, *place, environment=ENVIRONMENT, timeout=240)

@@ -66,9 +66,7 @@ def test_options_on_a_gpu():
     assert options["enable_sleep_mode"] and not options["enforce_eager"]
     assert options["distributed_executor_backend"] == "external_launcher"
     assert "kv_cache_memory_bytes" not in options and "block_size" not in options
-    assert not llm_options(EngineSetup("model", 64, settings=VllmConfig(sleep_level=0)), GPU, 1)[
-        "enable_sleep_mode"
-    ]
+    assert not llm_options(EngineSetup("model", 64, settings=VllmConfig(sleep_level=0)), GPU, 1)["enable_sleep_mode"]
 
 
 def test_weights_go_by_nccl_between_gpus_and_by_http_elsewhere():

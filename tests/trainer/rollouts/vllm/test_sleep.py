@@ -17,9 +17,7 @@ GPU = torch.device("cuda", 0)
 class FakeLlm:
     def __init__(self) -> None:
         self.calls: list[tuple] = []
-        self.llm_engine = SimpleNamespace(
-            engine_core=SimpleNamespace(shutdown=lambda: self.calls.append(("end",)))
-        )
+        self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=lambda: self.calls.append(("end",))))
         self.room = True
 
     def sleep(self, level: int) -> None:

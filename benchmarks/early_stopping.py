@@ -1,0 +1,173 @@
+"""What early stopping saves and risks: P(best stopped), work and what is found at equal work.
+
+    python -m benchmarks.early_stopping                 # simulated learning curves, two minutes on one core
+    python -m benchmarks.early_stopping runs/NAME       # those of a finished sweep that stopped nothing
+
+The rules are those that a sweep runs; 24 trials of 10 evaluations, four at a time. "Best stopped" is the share of
+sweeps in which the trial that would have scored best is stopped; "work" is in evaluations, as a share of those without
+stopping. "Found at equal work": with the work of 12 whole trials, each rule starts as many as that allows; the true
+score of the best that reached its end, minus that without stopping, in standard deviations between configurations.
+
+Simulated curves rise from one start to ends that are normal, with noise of half a standard deviation, all at the same
+pace, each at its own, or the better ones later, so that curves cross. Below each kind stand the rank correlations of
+evaluations 1, 2, 3 and 5 with the last.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.tune.schedulers import TrialScheduler
+from scipy.stats import spearmanr
+
+from benchmarks.tables import mean, percent, print_rows
+from sweep.space.file import resolve_space
+from sweep.space.spec import EVALUATION, SCORE, SchedulerSpec, SweepSpec
+from sweep.trials.scheduler import trial_scheduler
+from sweep.trials.trainable import windowed
+from sweep.trials.worker import evaluation_history
+from trainer.config.yaml_document import YamlDocument
+
+EVALUATIONS, WINDOW, TRIALS, AT_A_TIME, WHOLE = 10, 3, 24, 4, 12
+START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
+NOISE = 0.5  # of an evaluation
+PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}  # spread, correlation
+RULES: dict[str, dict[str, Any]] = {
+    "none": {},
+    **{
+        f"asha, grace {grace}, factor {factor}": {"asha": {"grace_period": grace, "reduction_factor": factor}}
+        for grace in (1, 2, 3, 4)
+        for factor in (2, 3, 4)
+    },
+    **{f"median, grace {grace}": {"median": {"grace_period": grace}} for grace in (1, 3)},
+}
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What a scheduler asks of a trial."""
+
+    trial_id: str
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Learning curves, of a pool or of one sweep."""
+
+    seen: Floats  # [N, E], what a scheduler sees
+    ends: Floats  # [N], true score of the configuration in standard deviations
+
+    def draw(self, random: np.random.Generator, count: int) -> "Curves":
+        """Some of them; each at most once where there are enough."""
+        rows = random.choice(len(self.ends), count, replace=count > len(self.ends))
+        return Curves(self.seen[rows], self.ends[rows])
+
+
+def simulated(random: np.random.Generator, count: int, spread: float, later: float) -> Curves:
+    ends = random.standard_normal(count)
+    pace = 3 * np.exp(spread * (later * ends + np.sqrt(1 - later**2) * random.standard_normal(count)))
+    steps = np.arange(1, EVALUATIONS + 1)
+    learned = (1 - np.exp(-steps / pace[:, None])) / (1 - np.exp(-EVALUATIONS / pace[:, None]))
+    scores = (START + ends)[:, None] * learned + NOISE * random.standard_normal((count, EVALUATIONS))
+    seen = [scores[:, max(0, last - WINDOW) : last].mean(axis=1) for last in steps]
+    return Curves(np.array(seen).T, ends)
+
+
+def measured(sweep: Path) -> Curves:
+    """The curves of a sweep's trials; a configuration's true score is the mean end of its seeds."""
+    rows: dict[str, list[list[float]]] = {}
+    for trial in sorted((sweep / "trials").glob("c*-s*")):
+        history = evaluation_history(trial / "metrics.jsonl", "eval/accuracy")
+        steps = sorted(step for step in history if step > 0)
+        scores = [windowed({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps]
+        rows.setdefault(trial.name.split("-")[0], []).append(scores)
+    longest = max(len(row) for several in rows.values() for row in several)
+    whole = {name: [row for row in several if len(row) == longest] for name, several in rows.items()}
+    seen = np.array([row for several in whole.values() for row in several])
+    ends = np.array([np.mean([row[-1] for row in several]) for several in whole.values() for _ in several])
+    places = np.linspace(0, longest - 1, EVALUATIONS).round().astype(int)
+    return Curves(seen[:, places], (ends - ends.mean()) / max(ends.std(), 1e-9))
+
+
+def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work: float) -> tuple[list[int], int]:
+    """The trials that reached their end, and the evaluations of all."""
+    trials = iter(Trial(str(number)) for number in range(len(curves.ends)))
+    active: dict[int, tuple[Trial, int]] = {}
+    ended, used = [], 0
+    while used < work:
+        while len(active) < AT_A_TIME and (trial := next(trials, None)) is not None:
+            rule.on_trial_add(None, trial)
+            active[int(trial.trial_id)] = trial, 0
+        if not active:
+            break
+        number = list(active)[int(random.integers(len(active)))]
+        trial, count = active[number][0], active[number][1] + 1
+        used += 1
+        active[number] = trial, count
+        decision = rule.on_trial_result(None, trial, {EVALUATION: count, SCORE: curves.seen[number, count - 1]})
+        if count == EVALUATIONS:
+            ended.append(number)
+        if count == EVALUATIONS or decision == TrialScheduler.STOP:
+            del active[number]
+    return ended, used
+
+
+def rows_of(kind: str, curves: Iterator[tuple[Curves, Curves]], spec: SweepSpec) -> list[list[str]]:
+    """A row for every rule on the same curves: of one sweep, and of more trials for equal work."""
+    stopped: dict[str, list[bool]] = {name: [] for name in RULES}
+    works: dict[str, list[float]] = {name: [] for name in RULES}
+    found: dict[str, list[float]] = {name: [] for name in RULES}
+    for repeat, (few, many) in enumerate(curves):
+        for name, settings in RULES.items():
+            own = spec.model_copy(update={"scheduler": SchedulerSpec.model_validate(settings)})
+            ended, used = run(trial_scheduler(own), few, np.random.default_rng(repeat), np.inf)
+            stopped[name].append(int(few.seen[:, -1].argmax()) not in ended)
+            works[name].append(used / few.seen.size)
+            ended, _ = run(trial_scheduler(own), many, np.random.default_rng(repeat), WHOLE * EVALUATIONS)
+            found[name].append(float(many.ends[max(ended, key=lambda number: many.seen[number, -1])]))
+    gains = {name: np.array(values) - np.array(found["none"]) for name, values in found.items()}
+    return [[kind, name, percent(stopped[name]), mean(works[name]), mean(gains[name])] for name in RULES]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", nargs="*", type=Path, help="folder of a finished sweep (default: simulated curves)")
+    parser.add_argument("--repeats", type=int, default=400, help="sweeps a cell (default: 400)")
+    arguments = parser.parse_args()
+    spec = resolve_space(
+        YamlDocument(
+            {
+                "name": "stopping",
+                "trainer": {"preset": "tiny_kk", "overrides": {"max_steps": 10 * EVALUATIONS}},
+                "parameters": {"optim.lr": {"loguniform": [1e-5, 1e-3]}},
+                "search": {"sampler": "random", "configurations": TRIALS},
+            },
+            {},
+            "stopping",
+        ),
+        Path.cwd(),
+    )
+    random, rows = np.random.default_rng(0), []
+    many = WHOLE * EVALUATIONS
+    kinds: dict[str, Any] = {
+        kind: lambda count, pace=pace: simulated(random, count, *pace) for kind, pace in PACES.items()
+    }
+    if arguments.sweep:
+        pools = {path.name: measured(path) for path in arguments.sweep}
+        kinds = {name: lambda count, pool=pool: pool.draw(random, count) for name, pool in pools.items()}
+    for kind, draw in kinds.items():
+        sample = draw(1000)
+        told = ", ".join(f"{spearmanr(sample.seen[:, k - 1], sample.seen[:, -1])[0]:.2f}" for k in (1, 2, 3, 5))
+        print(f"{kind}: rank correlation of evaluations 1, 2, 3, 5 with the last {told}")
+        rows += rows_of(kind, ((draw(TRIALS), draw(many)) for _ in range(arguments.repeats)), spec)
+    headings = ["curves", "rule", "best stopped, %", "work", "found at equal work, sd"]
+    print_rows(f"{TRIALS} trials of {EVALUATIONS} evaluations", headings, rows)
+
+
+if __name__ == "__main__":
+    main()
