@@ -76,8 +76,11 @@ class TrainConfig(Section):
             )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
-        if self.checkpoint.every_steps % self.evaluation.every_steps and self.checkpoint.keep_best:
-            raise ValueError("to keep the best, make checkpoint.every_steps a multiple of evaluation.every_steps")
+        if self.checkpoint.every_steps % self.evaluation.every_steps:
+            raise ValueError(
+                "checkpoints are written after evaluations: make checkpoint.every_steps a multiple of "
+                "evaluation.every_steps"
+            )
         return self
 
 

@@ -141,7 +141,7 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
         tmp_path / "space.yaml",
         trainer=trainer,
         resources=FOUR_GPUS,
-        scheduler={"asha": {"grace_period": 3}},
+        scheduler={"asha": {"grace_period": 1}},
         limits={},
     )
     machines = ["--nodes", "2", "--gpus", "6", "--cpus", "64"]
