@@ -25,6 +25,9 @@ LISTINGS = [
     (sweep, "ls"),
     (sweep, "status wide"),
     (sweep, "plan knights_knaves_3b_lora"),
+    (sweep, "plan ablation_order"),
+    (sweep, "plan improbable_tokens"),
+    (sweep, "plan tournament"),
 ]
 
 

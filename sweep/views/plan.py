@@ -23,7 +23,7 @@ from trainer.files import free_bytes
 from trainer.planning.advice import held_out
 from trainer.planning.memory import Footprint, planned_checkpoint_bytes, size_text
 from trainer.problems.sampler import training_steps
-from trainer.shell.table import counted, print_table
+from trainer.shell.table import counted, print_columns
 from trainer.shell.wrapping import PLAIN_WIDTH, fill, text_width, wrapped
 
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
@@ -175,9 +175,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def print_space(spec: SweepSpec) -> None:
     """Print the resolved space."""
-    rows = [[key, _range(parameter), parameter_text(parameter.when)] for key, parameter in spec.parameters.items()]
-    if rows:
-        print_table(["parameter", "range", "when"], rows)
+    if spec.parameters:
+        parameters = spec.parameters.items()
+        print_columns([{"parameter": k, "range": _range(p), "when": parameter_text(p.when)} for k, p in parameters])
     for index, baseline in enumerate(spec.baselines):
         print(f"baseline {index}: {parameter_text(baseline)}")
     print(flush=True)
