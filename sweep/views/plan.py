@@ -268,7 +268,7 @@ def _risk(scheduler: SchedulerSpec) -> str:
     name, rule = ("asha", scheduler.asha) if scheduler.asha else ("median", scheduler.median)
     assert rule is not None
     soon = rule.grace_period < 3
-    best = {"asha": "24 to 76 %" if soon else "3 to 42 %", "median": "12 to 55 %" if soon else "1 to 31 %"}[name]
+    best = {"asha": "7 to 75 %" if soon else "1 to 49 %", "median": "12 to 55 %" if soon else "1 to 31 %"}[name]
     return (
         f"{name} after {counted(rule.grace_period, 'evaluation')}: of simulated and measured sweeps "
         f"of 10 evaluations it stopped the eventual best in {best}, most where curves cross"
