@@ -7,14 +7,20 @@ from tests.invariants.ranks import be_a_rank
 from tests.invariants.rules import RULES, rewards_of
 from tests.invariants.update_job import Updates, update_config
 from tests.rounding import largest_gradient
+from trainer.config.schema import TrainConfig
 from trainer.parallel.start import make_parallel
 
 
-def run_rule(name: str, model: Path, folder: Path, strategy: str) -> dict[str, Any]:
-    """One step of a rule with AR and Lopti on; the weights after it are saved."""
+def rule_config(name: str, model: Path, strategy: str, more: dict[str, Any]) -> TrainConfig:
+    """A rule with AR and Lopti on."""
     settings = {f"algorithm.{key}": value for key, value in RULES[name].items()}
     base = {"reward.functions": {"math": 1.0}, "algorithm.kl_coef": 0.0, "parallel.strategy": strategy}
-    config = update_config(model, base | settings)
+    return update_config(model, base | settings | more)
+
+
+def run_rule(name: str, model: Path, folder: Path, strategy: str) -> dict[str, Any]:
+    """One step; the weights after it are saved."""
+    config = rule_config(name, model, strategy, {})
     parallel = make_parallel(config)
     updates = Updates(config, parallel, rewards_of(RULES[name]))
     result = updates.step(0)

@@ -48,7 +48,7 @@ def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
 
 def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
     sweep = tuned()
-    assert baseline(sweep) == "#1 grpo α 0.3"  # the first rule at its best
+    assert baseline(sweep) == "#1 plain α 0.3"  # the first rule at its best
     lines = verdict(sweep)
     assert lines[0].startswith("2 rules were tuned by 6 to 8 configurations each.")
     assert "sweep confirm demo" in lines[0]
@@ -63,7 +63,7 @@ def test_rules_are_compared_on_fresh_seeds() -> None:
     assert judge_fresh(sweep.confirmation, sweep).evidence  # type: ignore[union-attr, arg-type]
     headings, rows = rule_table(sweep)
     table = pd.DataFrame(rows, columns=headings).set_index("rule")
-    assert table.loc["AR", "best setting"] == "#2 grpo η 0.5"
+    assert table.loc["AR", "best setting"] == "#2 AR η 0.5"
     # Of 0.25 to 0.75 in eights, and of 0.55 to 0.25 with the seed that is left of the failed one, 0.45.
     assert table["median trial"].to_list() == pytest.approx([0.5, 0.45])
     assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
@@ -76,5 +76,5 @@ def test_the_picture_has_lines_differences_and_a_table() -> None:
     assert picture is not None and len(picture.figures) == 2
     assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]
     page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, "<table></table>")
-    assert "<th" in page and "best setting" in page and "#2 grpo η 0.5" in page
+    assert "<th" in page and "best setting" in page and "#2 AR η 0.5" in page
     assert tournament(sweep_of()) is None
