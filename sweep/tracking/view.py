@@ -11,8 +11,7 @@ from typing import Any
 
 from sweep.space.spec import SweepSpec
 from trainer.config.variants import short_names
-from trainer.metrics.recorded_runs import find_runs
-from trainer.metrics.tags import RUN_TAG, SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
+from trainer.metrics.tags import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
 from trainer.tracking.mlflow_store import connect, patience, retry
 
 TAG = "mlflow.sharedViewState."
@@ -43,9 +42,7 @@ def save_view(uri: str, spec: SweepSpec) -> str:
     if TAG + key not in found.tags:
         now = round(time.time() * 1000)
         envelope = {"name": f"sweep {spec.name}", "createdAt": now, "updatedAt": now}
-        own = find_runs(client, [found.experiment_id], {RUN_TAG: f"sweep/{spec.name}"})
-        state = view_state(spec) | {"runsPinned": [run.info.run_id for run in own]}  # above what is sorted
-        tag = json.dumps({**envelope, "state": json.dumps(state)})
+        tag = json.dumps({**envelope, "state": json.dumps(view_state(spec))})
         retry(lambda: client.set_experiment_tag(found.experiment_id, TAG + key, tag), uri, patience(uri))
     return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
 

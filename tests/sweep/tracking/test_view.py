@@ -76,15 +76,13 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) 
     spec = read_spec(existing_sweep(tmp_path, "demo"))
     uri = sqlite_store(tmp_path)
     assert save_view(uri, spec) == ""  # nothing has been recorded
-    parent = open_parent_run(uri, "demo", "demo", {}, {})
+    open_parent_run(uri, "demo", "demo", {}, {})
     page = save_view(uri, spec)
     assert page.startswith("/#/experiments/1/runs?") and page.endswith(f"viewStateShareKey={view_id('demo')}")
     client = connect(uri)
     tag = TAG + view_id("demo")
     envelope = json.loads(client.get_experiment("1").tags[tag])
-    assert envelope["name"] == "sweep demo" and json.loads(envelope["state"]) == (
-        view_state(spec) | {"runsPinned": [parent.run_id]}
-    )
+    assert envelope["name"] == "sweep demo" and json.loads(envelope["state"]) == (view_state(spec))
     client.set_experiment_tag("1", tag, "changed")
     save_view(uri, spec)
     assert client.get_experiment("1").tags[tag] == "changed"
