@@ -6,6 +6,7 @@
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
 # make chaos       kills what a sweep is made of at random and compares its end (docs/faults.md); SEED=0 FAULTS=20
+# make test-cluster  types docs/cluster.md on three machines made of namespaces
 # make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
 # make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
@@ -16,7 +17,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu chaos lint install install-vllm install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu test-cluster chaos lint install install-vllm install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -92,6 +93,12 @@ SEED := 0
 FAULTS := 20
 chaos: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.chaos --seed $(SEED) --faults $(FAULTS)
+
+# Minutes, most of them to start servers; for root, else in a user namespace.
+test-cluster: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'mlflow[auth]'
+	unshare=; test "$$(id -u)" = 0 || unshare="unshare --user --map-root-user"; \
+		$$unshare $(BIN)/python -m pytest -rP tests/cluster/scenarios.py
 
 install-gpu:
 	@if command -v uv >/dev/null 2>&1; then \

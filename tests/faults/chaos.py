@@ -161,7 +161,7 @@ def process(fake: bool, arguments: list[object], runs: Path) -> Iterator["subpro
             driver.kill()
 
 
-def state_of(runs: Path, uri: str, experiment: str) -> dict[str, dict[str, Any]]:
+def state_of(runs: Path, uri: str, experiment: str, name: str = NAME) -> dict[str, dict[str, Any]]:
     """What a sweep has ended with: per trial its result, its metrics by step, in file and MLflow, and its weights.
 
     Raises:
@@ -172,8 +172,8 @@ def state_of(runs: Path, uri: str, experiment: str) -> dict[str, dict[str, Any]]
     by_trial = {run.data.tags.get("loptune.trial"): run for run in recorded}
     assert len(recorded) == len(by_trial), "a trial has two runs in MLflow"
     assert {run.info.status for run in recorded} == {"FINISHED"}
-    for trial, result in results(runs / NAME).items():
-        folder = runs / NAME / "trials" / trial
+    for trial, result in results(runs / name).items():
+        folder = runs / name / "trials" / trial
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for metric in ("rollout/reward", "eval/accuracy"):
             values = [(line["step"], line[metric]) for line in lines if metric in line]

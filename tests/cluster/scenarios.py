@@ -1,0 +1,79 @@
+"""docs/cluster.md typed on a laboratory of machines: it runs a sweep, refuses outsiders and logs no secret.
+
+make test-cluster
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.lab import Lab, obstacle
+from tests.cluster.page import Cluster
+
+pytestmark = pytest.mark.timeout(900)
+ENDS_S = 500  # more than any sweep here takes
+
+
+@pytest.fixture(scope="module")
+def cluster(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster of the page, after its first sweep has ended well: what all others are compared with."""
+    if reason := obstacle():
+        pytest.skip(f"no namespaces: {reason}")
+    made = Cluster(Lab(tmp_path_factory.mktemp("cluster")), tiny_policy)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.lab.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Cluster) -> dict[str, dict[str, Any]]:
+    plan, run = cluster.sweeps
+    head = cluster.terminals["head"]
+    head.type(plan)
+    shown = head.type(run, timeout=ENDS_S)
+    assert "asks for no token" not in shown
+    report = re.search(r"report: (\S+)", shown)
+    assert report and (cluster.lab.shared / report[1].removeprefix("/shared/")).exists(), shown
+    return cluster.state("my_space")
+
+
+def test_the_page_typed_as_it_stands_runs_a_sweep_on_its_nodes(undisturbed: dict[str, dict[str, Any]]) -> None:
+    assert {trial["result"][0] for trial in undisturbed.values()} == {"COMPLETE"}
+    assert len({trial["weights"] for trial in undisturbed.values()}) == len(undisturbed) == 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "command", "answer"),
+    [
+        ("RAY_AUTH_MODE=disabled", "ray start --address {head}:6379", "nauthenticated"),
+        ("RAY_AUTH_MODE=token RAY_AUTH_TOKEN=" + "0" * 64, "ray start --address {head}:6379", "nauthenticated"),
+        (
+            "",
+            "curl --silent --fail-with-body http://{head}:5000/api/2.0/mlflow/experiments/search",
+            "not authenticated",
+        ),
+        ("", "curl --silent --show-error http://{head}:8265/api/jobs/", "connect to server"),
+    ],
+)
+def test_an_outsider_is_refused(cluster: Cluster, environment: str, command: str, answer: str) -> None:
+    outside = cluster.lab.terminal(cluster.lab.switch)
+    outside.type(f". {cluster.activate}")
+    outside.start(f"{environment} {command.format(head=cluster.head.address)}")
+    code, shown = outside.wait(120)
+    assert code != 0 and answer in shown, shown
+
+
+def test_no_secret_is_in_a_log_and_nothing_is_left_running(cluster: Cluster) -> None:
+    roots = [cluster.lab.shared, cluster.lab.folder]
+    roots += [one.root / folder for one in cluster.lab.machines.values() for folder in ("tmp", "var/tmp")]
+    files = [path for root in roots for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert {"gcs_server.out", "runtime_env_agent.log", "driver.log", "mlflow.db"} <= {path.name for path in files}
+    found = [path for path in files for secret in cluster.secrets() if secret.encode() in path.read_bytes()]
+    assert found == []
+    commands = [" ".join(one.cmdline()) for node in cluster.lab.machines.values() for one in node.processes()]
+    assert not [command for command in commands for secret in cluster.secrets() if secret in command]
