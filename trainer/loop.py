@@ -32,7 +32,7 @@ from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import check_divisible, make_parallel
 from trainer.planning.memory import Device, Footprint, check_fits
 from trainer.policy.load import load_tokenizer
-from trainer.problems.load import encode_prompt, load_problems
+from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
 from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.progress import ProgressReport
 from trainer.rollouts.build import build_engine, build_rewards
@@ -86,10 +86,7 @@ class Trainer:
         self.tokenizer = load_tokenizer(config.model)
         self._own_tokenizer = copy.deepcopy(self.tokenizer)  # to be saved: two threads may not use one together
         self.problems = load_problems(config.data.train, config.data, self.tokenizer)
-        self.evaluation_sets = {
-            name: load_problems(dataset, config.data, self.tokenizer)
-            for name, dataset in config.evaluation.sets.items()
-        }
+        self.evaluation_sets = load_evaluation_sets(config, self.tokenizer)
         self.rewards = build_rewards(config.reward, config.reward.max_failure_rate)
         try:
             check_reward(self.rewards, config, self.problems, self.evaluation_sets)

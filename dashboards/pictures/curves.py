@@ -86,9 +86,12 @@ def trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) 
             continue
         whole = row.state in ("COMPLETE", "RUNNING")
         points = zip(own.step, own.value, strict=True)
+        notes = [hover(row, f"step {step}: {number(value)}") for step, value in points]
         add_points(
             drawing,
-            *(own.step, own.value, [hover(row, f"step {step}: {number(value)}") for step, value in points]),
+            own.step,
+            own.value,
+            notes,
             mode="lines" if len(own) > 1 else "markers",
             name=row.variant,
             line={"color": shades[row.variant], "width": width, "dash": "solid" if whole else "dot"},

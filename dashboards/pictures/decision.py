@@ -71,9 +71,12 @@ def _gains(sweep: Sweep, found: Rounds, labels: Mapping[str, str], shades: Mappi
     drawing.add_hline(y=found.worthwhile, line={"color": MUTED, "width": 1, "dash": "dot"})
     for name, label in labels.items():
         own = found.standings[found.standings.configuration == name]
+        notes = [html.escape(f"{label}: {_bounds(row)}, {row.decision}") for row in rows(own)]
         add_points(
             drawing,
-            *(own.seeds, own.gain, [html.escape(f"{label}: {_bounds(row)}, {row.decision}") for row in rows(own)]),
+            own.seeds,
+            own.gain,
+            notes,
             mode="lines+markers",
             name=label,
             line={"color": shades[label], "width": 2},

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from dataclasses import replace
+from typing import Any
 
 from sweep.commands.arguments import add_machine, add_named, planned_nodes, prepare, run_options
 from sweep.commands.winner import then_decide
@@ -86,18 +87,23 @@ def _plan(arguments: argparse.Namespace) -> int:
     here = not (arguments.address or arguments.nodes or arguments.gpus)
     plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds, time_here=here)
     _print_advice(spec)
-    if not arguments.json:
-        print_plan(plan, spec)
-    look = None
-    if arguments.sample:
-        from sweep.views.look import group_sizes, look_before, print_look  # which imports torch
-
-        look = look_before(spec, arguments.sample)
-        if not arguments.json:
-            print_look(look, spec, plan.configurations)
     if arguments.json:
-        print_json(as_json(plan) | ({"sample": look.as_json(group_sizes(spec))} if look else {}))
+        print_json(as_json(plan) | _sampled(spec, arguments.sample))
+        return 0
+    print_plan(plan, spec)
+    if arguments.sample:
+        from sweep.views.look import look_before, print_look  # which imports torch
+
+        print_look(look_before(spec, arguments.sample), spec, plan.configurations)
     return 0
+
+
+def _sampled(spec: SweepSpec, problems: int | None) -> dict[str, Any]:
+    if not problems:
+        return {}
+    from sweep.views.look import group_sizes, look_before  # which imports torch
+
+    return {"sample": look_before(spec, problems).as_json(group_sizes(spec))}
 
 
 def _schema(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The view of a sweep in MLflow: columns, sorting, charts, and the sweep's own run on top.
+"""The view of a sweep in MLflow: columns, sorting and charts, kept as MLflow keeps those saved by hand.
 
 MLflow 3.17 stores a saved view of the runs' page as a tag of the experiment, ``mlflow.sharedViewState.ID``: an
 envelope with the page's state as JSON. The page opens with it at ``?viewStateShareKey=ID``.

@@ -34,7 +34,7 @@ def check_training(spec: SweepSpec) -> None:
     check_early(spec.base)
     # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
     from trainer.policy.load import check_weights, load_tokenizer
-    from trainer.problems.load import load_problems
+    from trainer.problems.load import load_evaluation_sets, load_problems
     from trainer.rollouts.build import build_rewards
     from trainer.rollouts.reward_check import check_reward
 
@@ -44,9 +44,7 @@ def check_training(spec: SweepSpec) -> None:
         check_weights(model)
     tokenizer = load_tokenizer(spec.base.model)
     problems = load_problems(spec.base.data.train, spec.base.data, tokenizer)
-    sets = {
-        name: load_problems(dataset, spec.base.data, tokenizer) for name, dataset in spec.base.evaluation.sets.items()
-    }
+    sets = load_evaluation_sets(spec.base, tokenizer)
     if not any(key.startswith(("reward", "data")) for key in spec.parameters):  # then each trial finds out
         with build_rewards(spec.base.reward) as rewards:
             check_reward(rewards, spec.base, problems, sets)

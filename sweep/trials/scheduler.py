@@ -20,8 +20,10 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
     Arms have a scheduler each: a rule that starts slowly is not stopped for the curves of another.
     """
     spec = sweep.spec
+    if spec.scheduler == SchedulerSpec():
+        return FIFOScheduler()
     scheduler = trial_scheduler(spec) if spec.search.tune_within is None else _ArmSchedulers(spec)
-    for configuration in sweep.configurations if spec.scheduler != SchedulerSpec() else []:
+    for configuration in sweep.configurations:
         for seed, result in configuration.results.items():
             if result.state != "FAIL":
                 name = TrialKey(configuration.number, seed).name

@@ -22,8 +22,7 @@ def look_before(spec: SweepSpec, problems: int) -> Look:
 def print_look(look: Look, spec: SweepSpec, configurations: int) -> None:
     """Print the look, what its error of an evaluation hides from the seeds, and advice to standard error."""
     lines = look.lines(spec.base, group_sizes(spec))
-    judged = next(iter(look.set_sizes))
-    error = look.evaluation_error(look.set_sizes[judged], spec.base.evaluation.of_set(judged).completions_per_problem)
+    error = look.error_on(spec.base, next(iter(look.set_sizes)))
     if error > 0 and len(spec.seeds) > 1 and configurations > 1:
         hidden = minimum_detectable_effect(error, len(spec.seeds), configurations)
         seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"

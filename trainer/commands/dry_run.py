@@ -17,7 +17,7 @@ from trainer.planning.advice import advise, advise_data, advise_overlap, held_ou
 from trainer.planning.memory import Device, footprint
 from trainer.policy.architectures import ModelSize
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
-from trainer.problems.load import encode_prompt, load_problems
+from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
 from trainer.problems.sampler import training_steps
 from trainer.rollouts.build import build_rewards
 from trainer.rollouts.collect import derive_seed, sample_completions, sampling_params
@@ -43,7 +43,7 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
     check_weights(config.model)
     tokenizer = load_tokenizer(config.model)
     problems = load_problems(config.data.train, config.data, tokenizer)
-    sets = {name: load_problems(one, config.data, tokenizer) for name, one in config.evaluation.sets.items()}
+    sets = load_evaluation_sets(config, tokenizer)
     problem = problems[0]
     prompt = encode_prompt(tokenizer, problem)
     _print_prompt(problem, prompt, tokenizer)
@@ -53,19 +53,17 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
         model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
         completion = _sample(config, model, tokenizer, problem, prompt)
         _print_completion(config, problem, completion, rewards)
-        if sample:
-            group_sizes = [config.rollout.group_size]
-            look = take_look(config, model, tokenizer, problems, sets, rewards, sample, group_sizes)
+        sizes = [config.rollout.group_size]
+        look = take_look(config, model, tokenizer, problems, sets, rewards, sample, sizes) if sample else None
     print(_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()}))
     for text in held_out(config):
         print(f"{'held out:':<13}{text}")
-    looked = look.advice(config) if sample else []
-    if sample:
-        for index, line in enumerate(look.lines(config, group_sizes)):
-            print(f"{'' if index else 'sample:':<13}{line}")
+    for index, line in enumerate(look.lines(config, sizes) if look else []):
+        print(f"{'' if index else 'sample:':<13}{line}")
     context = getattr(model.config, "max_position_embeddings", None)
     of_sets = {name: [one.problem_id for one in of_set] for name, of_set in sets.items()}
     shared = advise_overlap([one.problem_id for one in problems], of_sets)
+    looked = look.advice(config) if look else []
     for advice in [*advise(config), *advise_data(config, len(problems), context), *shared, *looked]:
         print(f"\n{advice}")
 

@@ -17,7 +17,7 @@ from trainer.evaluation.table import Cell, EvaluationRow, evaluation_rows, print
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
-from trainer.problems.load import load_problems
+from trainer.problems.load import load_evaluation_sets
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import scoring_error
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
@@ -40,7 +40,7 @@ def run_evaluation(config: TrainConfig, models: Sequence[FoundModel], name: str,
     check_weights(config.model)
     parallel = make_parallel(config)
     tokenizer = load_tokenizer(config.model)
-    sets = _load_sets(config, tokenizer)
+    sets = load_evaluation_sets(config, tokenizer)
     with build_rewards(config.reward) as rewards:  # a reward that does not exist leaves no record
         tracker = _open_tracker(config, name, runs_dir) if parallel.is_main else NullTracker()
         status = "FAILED"
@@ -83,10 +83,6 @@ def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
     if len(failed) > limit * len(everything):
         share = f"{len(failed) / len(everything):.0%} of the completions (reward.max_failure_rate {limit:.0%})"
         raise scoring_error(f"scoring failed for {share}: {failed[0]}")
-
-
-def _load_sets(config: TrainConfig, tokenizer: Any) -> dict[str, list[Problem]]:
-    return {name: load_problems(dataset, config.data, tokenizer) for name, dataset in config.evaluation.sets.items()}
 
 
 def _evaluate_models(

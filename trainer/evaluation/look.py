@@ -17,7 +17,7 @@ from trainer.evaluation.estimators import accuracy_interval, pass_at_k
 from trainer.parallel.device import compute_dtype, local_device
 from trainer.planning.advice import Advice
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
-from trainer.problems.load import load_problems
+from trainer.problems.load import load_evaluation_sets, load_problems
 from trainer.rollouts.build import build_engine, build_rewards
 from trainer.rollouts.collect import GroupRequest, derive_seed, sample_groups, sampling_params, score_groups
 from trainer.types import Problem, Rollout
@@ -60,6 +60,10 @@ class Look:
         right, of = self.correct.sum(axis=1), self.correct.shape[1]
         return float(np.sqrt(np.mean(right * (of - right) / (of * (of - 1))) / (problems * completions)))
 
+    def error_on(self, config: TrainConfig, name: str) -> float:
+        """`evaluation_error` of an evaluation set as the run evaluates it."""
+        return self.evaluation_error(self.set_sizes[name], config.evaluation.of_set(name).completions_per_problem)
+
     def as_json(self, group_sizes: Sequence[int]) -> dict[str, Any]:
         """The figures of `lines` as JSON values."""
         right, of = self.correct.sum(axis=1), self.correct.shape[1]
@@ -86,7 +90,7 @@ class Look:
         groups = [
             f"with group size {size}, {silent:.0%} of the groups teach nothing, which leaves "
             f"{prompts * (1 - silent):.1f} of {prompts} prompts a step"
-            for size, silent in ((size, self.silent(size)) for size in group_sizes)
+            for size, silent in told["silent_groups"].items()
         ]
         return [
             f"{len(self.correct)} problems x {of} completions: accuracy {told['accuracy']:.3f} "
@@ -122,12 +126,11 @@ class Look:
         return found
 
     def _evaluation(self, config: TrainConfig, name: str) -> str:
-        own, problems = config.evaluation.of_set(name), self.set_sizes[name]
-        error = self.evaluation_error(problems, own.completions_per_problem)
+        own = config.evaluation.of_set(name)
         how = "greedy" if own.temperature == 0 else f"x {own.completions_per_problem}"
         return (
-            f"an evaluation on {name} ({problems} problems, {how}) has a standard error of about {error:.3f} from "
-            "sampling alone"
+            f"an evaluation on {name} ({self.set_sizes[name]} problems, {how}) has a standard error of about "
+            f"{self.error_on(config, name):.3f} from sampling alone"
         )
 
 
@@ -140,7 +143,7 @@ def look_at(config: TrainConfig, problems: int, group_sizes: Sequence[int]) -> L
     check_weights(config.model)
     tokenizer, device = load_tokenizer(config.model), local_device(config.parallel.device)
     train = load_problems(config.data.train, config.data, tokenizer)
-    sets = {name: load_problems(one, config.data, tokenizer) for name, one in config.evaluation.sets.items()}
+    sets = load_evaluation_sets(config, tokenizer)
     model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
     with build_rewards(config.reward) as rewards:
         return take_look(config, model, tokenizer, train, sets, rewards, problems, group_sizes)

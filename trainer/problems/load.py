@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from trainer.config.data import DataConfig, DatasetConfig
+from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.problems.prompts import Question, as_question, build_prompt, check_template
 from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
@@ -36,6 +37,11 @@ def load_problems(
     sources = [dataset] if isinstance(dataset, DatasetConfig) else list(dataset)
     parts = [_load(source, data, tokenizer) for source in sources]
     return parts[0] if len(parts) == 1 else _mix(parts, [source.weight for source in sources])
+
+
+def load_evaluation_sets(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Problem]]:
+    """The problems of every evaluation set; raises as `load_problems`."""
+    return {name: load_problems(one, config.data, tokenizer) for name, one in config.evaluation.sets.items()}
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> tuple[int, ...]:
