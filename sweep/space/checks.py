@@ -45,13 +45,13 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
 def _check_objective(spec: SweepSpec, document: YamlDocument) -> None:
     metric = spec.objective.metric
     where = document.where(("objective", "metric"))
-    measured = [name for name in METRICS if name.startswith("eval/")]
+    hint = nearest(metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/")
     try:
         declaration(metric)
     except KeyError:
-        raise ConfigError(f"unknown metric {metric}", where, nearest(metric, measured)) from None
+        raise ConfigError(f"unknown metric {metric}", where, hint) from None
     if not metric.startswith("eval/"):
-        raise ConfigError(f"{metric} is not measured by evaluations", where, nearest(metric, measured))
+        raise ConfigError(f"{metric} is not measured by evaluations", where, hint)
 
 
 def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:
@@ -81,7 +81,7 @@ def _check_switch(key: str, parameter: ParameterSpec, used: set[str], where: str
     if key not in used:
         names = [*(name for name in dotted_keys() if name.endswith(f".{key}")), *dotted_keys()]
         exact = names[0] if names[0].endswith(f".{key}") else None
-        hint = f"did you mean {exact}?" if exact else nearest(key, dotted_keys())
+        hint = f"did you mean {exact}?" if exact else nearest(key, dotted_keys(), "trainer options")
         raise ConfigError(f"switch {key} is used in no `when` and is no key of the trainer", where, hint)
     if parameter.options is None:
         raise ConfigError(f"switch {key} needs values to choose from", where, "write choice: [false, true]")

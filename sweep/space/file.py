@@ -105,7 +105,7 @@ def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
     head, _, rest = key.partition(".")
     if head not in SweepSpec.model_fields:
         choices = [*leaf_keys(SweepSpec), *(f"trainer.{name}" for name in dotted_keys())]
-        hint = nearest(head, SweepSpec.model_fields) if rest else nearest(key, choices)
+        hint = nearest(head, SweepSpec.model_fields) if rest else nearest(key, choices, SweepSpec.explained_by)
         hint = f"write trainer.{text}" if key in dotted_keys() else hint
         raise ConfigError(f"unknown key {key}", f"command line, key {key}", hint)
     if head == "trainer" and rest not in ("", "preset"):

@@ -69,7 +69,7 @@ def find_options(word: str = "") -> list[Option]:
     options = list(_options())
     found = [option for option in options if word.lower() in option.key.lower()]
     if not found:
-        hint = nearest(word, [option.key for option in options])
+        hint = nearest(word, [option.key for option in options], "trainer options")
         raise ConfigError(f"no key has {word} in its name", "trainer options", hint)
     return found
 
@@ -83,7 +83,9 @@ def _find_metrics(word: str = "") -> list[Metric]:
     found = [metric for metric in metrics if word.lower() in metric.name]
     if not found:
         raise ConfigError(
-            f"no metric has {word} in its name", "trainer metrics", nearest(word, [m.name for m in metrics])
+            f"no metric has {word} in its name",
+            "trainer metrics",
+            nearest(word, [m.name for m in metrics], "trainer metrics"),
         )
     return found
 

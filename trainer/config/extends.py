@@ -63,7 +63,7 @@ def find_spec(spec: str, relative_to: Path = Path()) -> RunFile:
         return RunFile(path, variant)
     if name in preset_names():
         return RunFile(Path(str(resources.files("trainer.config") / "presets" / f"{name}.yaml")), variant)
-    raise ConfigError(f"no preset or file named {name}", spec, nearest(spec, preset_specs()))
+    raise ConfigError(f"no preset or file named {name}", spec, nearest(spec, preset_specs(), "trainer presets"))
 
 
 def resolve(spec: str, is_section: _IsSection, relative_to: Path = Path()) -> YamlDocument:

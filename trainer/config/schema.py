@@ -142,7 +142,8 @@ def check_key(key: str, source: str = "override") -> None:
             valid = [".".join([*parts[:depth], name]) for name in model.model_fields]
             if depth == 0 or model is TrainConfig:
                 valid = dotted_keys()
-            raise ConfigError(f"unknown key {key}", f"{source}, key {key}", nearest(key, valid), key)
+            listing = TrainConfig.explained_by.format(".".join(parts[:depth])).strip()
+            raise ConfigError(f"unknown key {key}", f"{source}, key {key}", nearest(key, valid, listing), key)
         annotation = model.model_fields[part].annotation
         model = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 

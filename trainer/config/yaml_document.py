@@ -48,8 +48,8 @@ def dotted(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """A hint naming the closest of ``choices``; when nothing is close, all of them, or the closest of many.
+def nearest(word: str, choices: Iterable[str], listing: str = "") -> str:
+    """A hint naming the closest of ``choices``; when nothing is close, all of them, or of many what lists them.
 
     Of dotted keys the last part is enough: ``lr`` is close to ``optim.lr``.
     """
@@ -60,9 +60,9 @@ def nearest(word: str, choices: Iterable[str]) -> str:
         close = [by_end[end] for end in difflib.get_close_matches(word, by_end, n=1, cutoff=0.6)] or close
     if close:
         return f"did you mean {close[0]}?"
-    if len(names) <= _MANY:
-        return f"valid: {', '.join(names)}"
-    return f"valid: {', '.join(difflib.get_close_matches(word, names, n=_MANY // 2, cutoff=0.0))}, and others"
+    if listing and len(names) > _MANY:
+        return listing
+    return f"valid: {', '.join(names[:_MANY])}{', and others' if len(names) > _MANY else ''}"
 
 
 def read_yaml(path: Path) -> YamlDocument:
@@ -177,9 +177,9 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
         path = tuple(first["loc"])
         if first["type"] == "extra_forbidden":
             valid = [*field_names(model, path[:-1]), *(leaf_keys(model) if len(path) == 1 else ())]
-            raise ConfigError(
-                f"unknown key {dotted(path)}", document.where(path), nearest(str(path[-1]), valid), dotted(path)
-            ) from None
+            listing = getattr(model, "explained_by", "").format(*path[:-1][:1] or [""]).strip()
+            hint = nearest(str(path[-1]), valid, listing)
+            raise ConfigError(f"unknown key {dotted(path)}", document.where(path), hint, dotted(path)) from None
         raise ConfigError(
             refusal(dotted(path), first, shown=first["type"] != CREDENTIALS_IN_URL),
             document.where(path),

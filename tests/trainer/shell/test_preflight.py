@@ -1,10 +1,15 @@
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from sweep.cli import main as sweep
+from tests.paths import ROOT
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.cli import main
+from trainer.commands.init import write_project
 
 # What is wrong -> exit code and words, all of it before torch is imported and the model is looked for.
 WRONG = [
@@ -57,3 +62,24 @@ def test_a_launchers_variable_that_is_no_number_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "first")
     assert main(["ls"]) == 2
     assert capsys.readouterr().err.startswith("error: RANK is 'first', not a number")
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode", "code"),
+    [("train.jsonl", 0, 4), ("run.yaml", 0, 2), ("my_rewards.py", 0, 4), ("runs", 0o555, 4)],
+)
+def test_what_may_not_be_read_or_written_is_named(tmp_path, closed, mode, code):
+    write_project(tmp_path, "gpt2")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / closed).chmod(mode)
+    words = ["-m", "trainer", "run", "run.yaml", "--name", "r"]
+    # Root may read everything: only without these capabilities is it a user like any other.
+    bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if bound and subprocess.run([*bound, "true"], capture_output=True).returncode:
+        pytest.skip("root cannot give its capabilities up here")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [*bound, sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == code, ended.stderr
+    assert closed in ended.stderr and "Traceback" not in ended.stderr
