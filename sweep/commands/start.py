@@ -9,6 +9,7 @@ from sweep.commands.arguments import add_machine, add_named, planned_nodes, prep
 from sweep.commands.winner import then_decide
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.record.warm_start import warm_started
 from sweep.space.advice import advise_space
 from sweep.space.file import find_space, load_space
 from sweep.space.spec import SweepSpec
@@ -157,6 +158,9 @@ def load(arguments: argparse.Namespace) -> SweepRecord:
         *(["trainer.tracking.offline=true"] if arguments.offline else []),
     ]
     spec = load_space(find_space(arguments.space), overrides)
+    spec, taken = warm_started(spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start")
+    for line in taken:
+        print(line, file=sys.stderr, flush=True)
     return SweepRecord(spec, sweep_folder(arguments.runs_dir, spec.name))
 
 

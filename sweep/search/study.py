@@ -12,6 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
+from scipy import stats
 
 from sweep.search.history import Configuration, outcome, seed_effects, so_far
 from sweep.space.parameters import ParameterSpec
@@ -91,7 +92,7 @@ def ask(
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
         effects = seed_effects(configurations, spec.seeds)
-        study.add_trials([frozen_trial(spec, space, one, effects) for one in configurations])
+        study.add_trials(_with_prior(spec, space, [frozen_trial(spec, space, one, effects) for one in configurations]))
     trial = study.ask()
     parameters = sample(space, trial)
     noted = study.get_trials(deepcopy=False)[-1].system_attrs
@@ -112,18 +113,12 @@ def frozen_trial(
         found = so_far(configuration, effects)
     if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
-    params, distributions = {}, {}
-    for key, value in configuration.parameters.items():
-        range_ = distribution(space.parameters[key])
-        if range_ is not None and space.parameters[key].contains(value):
-            params[key], distributions[key] = _in_optuna(value, range_), range_
     system_attrs: dict[str, Any] = dict(configuration.attributes)
     stops = {found.step or 0: found.score} if found.state == "PRUNED" and found.score is not None else {}
     trial = optuna.create_trial(
         state=TrialState[found.state],
         value=found.score,
-        params=params,
-        distributions=distributions,
+        **_place(space, configuration.parameters),
         user_attrs={} if for_sampler else notes(configuration),
         system_attrs=system_attrs,
         intermediate_values=stops,
@@ -132,6 +127,34 @@ def frozen_trial(
     if found.time is not None:
         trial.datetime_complete = datetime.fromtimestamp(max(found.time, configuration.time))
     return trial
+
+
+def _with_prior(spec: SweepSpec, space: Space, own: list[FrozenTrial]) -> list[FrozenTrial]:
+    """The trials of a search behind those of earlier sweeps, if there are any; scores are then ranks from 0 to 1.
+
+    Ranks are taken within each sweep, because another model or task has another scale: the quantile transform of
+    arXiv:1909.13595, without its normal scores.
+    """
+    earlier = [
+        [
+            optuna.create_trial(value=score, **_place(space, point))
+            for point, score in zip(prior.points, prior.scores, strict=True)
+            if space.contains(point)  # an arm has no use for points of another
+        ]
+        for prior in spec.search.prior
+    ]
+    for trials in (earlier and [*earlier, own]) or []:
+        scored = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        for trial, rank in zip(scored, stats.rankdata([trial.value for trial in scored]), strict=True):
+            trial.value = (float(rank) - 0.5) / len(scored)
+    return [*(trial for trials in earlier for trial in trials), *own]
+
+
+def _place(space: Space, point: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a point that Optuna can hold, and their ranges."""
+    ranges = {key: distribution(space.parameters[key]) for key in point if space.parameters[key].contains(point[key])}
+    held = {key: range_ for key, range_ in ranges.items() if range_ is not None}
+    return {"params": {key: _in_optuna(point[key], held[key]) for key in held}, "distributions": held}
 
 
 def _in_optuna(value: Any, range_: BaseDistribution) -> Any:

@@ -49,6 +49,15 @@ class ObjectiveSpec(Section):
     published: Positive | None = Field(None, description="a gain claimed elsewhere, for `sweep plan`")
 
 
+class PriorSpec(Section):
+    """Finished configurations of an earlier sweep: points of this space with their scores there."""
+
+    sweep: str = Field(description="its name")
+    seeds: list[int] = Field(description="the seeds whose scores steered it")
+    points: list[ValueMapping] = Field(description="the parameters of each configuration")
+    scores: list[float] = Field(description="the score of each, on the scale of that sweep")
+
+
 class SearchSpec(Section):
     """Which configurations are tried."""
 
@@ -63,9 +72,18 @@ class SearchSpec(Section):
     startup: Count | None = Field(
         None, description="random configurations before the sampler learns (baselines count)"
     )
+    warm_start: list[str] = Field(
+        default_factory=list, description="earlier sweeps whose finished configurations the sampler learns from"
+    )
+    prior: list[PriorSpec] = Field(
+        default_factory=list,
+        description="what `warm_start` took, as space.lock.yaml keeps it; replaced by `sweep run`",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "SearchSpec":
+        if self.warm_start and self.sampler not in ("tpe", "gp"):
+            raise ValueError(f"{self.sampler} learns nothing from warm_start: write sampler: tpe or gp")
         if self.configurations is None and self.sampler != "grid":
             raise ValueError(f"say how many configurations {self.sampler} may propose: search.configurations")
         return self
@@ -239,6 +257,11 @@ class SweepSpec(Section):
         search = self.search
         follows = search.sampler not in ("random", "grid") or search.tune_within is not None
         return (follows and search.configurations != 0) or self.scheduler != SchedulerSpec()
+
+    @property
+    def spent_seeds(self) -> set[int]:
+        """The seeds whose scores steer the search: its own, and those of the sweeps that it learns from."""
+        return {*self.seeds, *(seed for prior in self.search.prior for seed in prior.seeds)}
 
     @property
     def evaluations(self) -> int | None:

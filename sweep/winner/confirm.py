@@ -73,19 +73,26 @@ def fresh_space(
     trainer = _with_test_set(spec, test) if sealed else spec.base.model_dump(mode="json")
     trainer["tracking"]["experiment"] = sweep.spec.experiment
     numbers = [one.number for one in chosen]
-    first = max(spec.seeds) + 1
+    first = max(spec.spent_seeds) + 1
     data |= {
         "name": folder.name,
         "trainer": {"config": trainer},  # with the sweep's overrides, which would take the test set away again
+        **alone(chosen),
+        "confirms": ConfirmsSpec(sweep=sweep.folder.name, configurations=numbers, full=full).model_dump(),
+        "seeds": list(range(first, first + seeds)),
+    }
+    return resolve_space(YamlDocument(data, {}, folder.name), Path.cwd())
+
+
+def alone(chosen: list[Configuration]) -> dict[str, Any]:
+    """The keys of a space that runs these configurations to their end, and nothing else."""
+    return {
         "baselines": [dict(one.parameters) for one in chosen],
         "search": {"sampler": "random", "configurations": 0},
         "scheduler": "none",
         "decide": None,
         "full": None,
-        "confirms": ConfirmsSpec(sweep=sweep.folder.name, configurations=numbers, full=full).model_dump(),
-        "seeds": list(range(first, first + seeds)),
     }
-    return resolve_space(YamlDocument(data, {}, folder.name), Path.cwd())
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:
