@@ -50,7 +50,7 @@ def main() -> None:
             correct = draw(generator, problems, completions, accuracy)
             intervals = {
                 "bootstrap": bootstrap(correct, completions),
-                "used": accuracy_interval(correct, np.full(problems, completions)),
+                "used": accuracy_interval(correct / completions, np.full(problems, completions)),
             }
             for kind, (low, high) in intervals.items():
                 held[kind].append(low <= accuracy <= high)

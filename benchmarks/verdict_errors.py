@@ -13,6 +13,7 @@ table see the same simulated sweeps, so rows compare. Behind every rate stands i
     fresh      a finalist on fresh seeds, by the search's noise, by its own fresh seeds, and by all of its own
     seeds      how often the proposed number of fresh seeds finds a gain, against what is stated
     alike      power for the gain that is stated as detectable, and how often a warning stands beside it
+    skewed     how often bounds of a paired t interval hold for accuracies near 0 and 1
 """
 
 import argparse
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from benchmarks.evaluation_intervals import CORRELATION
 from benchmarks.tables import percent, print_rows
 from dashboards.statistics.dunnett import LEVEL
 from dashboards.statistics.guards import Variances, critical_values, difference_noise
@@ -325,6 +327,23 @@ def alike(sweeps: int) -> None:
     print_rows("The gain stated as found 8 times in 10", headings, rows)
 
 
+def skewed(sweeps: int) -> None:
+    """The gain of one accuracy over another: problems as in `evaluation_intervals`, as hard in the same order."""
+    rows = []
+    sizes, accuracies = ((100, 1), (30, 4)), ((0.01, 0.05), (0.5, 0.56), (0.95, 0.99))
+    for (problems, completions), pair, seeds in itertools.product(sizes, accuracies, (3, 8)):
+        generator, weight = np.random.default_rng(10), 1 / CORRELATION - 1
+        order = generator.random((sweeps, 1, problems))
+        chances = [stats.beta.ppf(order, p * weight, (1 - p) * weight) for p in pair]
+        right = [generator.binomial(completions, np.repeat(chance, seeds, axis=1)) for chance in chances]
+        gains, truth = (right[1] - right[0]).mean(axis=2) / completions, (chances[1] - chances[0]).mean(axis=2)[:, 0]
+        half = stats.t.isf(LEVEL, seeds - 1) * gains.std(axis=1, ddof=1) / math.sqrt(seeds)
+        held = gains.mean(axis=1) - half <= truth, truth <= gains.mean(axis=1) + half
+        rows.append([f"{problems} x {completions}", f"{pair[0]}, {pair[1]}", f"{seeds}", *map(percent, held)])
+    headings = ["problems x completions", "accuracies", "seeds", "lower bound holds, %", "upper, %"]
+    print_rows("Paired t intervals of a gain, each bound meant to hold in 95 %", headings, rows)
+
+
 def named(scores: Array) -> dict[str, dict[int, float]]:
     return {f"c{i}": dict(enumerate(row)) for i, row in enumerate(scores.tolist())}
 
@@ -337,6 +356,7 @@ TABLES: dict[str, Callable[[int], None]] = {
     "fresh": fresh,
     "seeds": seeds_promised,
     "alike": alike,
+    "skewed": skewed,
 }
 
 

@@ -71,12 +71,12 @@ def variants_compared(sweep: Sweep) -> Picture | None:
         return Picture("variants", title, text, (drawing,))
     text += f" ({LEVEL:.0%} interval {number(estimates[first].low)} to {number(estimates[first].high)})"
     chances = [
-        f"{probability_of_improvement(values[first], values[name]):.0%} over {name}"
+        f"{probability_of_improvement(values[first], values[name]):.0%} against {name}"
         for name in order[-2:-6:-1]
         if len(values[name]) > 1
     ]
     if chances:
-        text += f"; a trial of it beats one of another rule with probability {', '.join(chances)}"
+        text += f"; of all pairs of trials it wins {', '.join(chances)}"
     return Picture("variants", title, f"{text}.{_credit(sweep)}", (drawing,))
 
 

@@ -13,7 +13,7 @@ from dashboards.statistics.seed_noise import seed_share
 from dashboards.sweep import Sweep
 
 _HALF = 0.5  # share of the variance from which one of the two counts as what limits the verdict
-_ONE_SIDED = float(stats.norm.ppf(0.95))
+_FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of a gain that is found 8 times in 10
 
 
 def precision(sweep: Sweep) -> Picture:
@@ -85,11 +85,11 @@ def _what_limits(sweep: Sweep, found: ProblemSplit | None) -> str:
 
 def _hidden(found: ProblemSplit, worthwhile: float) -> str:
     """How many problems a worthwhile gain takes, where evaluation's own noise hides one."""
-    alone = _ONE_SIDED * math.sqrt(found.evaluation / found.seeds)
+    alone = _FOUND * math.sqrt(found.evaluation / found.seeds)
     if alone <= worthwhile:
         return ""
     needed = math.ceil(found.problems * (alone / worthwhile) ** 2)
     return (
         f" Evaluation is too coarse for a worthwhile {worthwhile:g}: on {found.seeds} seeds its noise alone hides "
-        f"{number(alone, 2)}; about {needed} problems would do."
+        f"gains below {number(alone, 2)} (80 % power); it takes at least {needed} problems."
     )

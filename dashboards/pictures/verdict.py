@@ -196,11 +196,11 @@ def _noise(found: Verdict) -> str:
             f"having kept the others, and the lower bound leaves it out. {tested}"
         )
     if found.by_problem:
-        tested += " Seeds differ no more than evaluation on these problems does by itself."
+        tested += " Seeds are not seen to differ by more than evaluation on these problems does by itself."
     return (
         f"{tested} Scores vary between seeds by a standard deviation of {number(found.deviation, 2)}. With "
-        f"{_seeds(found.seeds)}, only gains above {number(found.minimum_detectable_effect, 2)} would be detected "
-        f"(80 % power{f', less because {found.unlike}' if found.unlike else ''})."
+        f"{_seeds(found.seeds)}, a gain of {number(found.minimum_detectable_effect, 2)} would be detected with "
+        f"80 % power{f', less because {found.unlike}' if found.unlike else ''}."
     )
 
 

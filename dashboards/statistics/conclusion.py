@@ -135,16 +135,16 @@ def worded(verdict: Verdict) -> Verdict:
             next_step="Run it on fresh seeds: those of a search give candidates, and only fresh ones evidence.",
         )
     reason = (
-        f"No evidence of a gain: {tested}; with {_count(verdict.seeds, 'seed')}, only gains above "
-        f"{verdict.minimum_detectable_effect:.3g} would be detected (80 % power"
+        f"No evidence of a gain: {tested}; with {_count(verdict.seeds, 'seed')}, a gain of "
+        f"{verdict.minimum_detectable_effect:.3g} would be detected with 80 % power"
     )
-    reason += f", less because {verdict.unlike})." if verdict.unlike else ")."
+    reason += f", less because {verdict.unlike}." if verdict.unlike else "."
     return replace(verdict, reason=reason, next_step=_step_without_evidence(verdict))
 
 
 def _step_without_evidence(verdict: Verdict) -> str:
     if verdict.winner == verdict.baseline:
-        return "Keep the baseline, or search elsewhere; more seeds of these configurations decide little."
+        return "Keep the baseline, or search elsewhere."
     if not verdict.shrunken:
         return "After correcting for picking the best no gain is left; search for a larger difference."
     if verdict.confirmation_seeds is None or verdict.confirmation_chance is None:

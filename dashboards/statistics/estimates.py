@@ -1,6 +1,7 @@
 """The few statistics a report quotes. Resampling is seeded: the same sweep gives the same page."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,19 +30,20 @@ class Importance:
 
 
 def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], float], seed: int = 0) -> Interval:
-    """Percentile interval of a statistic of all values, resampling whole groups.
+    """Student's t interval of a statistic of all values, with its standard error by resampling whole groups.
 
     Trials of one configuration are alike, so configurations are drawn, with their trials; where there is only
-    one, its trials are drawn. A single value has no width.
+    one, its trials are drawn. A single value has no width. A percentile interval of two to four groups would hold
+    48 to 82 % instead of 90.
     """
     units = groups if len(groups) > 1 else [[value] for value in groups[0]]
-    arrays = [np.asarray(unit, dtype=float) for unit in units]
-
-    def of_drawn(drawn: Iterable[int]) -> float:
-        return statistic(np.concatenate([arrays[index] for index in drawn]))
-
-    every = range(len(arrays))
-    return Interval(of_drawn(every), *bootstrap_interval(every, of_drawn, LEVEL, _RESAMPLES, seed))
+    arrays, count = [np.asarray(unit, dtype=float) for unit in units], len(units)
+    draws = np.random.default_rng(seed).integers(0, count, (_RESAMPLES, count))
+    found = [statistic(np.concatenate([arrays[index] for index in drawn])) for drawn in draws]
+    value, half = statistic(np.concatenate(arrays)), 0.0
+    if count > 1:
+        half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * np.std(found) * math.sqrt(count / (count - 1)))
+    return Interval(value, value - half, value + half)
 
 
 def interquartile_mean(values: Vector) -> float:
@@ -97,7 +99,7 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str], seed: i
         )
         shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES // 4)]
         share = max(0.0, _adjusted_r2(design, scores))
-        interval = Interval(share, max(0.0, low), max(share, high))
+        interval = Interval(share, min(share, max(0.0, low)), max(share, high))
         found.append(Importance(name, interval, max(0.0, float(np.quantile(shuffled, 0.95)))))
     return sorted(found, key=lambda one: -one.share.value)
 

@@ -112,7 +112,7 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
     if forecast.detectable is None:
         lines.append(f"{seeds}, no difference can be told from chance")
     else:
-        lines.append(f"{seeds}, only gains above {forecast.detectable:.2g} would be detected (80 % power)")
+        lines.append(f"{seeds}, a gain of {forecast.detectable:.2g} would be detected with 80 % power")
     for name, (gain, everywhere, alone) in forecast.wanted.items():
         all_ = f"{everywhere} seeds of every configuration" if everywhere else "more than 100 seeds of each"
         lines.append(

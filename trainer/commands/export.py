@@ -148,7 +148,7 @@ def scores(run: Path, step: int) -> list[Score]:
     for name, by_step in read_correctness(path).items() if path.is_file() else ():
         if step in by_step:
             shares, completions = by_step[step]
-            interval = accuracy_interval(shares * completions, [completions] * len(shares))
+            interval = accuracy_interval(shares, [completions] * len(shares))
             found.append(Score(name, len(shares), completions, float(shares.mean()), interval))
     return found
 

@@ -30,25 +30,23 @@ def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.
     return estimate
 
 
-def accuracy_interval(correct: ArrayLike, completions: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval of the mean accuracy over problems.
+def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval of the mean over problems of their accuracies, or pass@k, [P], each of so many ``completions`` [P].
 
-    Wilson's score interval [J. Am. Stat. Assoc. 22, 1927] for single completions: the bootstrap of few or
-    extreme ones is too narrow (it covers 44 % where 95 % are meant at 30 problems and 2 %). With several
-    completions, which depend on each other, the bootstrap over problems; Wilson's for as many single completions
-    where all problems have the same accuracy, of which the bootstrap sees no spread. Correct completions and
-    completions are those of each problem, [P].
+    Wilson's score interval [J. Am. Stat. Assoc. 22, 1927], where problems have several completions for as many
+    independent ones as the spread over problems shows, between one of each and all, with Student's quantile because
+    few problems tell that spread [Korn and Graubard, Survey Methodology 24, 1998]. Near 0 and 1 a bootstrap over
+    problems is too narrow.
     """
     from scipy import stats  # takes half a second, and no training needs it
 
-    c, n = np.asarray(correct), np.asarray(completions)
-    shares = c / n
-    if n.max() > 1 and np.ptp(shares) > 0:
-        return bootstrap_interval(shares, confidence=confidence)
-    problems, rate = len(shares), float(shares.mean())
-    z = float(stats.norm.ppf((1 + confidence) / 2))
-    centre = (rate + z**2 / (2 * problems)) / (1 + z**2 / problems)
-    half = z / (1 + z**2 / problems) * math.sqrt(rate * (1 - rate) / problems + z**2 / (4 * problems**2))
+    shares, tail = np.asarray(accuracies, dtype=float), (1 + confidence) / 2
+    size, rate, z = float(len(shares)), float(shares.mean()), float(stats.norm.ppf(tail))
+    if np.max(completions) > 1 and np.ptp(shares) > 0:
+        z = float(stats.t.ppf(tail, len(shares) - 1))
+        size = min(max(size, size * rate * (1 - rate) / float(shares.var(ddof=1))), float(np.sum(completions)))
+    centre = (rate + z**2 / (2 * size)) / (1 + z**2 / size)
+    half = z / (1 + z**2 / size) * math.sqrt(rate * (1 - rate) / size + z**2 / (4 * size**2))
     return max(0.0, centre - half), min(1.0, centre + half)
 
 

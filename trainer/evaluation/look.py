@@ -71,7 +71,7 @@ class Look:
             "problems": len(right),
             "completions_per_problem": of,
             "accuracy": self.correct.mean().item(),
-            "accuracy_interval": accuracy_interval(right, np.full(len(right), of)),
+            "accuracy_interval": accuracy_interval(right / of, np.full(len(right), of)),
             "pass_at_k": pass_at_k(right, of, of).mean().item(),
             "reward": self.rewards.mean().item(),
             "completion_length": self.tokens.mean().item(),

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from trainer.config.evaluation import EvaluationConfig
 from trainer.errors import printable
-from trainer.evaluation.estimators import accuracy_interval, bootstrap_interval, pass_at_k
+from trainer.evaluation.estimators import accuracy_interval, pass_at_k
 from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
 from trainer.types import Rollout
 
@@ -67,7 +67,7 @@ def _row(
 ) -> EvaluationRow:
     count = len(rollouts)
     correct, completions = correct_by_problem(rollouts)
-    low, high = accuracy_interval(correct, completions)
+    low, high = accuracy_interval(correct / completions, completions)
     return EvaluationRow(
         set=name,
         by=by,
@@ -141,11 +141,12 @@ def results_row(checkpoints: Sequence[Mapping[str, Sequence[Rollout]]], evaluati
         columns: list[Floats] = [correct / completions]
         n = own.completions_per_problem
         measure = f"avg@{n}" if n > 1 else "greedy" if own.temperature == 0 else "accuracy"
-        cells.append(Cell(name, measure, float(columns[0].mean()), *accuracy_interval(correct, completions)))
+        cells.append(Cell(name, measure, float(columns[0].mean()), *accuracy_interval(columns[0], completions)))
         k = evaluation.sets[name].pass_at_k
         if k is not None:
             columns.append(np.mean([pass_at_k(*of_one, k) for of_one in counts], axis=0))
-            cells.append(Cell(name, f"pass@{k}", float(columns[1].mean()), *bootstrap_interval(columns[1])))
+            interval = accuracy_interval(columns[1], completions)
+            cells.append(Cell(name, f"pass@{k}", float(columns[1].mean()), *interval))
         of_problems.append(np.stack(columns, axis=1))
     return [*cells, Cell("", "mean", float(np.mean([cell.value for cell in cells])), *_mean_interval(of_problems))]
 

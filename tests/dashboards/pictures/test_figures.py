@@ -23,7 +23,7 @@ def test_variants_compared_reports_leader_and_chances() -> None:
     assert picture is not None
     sentence = picture.sentence
     assert sentence.startswith("grpo + AR has the best interquartile mean, 0.750")
-    assert "100% over grpo + Lopti" in sentence
+    assert "100% against grpo + Lopti" in sentence
 
 
 def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:

@@ -34,7 +34,7 @@ def test_few_problems_limit_where_training_is_alike() -> None:
     text = precision(sweep).sentence
     assert "Evaluation: 100 problems, so that eval/accuracy moves in steps of 0.0025." in text
     assert "more problems would narrow" in text
-    assert "too coarse for a worthwhile 0.01" in text and text.endswith("problems would do.")
+    assert "too coarse for a worthwhile 0.01" in text and text.endswith("it takes at least 2315 problems.")
 
 
 def test_seeds_limit_where_training_differs() -> None:

@@ -48,7 +48,7 @@ def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
     scores = {(0.0, 0.0): [0.50, 0.52, 0.60], (0.3, 0.0): [0.65, 0.55, 0.66], (0.0, 0.5): [0.45, 0.62, 0.5]}
     first, step, noise, *_ = verdict(sweep_with(scores))
     assert first.startswith("No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0")
-    assert "With 3 seeds, only gains above 0." in noise and noise.endswith(" would be detected (80 % power).")
+    assert "With 3 seeds, a gain of 0." in noise and noise.endswith(" would be detected with 80 % power.")
     assert "sweep confirm demo" in step
 
 

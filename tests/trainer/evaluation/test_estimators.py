@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.evaluation_intervals import draw
 from trainer.evaluation.estimators import accuracy_interval, bootstrap_interval, pass_at_k, rank_correlation
 
 
@@ -85,8 +86,26 @@ def test_single_completions_have_wilsons_interval(correct):
     assert accuracy_interval(answers, np.ones(30)) == pytest.approx((published.low, published.high))
 
 
-def test_several_completions_are_drawn_by_problem():
-    correct, completions = np.array([0, 1, 4, 4, 2]), np.full(5, 4)
-    assert accuracy_interval(correct, completions) == bootstrap_interval(correct / 4)
-    # All problems solved: as wide as for one completion of each.
-    assert accuracy_interval(completions, completions) == accuracy_interval(np.ones(5), np.ones(5))
+@pytest.mark.parametrize(
+    ("shares", "right", "size"),
+    [
+        (np.repeat([0.25, 0.75], 3), 10, 20),  # 6 * 0.25 / (0.0625 * 6 / 5): as the spread shows
+        (np.array([0.5, 0.5, 0.5, 0.5, 0.25]), 9, 20),  # no more than there are
+        (np.repeat([0.0, 1.0], 4), 4, 8),  # and no less than one of each problem
+    ],
+)
+def test_completions_of_one_problem_count_for_fewer(shares, right, size):
+    level = 2 * stats.norm.cdf(stats.t.ppf(0.975, len(shares) - 1)) - 1
+    published = stats.binomtest(right, size).proportion_ci(level, method="wilson")
+    assert accuracy_interval(shares, np.full(len(shares), 4)) == pytest.approx((published.low, published.high))
+
+
+def test_problems_that_are_all_solved_tell_as_much_as_one_completion_of_each():
+    assert accuracy_interval(np.ones(5), np.full(5, 4)) == accuracy_interval(np.ones(5), np.ones(5))
+
+
+def test_few_problems_near_zero_have_an_interval_that_holds():
+    generator = np.random.default_rng(0)
+    found = [draw(generator, 30, 16, 0.06) / 16 for _ in range(1000)]
+    intervals = [accuracy_interval(shares, np.full(30, 16)) for shares in found]
+    assert np.mean([low <= 0.06 <= high for low, high in intervals]) > 0.9  # a bootstrap over problems: 0.87
