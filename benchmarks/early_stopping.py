@@ -14,28 +14,33 @@ evaluations 1, 2, 3 and 5 with the last.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from scipy.stats import spearmanr
 
 from benchmarks.tables import mean, percent, print_rows
+from dashboards.statistics.forecast import Curve, Forecast, Scales
+from sweep.record.sweep_record import evaluation_history
 from sweep.space.file import resolve_space
 from sweep.space.spec import EVALUATION, SCORE, SchedulerSpec, SweepSpec
 from sweep.trials.scheduler import trial_scheduler
 from sweep.trials.trainable import windowed
-from sweep.trials.worker import evaluation_history
 from trainer.config.yaml_document import YamlDocument
 
 EVALUATIONS, WINDOW, TRIALS, AT_A_TIME, WHOLE = 10, 3, 24, 4, 12
 START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
 NOISE = 0.5  # of an evaluation
 PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}  # spread, correlation
+LEVELS, WHOLE_FIRST = (
+    (0.05, 0.1, 0.2),
+    4,
+)  # chances of ending first, and trials that reach their end before any is stopped
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
     **{
@@ -44,6 +49,10 @@ RULES: dict[str, dict[str, Any]] = {
         for factor in (2, 3, 4)
     },
     **{f"median, grace {grace}": {"median": {"grace_period": grace}} for grace in (1, 3)},
+    **{
+        f"forecast, level {level}": {"forecast": {"level": level, "min_finished": 2}}
+        for level in (0.01, 0.05, 0.1, 0.2)
+    },
 }
 Floats = NDArray[np.float64]
 
@@ -55,17 +64,46 @@ class Trial:
     trial_id: str
 
 
+class ForecastScheduler(FIFOScheduler):  # type: ignore[misc]
+    """Stops a trial when its chance to end above the leader, the trial with the best forecast, is below a level.
+
+    Until enough trials have reached their end it cannot tell and stops none.
+    """
+
+    def __init__(self, level: float) -> None:
+        super().__init__()
+        self._level = level
+        self._curves: dict[str, Curve] = {}
+        self._fitted: tuple[int, Scales | None] = (0, None)  # to so many trials that had reached their end
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Whether the trial goes on."""
+        name, count = trial.trial_id, int(result[EVALUATION])
+        values = self._curves[name].values if name in self._curves else ()
+        self._curves[name] = Curve(int(name), (*values, result["eval/accuracy"]))
+        whole = sum(len(curve.values) == EVALUATIONS for curve in self._curves.values())
+        if whole < WHOLE_FIRST or not 2 <= count < EVALUATIONS:
+            return str(TrialScheduler.CONTINUE)
+        scales = self._fitted[1] if whole < 1.25 * self._fitted[0] else None
+        forecast = Forecast.of(list(self._curves.values()), EVALUATIONS, WINDOW, scales)
+        if scales is None:
+            self._fitted = whole, forecast.scales
+        chance = forecast.overtakes(list(self._curves).index(name), int(forecast.mean.argmax()))
+        return str(TrialScheduler.STOP if chance < self._level else TrialScheduler.CONTINUE)
+
+
 @dataclass(frozen=True)
 class Curves:
     """Learning curves, of a pool or of one sweep."""
 
-    seen: Floats  # [N, E], what a scheduler sees
+    evaluations: Floats  # [N, E]
+    seen: Floats  # [N, E], running means, the scores that a scheduler sees
     ends: Floats  # [N], true score of the configuration in standard deviations
 
     def draw(self, random: np.random.Generator, count: int) -> "Curves":
         """Some of them; each at most once where there are enough."""
         rows = random.choice(len(self.ends), count, replace=count > len(self.ends))
-        return Curves(self.seen[rows], self.ends[rows])
+        return Curves(self.evaluations[rows], self.seen[rows], self.ends[rows])
 
 
 def simulated(random: np.random.Generator, count: int, spread: float, later: float) -> Curves:
@@ -75,23 +113,30 @@ def simulated(random: np.random.Generator, count: int, spread: float, later: flo
     learned = (1 - np.exp(-steps / pace[:, None])) / (1 - np.exp(-EVALUATIONS / pace[:, None]))
     scores = (START + ends)[:, None] * learned + NOISE * random.standard_normal((count, EVALUATIONS))
     seen = [scores[:, max(0, last - WINDOW) : last].mean(axis=1) for last in steps]
-    return Curves(np.array(seen).T, ends)
+    return Curves(scores, np.array(seen).T, ends)
 
 
 def measured(sweep: Path) -> Curves:
     """The curves of a sweep's trials; a configuration's true score is the mean end of its seeds."""
-    rows: dict[str, list[list[float]]] = {}
+    rows: dict[str, list[list[tuple[float, float]]]] = {}
     for trial in sorted((sweep / "trials").glob("c*-s*")):
         history = evaluation_history(trial / "metrics.jsonl", "eval/accuracy")
         steps = sorted(step for step in history if step > 0)
-        scores = [windowed({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps]
-        rows.setdefault(trial.name.split("-")[0], []).append(scores)
+        values = [(history[last], windowed({s: v for s, v in history.items() if s <= last}, WINDOW)) for last in steps]
+        rows.setdefault(trial.name.split("-")[0], []).append(values)
     longest = max(len(row) for several in rows.values() for row in several)
     whole = {name: [row for row in several if len(row) == longest] for name, several in rows.items()}
-    seen = np.array([row for several in whole.values() for row in several])
-    ends = np.array([np.mean([row[-1] for row in several]) for several in whole.values() for _ in several])
+    curves = np.array([row for several in whole.values() for row in several])
+    ends = np.array([np.mean([row[-1][1] for row in several]) for several in whole.values() for _ in several])
     places = np.linspace(0, longest - 1, EVALUATIONS).round().astype(int)
-    return Curves(seen[:, places], (ends - ends.mean()) / max(ends.std(), 1e-9))
+    return Curves(curves[:, places, 0], curves[:, places, 1], (ends - ends.mean()) / max(ends.std(), 1e-9))
+
+
+def scheduler(name: str, spec: SweepSpec) -> TrialScheduler:
+    """A fresh scheduler of `RULES`; those by forecast are here, as they earn no place in a sweep."""
+    if name.startswith("forecast"):
+        return ForecastScheduler(float(name.split()[-1]))
+    return trial_scheduler(spec.model_copy(update={"scheduler": SchedulerSpec.model_validate(RULES[name])}))
 
 
 def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work: float) -> tuple[list[int], int]:
@@ -109,7 +154,8 @@ def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work:
         trial, count = active[number][0], active[number][1] + 1
         used += 1
         active[number] = trial, count
-        decision = rule.on_trial_result(None, trial, {EVALUATION: count, SCORE: curves.seen[number, count - 1]})
+        score, evaluated = curves.seen[number, count - 1], curves.evaluations[number, count - 1]
+        decision = rule.on_trial_result(None, trial, {EVALUATION: count, SCORE: score, "eval/accuracy": evaluated})
         if count == EVALUATIONS:
             ended.append(number)
         if count == EVALUATIONS or decision == TrialScheduler.STOP:
@@ -117,26 +163,28 @@ def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work:
     return ended, used
 
 
-def rows_of(kind: str, curves: Iterator[tuple[Curves, Curves]], spec: SweepSpec) -> list[list[str]]:
+def rows_of(
+    kind: str, curves: Iterator[tuple[Curves, Curves]], spec: SweepSpec, rules: Iterable[str]
+) -> list[list[str]]:
     """A row for every rule on the same curves: of one sweep, and of more trials for equal work."""
-    stopped: dict[str, list[bool]] = {name: [] for name in RULES}
-    works: dict[str, list[float]] = {name: [] for name in RULES}
-    found: dict[str, list[float]] = {name: [] for name in RULES}
+    stopped: dict[str, list[bool]] = {name: [] for name in rules}
+    works: dict[str, list[float]] = {name: [] for name in rules}
+    found: dict[str, list[float]] = {name: [] for name in rules}
     for repeat, (few, many) in enumerate(curves):
-        for name, settings in RULES.items():
-            own = spec.model_copy(update={"scheduler": SchedulerSpec.model_validate(settings)})
-            ended, used = run(trial_scheduler(own), few, np.random.default_rng(repeat), np.inf)
+        for name in rules:
+            ended, used = run(scheduler(name, spec), few, np.random.default_rng(repeat), np.inf)
             stopped[name].append(int(few.seen[:, -1].argmax()) not in ended)
             works[name].append(used / few.seen.size)
-            ended, _ = run(trial_scheduler(own), many, np.random.default_rng(repeat), WHOLE * EVALUATIONS)
+            ended, _ = run(scheduler(name, spec), many, np.random.default_rng(repeat), WHOLE * EVALUATIONS)
             found[name].append(float(many.ends[max(ended, key=lambda number: many.seen[number, -1])]))
     gains = {name: np.array(values) - np.array(found["none"]) for name, values in found.items()}
-    return [[kind, name, percent(stopped[name]), mean(works[name]), mean(gains[name])] for name in RULES]
+    return [[kind, name, percent(stopped[name]), mean(works[name]), mean(gains[name])] for name in rules]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", nargs="*", type=Path, help="folder of a finished sweep (default: simulated curves)")
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     parser.add_argument("--repeats", type=int, default=400, help="sweeps a cell (default: 400)")
     arguments = parser.parse_args()
     spec = resolve_space(
@@ -164,7 +212,7 @@ def main() -> None:
         sample = draw(1000)
         told = ", ".join(f"{spearmanr(sample.seen[:, k - 1], sample.seen[:, -1])[0]:.2f}" for k in (1, 2, 3, 5))
         print(f"{kind}: rank correlation of evaluations 1, 2, 3, 5 with the last {told}")
-        rows += rows_of(kind, ((draw(TRIALS), draw(many)) for _ in range(arguments.repeats)), spec)
+        rows += rows_of(kind, ((draw(TRIALS), draw(many)) for _ in range(arguments.repeats)), spec, arguments.rules)
     headings = ["curves", "rule", "best stopped, %", "work", "found at equal work, sd"]
     print_rows(f"{TRIALS} trials of {EVALUATIONS} evaluations", headings, rows)
 

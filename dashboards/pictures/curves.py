@@ -1,12 +1,14 @@
 """Pictures of whole trials: learning curves, training health, failures."""
 
 import html
+import math
 from typing import Any
 
 import pandas as pd
 
 from dashboards.labels import colours
 from dashboards.pictures.theme import Picture, add_points, figure, hover, number, rows
+from dashboards.statistics.forecast import Saturation, saturation
 from dashboards.sweep import CURVES, Sweep, unit_of
 from dashboards.trials import thinned, thinning_note
 
@@ -29,16 +31,34 @@ def learning_curves(sweep: Sweep) -> Picture:
         return Picture("curves", title, "No evaluation has been logged yet.")
     drawing = figure("training step", metric, height=420)
     trial_lines(drawing, sweep, values, width=1.6)
-    averaged = _mean_lines(drawing, sweep, values)
+    means = _mean_lines(drawing, sweep, values)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
     rising = change > 0 if sweep.objective.mode == "max" else change < 0
     text = (
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve, by "
         f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
-        f"dotted lines are trials that failed or were stopped{_mean_note(averaged)}.{thinning_note(sweep.trials)}"
+        f"dotted lines are trials that failed or were stopped{_mean_note(bool(means))}.{thinning_note(sweep.trials)}"
     )
-    return Picture("curves", title, text, (drawing,))
+    headings = ("update rule", "trials", "at the end", "half of its gain by step", "approaches (90 %)")
+    found = (
+        (variant, trials, mean, saturation(mean.index.to_numpy(float), mean.to_numpy(float)))
+        for variant, (trials, mean) in means.items()
+    )
+    table = [
+        [variant, trials, number(mean.iloc[-1]), number(curve.half, 2), _ceiling(curve)]
+        for variant, trials, mean, curve in found
+        if curve is not None
+    ]
+    if table:
+        text += " A rule that is only faster is ahead at any one step: the table has speed and ceiling apart."
+    return Picture("curves", title, text, (drawing,), (headings, table) if table else ((), ()))
+
+
+def _ceiling(curve: Saturation) -> str:
+    if math.isinf(curve.high) or math.isinf(curve.low):
+        return "no end in sight"
+    return f"{number(curve.ceiling)} ({number(curve.low)} to {number(curve.high)})"
 
 
 def training_health(sweep: Sweep) -> Picture:
@@ -52,7 +72,7 @@ def training_health(sweep: Sweep) -> Picture:
         label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")
         drawing = figure("training step", label, height=280)
         trial_lines(drawing, sweep, values, width=1)
-        averaged |= _mean_lines(drawing, sweep, values)
+        averaged |= bool(_mean_lines(drawing, sweep, values))
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
@@ -99,19 +119,19 @@ def trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) 
         )
 
 
-def _mean_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame) -> bool:
-    """Add a thick line for each update rule, the mean of its trials that ran to their end; whether there is one.
+def _mean_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame) -> dict[str, tuple[int, pd.Series]]:
+    """Add a thick line for each update rule, the mean of its trials that ran to their end; their number and the mean.
 
     At the steps that all of them have, and for rules with ``_MEAN_OF`` trials or more.
     """
-    shades, drawn = colours(sweep.trials.variant), False
+    shades, drawn = colours(sweep.trials.variant), {}
     complete = sweep.trials[sweep.trials.state == "COMPLETE"]
     for variant, trials in complete.groupby("variant").trial:
         table = values[values.trial.isin(trials)].pivot_table(index="step", columns="trial", values="value")
         mean = table.dropna().mean(axis="columns")
         if table.shape[1] < _MEAN_OF or len(mean) < 2:
             continue
-        drawn = True
+        drawn[str(variant)] = table.shape[1], mean
         of = f"{html.escape(str(variant))}, mean of {table.shape[1]} trials"
         notes = [f"{of}<br>step {step}: {number(value)}" for step, value in mean.items()]
         line = {"color": shades[str(variant)], "width": 4}

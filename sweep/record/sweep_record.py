@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -230,6 +231,17 @@ def last_step(run_dir: Path) -> int:
             digits = line[start + 8 :].split(",", 1)[0].split("}", 1)[0]
             return int(digits) if digits.isdigit() else 0
     return 0
+
+
+def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
+    """Values of an evaluation metric by training step, from a trial's ``metrics.jsonl``; NaN where not finite."""
+    if not metrics_file.exists():
+        return {}
+    return {
+        int(record["step"]): math.nan if record[metric] is None else float(record[metric])
+        for record, _ in read_json_lines(metrics_file)
+        if metric in record
+    }
 
 
 @contextlib.contextmanager

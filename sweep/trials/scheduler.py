@@ -6,12 +6,11 @@ from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
-from sweep.record.sweep_record import SweepRecord
+from sweep.record.sweep_record import SweepRecord, evaluation_history
 from sweep.search.history import TrialKey
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import EVALUATION, SCORE, SchedulerSpec, SweepSpec
 from sweep.trials.trainable import windowed
-from sweep.trials.worker import evaluation_history
 
 
 def make_scheduler(sweep: SweepRecord) -> TrialScheduler:

@@ -18,20 +18,12 @@ from ray import tune
 from ray.util import get_current_placement_group
 
 from sweep.record.folder import SweepFolder
-from sweep.record.sweep_record import FAILURE_FILE
+from sweep.record.sweep_record import FAILURE_FILE, evaluation_history
 from sweep.search.history import TrialKey
 from sweep.space.spec import EVALUATION, FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, STORAGE_KEY, SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, leave_if_blind
-from sweep.trials.worker import (
-    START_TIMEOUT_S,
-    Assignment,
-    Period,
-    TrainerFactory,
-    WorkerGroup,
-    build_trainer,
-    evaluation_history,
-)
+from sweep.trials.worker import START_TIMEOUT_S, Assignment, Period, TrainerFactory, WorkerGroup, build_trainer
 from trainer.attempt import Attempt, SupersededError, begin_attempt
 from trainer.config.schema import TrainConfig, apply_overrides, save_config, value_of
 from trainer.config.variants import variant_of

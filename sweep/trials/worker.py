@@ -23,7 +23,6 @@ from sweep.trials.credentials import take_credentials
 from sweep.trials.lifeline import end_when_cut_off
 from sweep.trials.nodes import NodeLostError, WorkerLostError, is_lost_node, leave_if_blind
 from trainer.config.schema import TrainConfig
-from trainer.files import read_json_lines
 from trainer.policy.cache import cache_folder, own_folder
 from trainer.progress import ProgressReport
 
@@ -343,17 +342,6 @@ def rank_environments(places: Sequence[Mapping[str, Any]], threads: int, gpus: f
             environment[VLLM_CACHE] = str(caches / f"gpu-{'-'.join(visible)}")
         environments.append(environment)
     return environments
-
-
-def evaluation_history(metrics_file: Path, metric: str) -> dict[int, float]:
-    """Values of an evaluation metric by training step, from a trial's ``metrics.jsonl``; NaN where not finite."""
-    if not metrics_file.exists():
-        return {}
-    return {
-        int(record["step"]): math.nan if record[metric] is None else float(record[metric])
-        for record, _ in read_json_lines(metrics_file)
-        if metric in record
-    }
 
 
 def _result(future: ray.ObjectRef, rank: int) -> Any:

@@ -32,6 +32,22 @@ def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps
     assert list(mean.y) == pytest.approx([0.3, 0.5])  # of 0.5, 0.6 and 0.4
     assert "thick line is the mean" in picture.sentence
     assert "thick" not in learning_curves(sweep).sentence
+    assert not picture.table[1]  # two evaluations have no ceiling
+
+
+def test_speed_and_ceiling_of_a_rule_stand_below_its_curves() -> None:
+    sweep = sweep_of()
+    names = [f"{seed}-s0" for seed in range(3)]
+    trials = pd.concat([sweep.trials[sweep.trials.trial == "0-s0"].assign(trial=name) for name in names])
+    values = [
+        (name, "eval/accuracy", step, 0.3 + 0.2 * step / (step + 10)) for name in names for step in range(0, 101, 10)
+    ]
+    histories = pd.DataFrame(values, columns=sweep.histories.columns)
+    picture = learning_curves(replace(sweep, trials=trials, histories=histories))
+    ((variant, count, end, half, ceiling),) = picture.table[1]
+    assert (variant, count, end, half) == ("grpo", 3, "0.482", "8.3")  # 100 * 10 / 120
+    assert str(ceiling).startswith("0.5")
+    assert "speed and ceiling apart" in picture.sentence
 
 
 def test_training_health_quotes_the_last_step() -> None:

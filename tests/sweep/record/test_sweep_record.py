@@ -1,8 +1,9 @@
+import math
 from pathlib import Path
 
 import pytest
 
-from sweep.record.sweep_record import FAILURE_FILE, last_step, open_sweep, planned_trials
+from sweep.record.sweep_record import FAILURE_FILE, evaluation_history, last_step, open_sweep, planned_trials
 from sweep.tracking.outcomes import trial_outcomes
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.spaces import make_spec
@@ -52,3 +53,16 @@ def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path: Path) -> No
     lines = "".join(f'{{"step": {step}, "time": 1.0, "text": "{"x" * 200}"}}\n' for step in range(100))
     (tmp_path / "metrics.jsonl").write_text(lines + '{"step": 100, "ti')
     assert last_step(tmp_path) == 99
+
+
+def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    assert evaluation_history(file, "eval/accuracy") == {}
+    file.write_text(
+        '{"step": 0, "time": 1, "eval/accuracy": 0.25}\n{"step": 1, "time": 2, "rollout/reward": 1.0}\n'
+        '{"step": 2, "time": 3, "eval/accuracy": null, "nonfinite": {"eval/accuracy": "nan"}}\n{"step": 4, "ev'
+    )
+    history = evaluation_history(file, "eval/accuracy")
+    assert history[0] == 0.25
+    assert math.isnan(history[2])
+    assert len(history) == 2

@@ -1,7 +1,6 @@
 """The ranks of a trial: where they meet, and what becomes of the others when one fails."""
 
 import contextlib
-import math
 import os
 import socket
 import time
@@ -15,15 +14,7 @@ import ray
 from ray.util import placement_group, remove_placement_group
 
 from sweep.trials import worker
-from sweep.trials.worker import (
-    Assignment,
-    StopWatcher,
-    WorkerGroup,
-    WorkerLostError,
-    evaluation_history,
-    rank_environments,
-    reserve_port,
-)
+from sweep.trials.worker import Assignment, StopWatcher, WorkerGroup, WorkerLostError, rank_environments, reserve_port
 from tests.sweep.harness import wait_until
 from trainer.config.schema import load_config
 
@@ -59,19 +50,6 @@ def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, t
 
 def test_without_gpus_a_trial_sees_none() -> None:
     assert rank_environments([place("1", [])], 1, 0)[0]["CUDA_VISIBLE_DEVICES"] == ""
-
-
-def test_an_evaluation_that_was_no_number_is_read_back_as_nan(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    assert evaluation_history(file, "eval/accuracy") == {}
-    file.write_text(
-        '{"step": 0, "time": 1, "eval/accuracy": 0.25}\n{"step": 1, "time": 2, "rollout/reward": 1.0}\n'
-        '{"step": 2, "time": 3, "eval/accuracy": null, "nonfinite": {"eval/accuracy": "nan"}}\n{"step": 4, "ev'
-    )
-    history = evaluation_history(file, "eval/accuracy")
-    assert history[0] == 0.25
-    assert math.isnan(history[2])
-    assert len(history) == 2
 
 
 def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any() -> None:
