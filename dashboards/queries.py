@@ -4,6 +4,8 @@ The parent run carries the tag ``loptune.sweep``; its children carry ``mlflow.pa
 trial they are. Tables are pandas frames, so that figures need no MLflow.
 """
 
+import ast
+import contextlib
 import difflib
 import json
 import math
@@ -36,6 +38,7 @@ from trainer.metrics.tags import (
     WEIGHTS_TAG,
 )
 
+_BRACKETS = str.maketrans("", "", "[]")
 _MAX_CURVE_POINTS = 400  # per trial and metric; more only make the page heavy
 
 
@@ -54,14 +57,31 @@ def read_sweep(name: str, uri: str) -> Sweep:
             near = difflib.get_close_matches(name, known, n=1) or known[:1]
             hint = f"did you mean {near[0]}?" if near else "no sweep was recorded here yet"
             raise MissingError(f"no sweep named {name}", uri, hint)
-        parent = named[-1]
-        sweep = _sweep(client, name, uri, parent)
-        for run in parents:
-            if run.data.tags.get(CONFIRMS_TAG) == name:
-                fresh = _sweep(client, name, uri, run, sweep.searched)
-                full = run.data.tags.get(WEIGHTS_TAG) == "full"
-                sweep = replace(sweep, full=fresh) if full else replace(sweep, confirmation=fresh)
-        return sweep
+        return _with_fresh(client, name, uri, parents)
+
+
+def read_scores(uri: str) -> list[Sweep]:
+    """Every sweep of a store, with the scores of its trials and finalists and without their curves.
+
+    Raises:
+        StorageError: the store cannot be read.
+    """
+    with opened_store(uri) as client:
+        parents = _parents(client)
+        names = dict.fromkeys(run.data.tags[SWEEP_TAG] for run in parents if CONFIRMS_TAG not in run.data.tags)
+        return [_with_fresh(client, name, uri, parents, curves=False) for name in names]
+
+
+def _with_fresh(client: Any, name: str, uri: str, parents: list[Any], curves: bool = True) -> Sweep:
+    """A sweep with its finalists on fresh seeds; of several parent runs of its name the last."""
+    parent = [run for run in parents if run.data.tags[SWEEP_TAG] == name][-1]
+    sweep = _sweep(client, name, uri, parent, curves=curves)
+    for run in parents:
+        if run.data.tags.get(CONFIRMS_TAG) == name:
+            fresh = _sweep(client, name, uri, run, sweep.searched, curves)
+            full = run.data.tags.get(WEIGHTS_TAG) == "full"
+            sweep = replace(sweep, full=fresh) if full else replace(sweep, confirmation=fresh)
+    return sweep
 
 
 @contextmanager
@@ -79,18 +99,20 @@ def opened_store(uri: str) -> Iterator[Any]:
         ) from error
 
 
-def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, ...] | None = None) -> Sweep:
+def _sweep(
+    client: Any, name: str, uri: str, parent: Any, searched: tuple[str, ...] | None = None, curves: bool = True
+) -> Sweep:
     """A sweep by its parent run; ``searched`` where its trials are to be told apart as those of another sweep."""
     params, tags = parent.data.params, parent.data.tags
     children = find_runs(client, [parent.info.experiment_id], {PARENT_TAG: parent.info.run_id})
     objective = _objective(params)
-    histories = _histories(client, children, (objective.metric, objective.sealed, *AUDIT))
+    histories = _histories(client, children, (objective.metric, objective.sealed, *AUDIT) if curves else ())
     kinds = {key.removeprefix("space."): kind for key, kind in params.items() if key.startswith("space.")}
     if searched is None:
         searched = searched_parameters([run.data.params for run in children], kinds)
     trials = trials_table(children, histories, objective, searched, kinds)
     drawn = set(thinned(trials, objective.mode).trial)  # a query per run and metric: none for what nobody sees
-    curves = _histories(client, [run for run in children if trial_name(run) in drawn], CURVES)
+    drawn_curves = _histories(client, [run for run in children if curves and trial_name(run) in drawn], CURVES)
     latest = [
         (trial_name(run), metric, value)
         for run in children
@@ -103,11 +125,12 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
         parent.info.status,
         objective,
         trials,
-        pd.concat([histories, curves], ignore_index=True),
+        pd.concat([histories, drawn_curves], ignore_index=True),
         searched,
         latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]),
         planned=int(tags[PLANNED_TAG]) if PLANNED_TAG in tags else None,
-        solved=read_solved(client, _finished(trials, children), objective.metric, objective.window),
+        solved=read_solved(client, _finished(trials, children) if curves else [], objective.metric, objective.window),
+        setting=_setting([run.data.params for run in children]),
         adaptive=tags.get(ADAPTIVE_TAG) == "true",
         two_stages=tags.get(TWO_STAGES_TAG) == "true",
         gpus_per_trial=float(params.get("gpus_per_trial", 0)),
@@ -124,6 +147,18 @@ def _sweep(client: Any, name: str, uri: str, parent: Any, searched: tuple[str, .
 def _finished(trials: pd.DataFrame, runs: list[Any]) -> list[tuple[str, str, str]]:
     complete, places = trials[trials.state == "COMPLETE"], {run.info.run_id: run.info.artifact_uri for run in runs}
     return [(trial, run, places[run]) for trial, run in zip(complete.trial, complete.run_id, strict=True)]
+
+
+def _setting(params: list[dict[str, str]]) -> tuple[str, str]:
+    """Model and task of the first trial that recorded them."""
+    told = next((run for run in params if "data.train" in run), {})
+    sources: list[str] = []
+    with contextlib.suppress(ValueError, SyntaxError):  # cut off by the store
+        for one in ast.literal_eval(told.get("data.train", "[]")):
+            made = f"{one['digits']} digits" if told.get("data.task") == "addition" else f"{one['people']} people"
+            sources.append(made.translate(_BRACKETS) if one["source"] == "generated" else one["source"])
+    model = told.get("model.name_or_path", "unknown")
+    return model, ": ".join(filter(None, (told.get("data.task", "unknown"), ", ".join(sources))))
 
 
 def _rounds(record: str) -> Rounds:

@@ -97,6 +97,7 @@ class Sweep:
     changes: str = ""  # of data and reward files between its trials, which were accepted
     run_id: str = ""  # of its run in MLflow
     baseline: str | None = None  # configuration listed first under `baselines`; None where none is listed
+    setting: tuple[str, str] = ("unknown", "unknown")  # model and task
     arms: tuple[str, ...] = ()  # values that were tuned alone, on equal budgets; the first is the baseline
 
     def __post_init__(self) -> None:

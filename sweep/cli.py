@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sweep.commands.report import add_report, add_ui, add_upload
+from sweep.commands.report import add_evidence, add_report, add_ui, add_upload
 from sweep.commands.slurm import add_slurm
 from sweep.commands.start import add_extend, add_plan, add_resume, add_run, add_schema
 from sweep.commands.status import add_ls, add_status, add_stop
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         add_stop,
         add_ls,
         add_report,
+        add_evidence,
         add_upload,
         add_confirm,
         add_export,

@@ -28,6 +28,7 @@ def render_page(
     *,
     confirmed: bool = False,
     more: str = "",
+    heading: str = "All trials",
     score: tuple[str, str] = ("", ""),
 ) -> str:
     """The whole page as text.
@@ -37,9 +38,10 @@ def render_page(
         meta: one line on where the numbers are from.
         verdict: sentences: the verdict, the next step, and what they rest on.
         chapters: title -> pictures. The first of all stands on the first screen; empty chapters are left out.
-        table: the trials' table, already HTML.
+        table: the table at the end, already HTML.
         confirmed: whether the verdict is a gain on fresh seeds.
         more: HTML below the table.
+        heading: what the table shows.
         score: the metric of scores, and whether max or min is better: the best points are never cut off.
     """
     pictures = [picture for several in chapters.values() for picture in several]
@@ -53,7 +55,7 @@ def render_page(
         for picture in pictures
         for index, figure in enumerate(picture.figures)
     }
-    links = [(_anchor(name), name) for name in rest] + [("trials", "All trials")]
+    links = [(_anchor(name), name) for name in rest] + [("trials", heading)]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -74,7 +76,7 @@ def render_page(
             f'<h2 id="{_anchor(name)}">{html.escape(name)}</h2>{"".join(map(_section, several))}'
             for name, several in below
         ),
-        '<section id="trials" class="long"><h2>All trials</h2>',
+        f'<section id="trials" class="long"><h2>{html.escape(heading)}</h2>',
         "<p>A click on a heading sorts. The numbers of every picture are beside this page in data/.</p>",
         f'<div class="scroll tall">{table}</div>{more}</section>',
         _packed("figures", json.dumps(figures, allow_nan=False)),

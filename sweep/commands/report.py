@@ -1,14 +1,17 @@
-"""``sweep report``, ``upload`` and ``ui``: pages on a sweep from its MLflow store."""
+"""``sweep report``, ``evidence``, ``upload`` and ``ui``: pages on sweeps from their MLflow store."""
 
 import argparse
+from pathlib import Path
 
 from sweep.commands.arguments import add_named
 from sweep.record.folder import holder
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.tracking.view import save_view
+from trainer.config.tracking import TrackingConfig
 from trainer.errors import MissingError, StorageError
-from trainer.shell.arguments import Commands, port
+from trainer.shell.arguments import Commands, add_json, add_runs_dir, port
 from trainer.shell.preflight import check_port
+from trainer.shell.table import print_json
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 from trainer.tracking.ui import serve
 
@@ -18,6 +21,18 @@ def add_report(commands: Commands) -> None:
     report = add_named(commands, "report", "write a sweep's report again")
     report.add_argument("--png", action="store_true", help="write the pictures as PNG, too (needs Chromium or Chrome)")
     report.set_defaults(command=_report)
+
+
+def add_evidence(commands: Commands) -> None:
+    """``sweep evidence``."""
+    evidence = commands.add_parser("evidence", help="tell what all confirmed sweeps say about each update rule")
+    evidence.add_argument("store", nargs="?", help="URI of an MLflow store (default: that of the runs folder)")
+    add_runs_dir(evidence)
+    add_json(evidence)
+    evidence.add_argument(
+        "--output", type=Path, default=Path("evidence/evidence.html"), help="page to write (default: %(default)s)"
+    )
+    evidence.set_defaults(command=_evidence)
 
 
 def add_upload(commands: Commands) -> None:
@@ -39,6 +54,25 @@ def _report(arguments: argparse.Namespace) -> int:
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     print(write_report(sweep, _complete_store(sweep), png=arguments.png))
+    return 0
+
+
+def _evidence(arguments: argparse.Namespace) -> int:
+    from dashboards.pages.evidence import evidence_json, write_evidence
+    from dashboards.queries import read_scores
+
+    uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
+    _check_there(uri, "no MLflow store", "sweep run records sweeps there; or name another store")
+    sweeps = read_scores(uri)
+    if arguments.json:
+        print_json(evidence_json(sweeps))
+        return 0
+    found = write_evidence(sweeps, uri, arguments.output)
+    for one in found:
+        print(f"{one.metric}: {one.sentence}")
+    if not found:
+        print("no sweep has measured a rule on fresh seeds yet: sweep confirm NAME does")
+    print(arguments.output)
     return 0
 
 
@@ -82,7 +116,11 @@ def recorded_uri(sweep: SweepRecord) -> str:
         hint = f"{sweep.command('upload')} sends it to MLflow"
         raise MissingError(f"sweep {folder.name} ran offline", str(folder.root), hint)
     uri = tracking_uri(tracking, folder.runs_dir)
+    _check_there(uri, "the MLflow store is gone", "restore it from a backup")
+    return uri
+
+
+def _check_there(uri: str, otherwise: str, hint: str) -> None:
     database = sqlite_path(uri)
     if database is not None and not database.exists():
-        raise StorageError("the MLflow store is gone", str(database), "restore it from a backup")
-    return uri
+        raise StorageError(otherwise, str(database), hint)

@@ -2,9 +2,10 @@ import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from dashboards.queries import read_sweep
+from dashboards.queries import _setting, read_scores, read_sweep
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, Standing
 from dashboards.sweep import Objective, unit_of
@@ -114,6 +115,24 @@ def test_a_decision_is_read_under_the_numbers_of_its_sweep(tmp_path: Path) -> No
     assert (found.worthwhile, found.outcome, found.device_hours) == (0.02, "better", 1.5)
     assert list(found.standings.configuration) == ["7", "7"]
     assert math.isnan(found.standings.low[0]) and found.standings.high[1] == 0.07
+
+
+def test_all_sweeps_of_a_store_are_read_without_curves(demo_uri: str) -> None:
+    (sweep,), whole = read_scores(demo_uri), read_sweep("demo", demo_uri)
+    assert sweep.histories.empty and not whole.histories.empty
+    columns = ["trial", "state", "score", "variant", "label"]
+    pd.testing.assert_frame_equal(sweep.trials[columns], whole.trials[columns])
+
+
+def test_a_setting_is_a_model_and_a_task() -> None:
+    generated = {"source": "generated", "people": [2, 3], "digits": [1]}
+    run = {"model.name_or_path": "tiny", "data.task": "knights_knaves", "data.train": str([generated])}
+    assert _setting([{}, run]) == ("tiny", "knights_knaves: 2, 3 people")
+    assert _setting([{**run, "data.task": "addition"}]) == ("tiny", "addition: 1 digits")
+    files = [{**generated, "source": name} for name in ("a.parquet", "b.csv")]
+    assert _setting([{**run, "data.task": "math", "data.train": str(files)}])[1] == "math: a.parquet, b.csv"
+    assert _setting([{**run, "data.train": str(files)[:20]}])[1] == "knights_knaves"
+    assert _setting([]) == ("unknown", "unknown")
 
 
 def test_finalists_with_full_weights_are_kept_apart(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from sweep.cli import main
 from sweep.record.folder import command, existing_sweep
+from tests.dashboards import synthetic
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import SHORT
 
@@ -31,3 +33,15 @@ def test_a_store_that_has_gone_exits_4(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 4
     assert "error: the MLflow store is gone" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.db"))
+
+
+def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, demo_uri = tmp_path / "evidence.html", synthetic.write_sweep(tmp_path / "store")
+    assert main(["evidence", demo_uri, "--output", str(page)]) == 0
+    told = "no sweep has measured a rule on fresh seeds yet: sweep confirm NAME does"
+    assert capsys.readouterr().out.splitlines() == [told, str(page)]
+    assert "not confirmed on fresh seeds" in page.read_text()
+    assert main(["evidence", demo_uri, "--json"]) == 0
+    assert [one["sweep"] for one in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]
+    assert main(["evidence", "--runs-dir", str(tmp_path)]) == 4
+    assert "no MLflow store" in capsys.readouterr().err

@@ -1,0 +1,87 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dashboards.pages.evidence import evidence_json, write_evidence
+from dashboards.pictures.evidence import forest, gathered, measured_in
+from dashboards.sweep import Sweep
+from tests.dashboards.table import sweep_of
+
+
+def confirmed(name: str, task: str, gains: list[float], *others: tuple[str, float]) -> Sweep:
+    """A sweep whose configuration 1 (AR) gained so much on each fresh seed, and others the same on all."""
+    sweep = replace(sweep_of(), name=name, setting=("tiny", task))
+    rows = []
+    for number, more in (("0", [0.0] * len(gains)), ("1", gains), *((n, [gain] * len(gains)) for n, gain in others)):
+        own = sweep.trials[sweep.trials.configuration == number].iloc[:1]
+        rows += [
+            own.assign(seed=str(9 + i), score=0.5 + 0.01 * i + gain, trial=f"{number}-{i}")
+            for i, gain in enumerate(more)
+        ]
+    return replace(sweep, confirmation=replace(sweep, trials=pd.concat(rows, ignore_index=True), baseline="0"))
+
+
+def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages() -> None:
+    (ar, lopti, *_) = measured_in(confirmed("one", "easy", [0.10, 0.14, 0.12]))
+    assert (ar.rule, ar.baseline, ar.seeds, ar.left_out) == ("grpo + AR", "grpo", 3, "")
+    assert (ar.differs, ar.gain) == ("ar_alpha 0.3 (not 0)", pytest.approx(0.12))
+    # Fresh differences vary by 0.02 (two degrees of freedom), those of the search, 0.2 and 0.2, by nothing (one).
+    assert ar.error == pytest.approx((2 * 0.02**2 / 3 / 3) ** 0.5)
+    assert ar.interval[0] == pytest.approx(0.12 - 2.353 * ar.error, rel=1e-3)
+    assert lopti.left_out == "tried, and not among the finalists"
+
+
+def test_fresh_seeds_do_not_choose_among_finalists_of_a_rule() -> None:
+    sweep = confirmed("one", "easy", [0.10, 0.14, 0.12], ("2", 0.3))
+    assert sweep.confirmation is not None
+    alike = replace(sweep, trials=sweep.trials.assign(variant=["grpo"] * 2 + ["AR"] * 4 + ["rpp"] * 4))
+    (found, *_) = measured_in(alike)
+    assert (found.rule, found.gain) == ("AR", pytest.approx(0.12))  # of 0.75 and 0.55 in the search, the first
+
+
+def test_less_is_better_where_the_objective_says_so() -> None:
+    sweep = confirmed("one", "easy", [0.10, 0.14, 0.12])
+    least = replace(sweep.objective, mode="min")
+    assert sweep.confirmation is not None
+    sweep = replace(sweep, objective=least, confirmation=replace(sweep.confirmation, objective=least))
+    (found, *_) = measured_in(sweep)
+    assert found.gain == pytest.approx(-0.12) and found.interval[0] < -0.12 < found.interval[1] < 0
+
+
+def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all() -> None:
+    sweeps = [
+        confirmed("a", "easy", [0.10, 0.14, 0.12]),
+        confirmed("b", "easy", [0.30, 0.31, 0.35, 0.32]),
+        confirmed("c", "hard", [0.01, -0.02, 0.02]),
+        confirmed("d", "other", [-0.2, -0.21, -0.19]),
+        replace(confirmed("e", "fifth", [0.1, 0.2]), confirmation=None),
+    ]
+    (ar,), left = gathered(sweeps)
+    assert [(one.sweep, one.task) for one in ar.measured] == [("b", "easy"), ("c", "hard"), ("d", "other")]
+    assert (ar.better, ar.worse) == (1, 1)
+    assert ar.sentence.startswith("In 1 of 3 settings grpo + AR is shown to be better than grpo, in 1 worse; ")
+    assert "3 settings are few" in ar.sentence and ar.summary is not None
+    why = {(one.sweep, one.rule): one.left_out for one in left}
+    assert why["a", "grpo + AR"] == "b has as many seeds or more"
+    assert why["e", ""] == "not confirmed on fresh seeds"
+    (two,), _ = gathered(sweeps[1:3])
+    assert two.summary is None and two.sentence.endswith("2 of at least 3 settings: too few for a summary.")
+
+
+def test_the_page_shows_every_setting_and_what_does_not_count(tmp_path: Path) -> None:
+    sweeps = [confirmed(name, name, [0.1, 0.12, 0.15]) for name in ("kk", "math", "sums")]
+    (ar,) = write_evidence(sweeps, "sqlite://", tmp_path / "evidence" / "page.html")
+    page = (tmp_path / "evidence" / "page.html").read_text()
+    assert (
+        "In 3 of 3 settings grpo + AR is shown to be better" in page and "tried, and not among the finalists" in page
+    )
+    assert (tmp_path / "evidence" / "data" / "evidence-0.csv").read_text().count("\n") == 1 + 3 + 2
+    drawn = [trace.y[0] for trace in forest(ar, "x").figures[0].data]
+    assert drawn[-2:] == ["mean over settings", "a new setting"] and drawn[0].startswith("tiny, ")
+    told = evidence_json(sweeps)
+    assert told["rules"][0]["summary"]["mean"]["value"] == pytest.approx(0.1233, abs=1e-4)
+    assert {one["rule"] for one in told["left_out"]} == {"grpo + Lopti", "rpp", "rpp + AR + Lopti"}
+    write_evidence([], "sqlite://", tmp_path / "empty.html")
+    assert "No sweep of this store has measured a rule on fresh seeds" in (tmp_path / "empty.html").read_text()
