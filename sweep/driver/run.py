@@ -34,7 +34,7 @@ from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
 from sweep.trials.cluster import Node, check_fit, local_node, present_nodes, slots, start_ray
 from sweep.trials.credentials import write_credentials
-from sweep.trials.nodes import lost_nodes_not_counted
+from sweep.trials.nodes import failures_end_attempts
 from sweep.trials.preflight import check_training
 from sweep.trials.reach import check_reach, inputs_of
 from sweep.trials.scheduler import make_scheduler
@@ -222,7 +222,7 @@ def _search(session: _Session) -> None:
         with (
             orderly_signals(session.control, session.reporter.line),
             _states_in_mlflow(session) as changed,
-            lost_nodes_not_counted(),
+            failures_end_attempts(),
             scratch_folder("tune") as scratch,
         ):
             callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)

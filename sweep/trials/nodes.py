@@ -9,7 +9,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from sweep.trials.lifeline import listens
+
 VISIBLE_WITHIN_S = 5.0  # a new file on a network file system
+NOTICE_S = 5.0  # of a machine that goes down, between its first process and its raylet
 
 
 class WorkerLostError(RuntimeError):
@@ -43,12 +46,35 @@ def leave_if_blind(paths: Sequence[Path]) -> None:
 def is_lost_node(error: Exception | None) -> bool:
     """Whether a trial or rank ended because of its node: lost, preempted or without the sweep's files."""
     if isinstance(error, RayActorError):
-        return error.preempted or any(text in str(error) for text in ("its node has died", "its node is dead"))
+        return error.preempted or (error.actor_id is not None and _ends(_node_of(error.actor_id)))
     return isinstance(error, NodeLostError) or isinstance(getattr(error, "cause", None), NodeLostError)
 
 
+def _node_of(actor: str) -> str:
+    place = ray._private.state.actors(actor).get("Address", {})
+    return str(place.get("NodeID", ""))
+
+
+def _ends(node_id: str) -> bool:
+    """Whether a node is dead, or its raylet stops to answer within some seconds: its other processes may end first.
+
+    Ray's own verdict is not waited for: a dead raylet's comes later than the reports of its actors' deaths. A
+    machine that vanishes without ending anything is dead to Ray before its actors are.
+    """
+    deadline = time.monotonic() + NOTICE_S
+    while node_id and time.monotonic() < deadline:
+        if not any(node["NodeID"] == node_id and _answers(node) for node in ray.nodes()):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _answers(node: dict[str, Any]) -> bool:
+    return node["Alive"] and listens(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+
+
 @contextmanager
-def lost_nodes_not_counted() -> Iterator[None]:
+def failures_end_attempts() -> Iterator[None]:
     """Within the block a failure ends an attempt of its trial, and Tune does not count a lost node as one."""
     from ray.tune.experiment import Trial  # which ranks do not need
 

@@ -7,7 +7,6 @@ is reserved as one unit, limits how many trials run at a time, and is gone as so
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +44,6 @@ _OF_THE_ENGINE = (
     "rollout.group_size",
     "evaluation.max_new_tokens",
 )
-_NODE_NOTICE_S = 3.0  # in which the loss of the node, where that is why a rank died, ends this process too
 _FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
 
 
@@ -131,8 +129,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 logger.warning("%s failed in ranks that ran another trial: tried in new ones", self._assignment.trial)
                 return self.step()
             if fault is None:
-                if isinstance(error, WorkerLostError) and error.__cause__:  # a rank died, and does not hang
-                    time.sleep(_NODE_NOTICE_S)
                 raise
             return {**self._interrupted(self._last_step), STORAGE_KEY: [fault.what, fault.where, fault.hint]}
 

@@ -9,7 +9,7 @@ import psutil
 LOOPBACK_INTERFACE = "lo"
 
 
-def interface_towards(urls: Sequence[str]) -> str:
+def interface_towards_urls(urls: Sequence[str]) -> str:
     """The interface of the route to the first URL that is not loopback; the loopback one where all are.
 
     NCCL chooses its interface once in the life of a process. Ranks of one node that send weights to a vLLM server

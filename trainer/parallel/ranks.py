@@ -19,7 +19,7 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
-from trainer.parallel.interface import LOOPBACK_INTERFACE, interface_towards
+from trainer.parallel.interface import LOOPBACK_INTERFACE, interface_towards_urls
 from trainer.policy.weights import host_copy, load_optimizer_tensors, load_weights, optimizer_tensors, trained_weights
 
 _FILE_TIMEOUT_S = 3 * 3600
@@ -192,14 +192,14 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     timeout = timedelta(seconds=timeout_s)
     launcher_has_a_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if os.environ["MASTER_ADDR"] != LOOPBACK or launcher_has_a_store:
-        interface = interface_towards([f"tcp://{os.environ['MASTER_ADDR']}"])
+        interface = interface_towards_urls([f"tcp://{os.environ['MASTER_ADDR']}"])
         if interface != LOOPBACK_INTERFACE:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         torch.distributed.init_process_group(backend, timeout=timeout, device_id=device_id)
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
     if backend == "nccl":
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards(servers)}")  # "=": no prefix
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface_towards_urls(servers)}")  # "=": no prefix
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.distributed.init_process_group(
         backend,

@@ -78,7 +78,7 @@ class Simulated:
 
     def remove(self, node_id: str) -> None:
         (node,) = [node for node in self.nodes if node.node_id == node_id]
-        self.cluster.remove_node(node)
+        self.cluster.remove_node(node, allow_graceful=False)  # SIGKILL: Ray notices it after its processes
         self.nodes.remove(node)
 
 

@@ -1,3 +1,4 @@
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -6,7 +7,7 @@ from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial
 
 from sweep.trials import nodes
-from sweep.trials.nodes import NodeLostError, WorkerLostError, leave_if_blind, lost_nodes_not_counted
+from sweep.trials.nodes import NodeLostError, WorkerLostError, failures_end_attempts, leave_if_blind
 
 
 @pytest.mark.parametrize(
@@ -14,19 +15,34 @@ from sweep.trials.nodes import NodeLostError, WorkerLostError, leave_if_blind, l
     [
         (WorkerLostError("rank 1 died"), 1),
         (NodeLostError("rank 1 died"), 0),
-        (RayActorError(error_msg="killed for memory"), 1),
-        (RayActorError(error_msg="The actor died because its node has died. Node Id: 1"), 0),
+        (RayActorError("on a node that lives", "killed for memory"), 1),
+        (RayActorError("on a node without a raylet", "the worker of the actor died"), 0),
+        (RayActorError("on a dead node", "the actor died because its node has died"), 0),
+        (RayActorError("on a node that Ray drains", "preempted", preempted=True), 0),
     ],
 )
-def test_the_loss_of_a_node_is_no_failure_of_its_trial(error: Exception, counted: int) -> None:
-    data = SimpleNamespace(num_failures=0, invalidate_cache=lambda: None)
-    trial = SimpleNamespace(is_restoring=False, local_path=None, run_metadata=data, config={"attempt": 1})
-    trial._handle_ray_actor_error = lambda exc: Trial._handle_ray_actor_error(trial, exc)
-    with lost_nodes_not_counted():
-        Trial.handle_error(trial, error)
+def test_the_loss_of_a_node_is_no_failure_of_its_trial(
+    error: Exception, counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "NOTICE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        port = raylet.getsockname()[1]
+        node = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port, "Alive": True}
+        present = [
+            {**node, "NodeID": "on a node that lives"},
+            {**node, "NodeID": "on a node without a raylet", "NodeManagerPort": 1},
+            {**node, "NodeID": "on a dead node", "Alive": False},
+        ]
+        monkeypatch.setattr(nodes.ray, "nodes", lambda: present)
+        monkeypatch.setattr(nodes, "_node_of", lambda actor: actor)
+        data = SimpleNamespace(num_failures=0, invalidate_cache=lambda: None)
+        trial = SimpleNamespace(is_restoring=False, local_path=None, run_metadata=data, config={"attempt": 1})
+        trial._handle_ray_actor_error = lambda exc: Trial._handle_ray_actor_error(trial, exc)
+        with failures_end_attempts():
+            Trial.handle_error(trial, error)
     assert (data.num_failures, trial.config["attempt"]) == (counted, 2)
     Trial.handle_error(trial, error)
-    assert data.num_failures == counted + 1
+    assert data.num_failures == counted + (not getattr(error, "preempted", False))  # Ray's own rule
 
 
 def test_a_node_without_the_files_leaves_the_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

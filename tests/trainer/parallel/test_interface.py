@@ -11,7 +11,7 @@ import pytest
 
 from tests.paths import ROOT
 from trainer.checkpoint.files import steps_on_disk
-from trainer.parallel.interface import interface_towards
+from trainer.parallel.interface import interface_towards_urls
 
 NAMESPACE = ["unshare", "--map-root-user", "--net"]
 
@@ -35,10 +35,10 @@ RANK = """
 import os, sys
 from datetime import timedelta
 import torch
-from trainer.parallel.interface import interface_towards
+from trainer.parallel.interface import interface_towards_urls
 timeout = timedelta(seconds=5 if os.environ.get("INTERFACE") else 20)
 rank, servers = int(sys.argv[1]), sys.argv[2:]
-os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("INTERFACE") or interface_towards(servers)
+os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("INTERFACE") or interface_towards_urls(servers)
 os.environ |= {"MASTER_ADDR": "10.7.0.1", "MASTER_PORT": "29511", "USE_LIBUV": "0"}
 torch.distributed.init_process_group("gloo", rank=rank, world_size=2, timeout=timeout)
 number = torch.tensor([rank + 1.0])
@@ -62,8 +62,8 @@ def two_machines(near: str, far: str, log: Path, **environment: str) -> subproce
 
 
 def test_a_server_on_this_machine_is_reached_by_the_loopback_interface():
-    assert interface_towards(["http://no-such-host.invalid:8000"]) == "lo"  # the engine reports it
-    assert interface_towards([]) == interface_towards(["http://127.0.0.1:8000"]) == "lo"
+    assert interface_towards_urls(["http://no-such-host.invalid:8000"]) == "lo"  # the engine reports it
+    assert interface_towards_urls([]) == interface_towards_urls(["http://127.0.0.1:8000"]) == "lo"
 
 
 @pytest.mark.slow
