@@ -108,9 +108,11 @@ def prepare(functions: Mapping[str, float]) -> None:
 
 def minimum(functions: Mapping[str, float]) -> float:
     """The weighted sum of the functions' lowest scores; one that declares none, or is subtracted, counts 0."""
-    return sum(
-        weight * float(getattr(_module_of(name), "MINIMUM", 0.0)) for name, weight in functions.items() if weight > 0
-    )
+    lowest = {name: getattr(_module_of(name), "MINIMUM", 0.0) for name, weight in functions.items() if weight > 0}
+    for name, value in lowest.items():
+        if not isinstance(value, int | float):
+            raise ValueError(f"reward {name}: MINIMUM is {value!r}, not a number")
+    return sum(functions[name] * value for name, value in lowest.items())
 
 
 def part_weight(functions: Mapping[str, float], part: str) -> float:

@@ -37,15 +37,12 @@ def main() -> None:
         batches = wants_batches(settings["functions"])
         wanted = columns(settings["functions"])
         prepare(settings["functions"])
+        lowest = minimum(settings["functions"])
     except Exception as error:
         _reply(replies, "", {"status": "refused", "message": _describe(error, settings["memory_mb"])})
         return
     _limit_memory(settings["memory_mb"])
-    _reply(
-        replies,
-        "",
-        {"status": "ready", "minimum": minimum(settings["functions"]), "batches": batches, "columns": wanted},
-    )
+    _reply(replies, "", {"status": "ready", "minimum": lowest, "batches": batches, "columns": wanted})
     for line in _lines(requests):
         token, *problems = json.loads(line)
         _reply(replies, token, _score(function, problems, settings["memory_mb"]))

@@ -74,7 +74,7 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         # All trials have the same devices, so that their duration is what they cost.
         "selectedColumns": [*told, "attributes.`Duration`", "attributes.`Description`"],
         "columnOrder": [NAME, *told, "duration", "attributes.`Description`"],
-        "columnWidths": {NAME: 2 * WIDTH, **dict.fromkeys(told, WIDTH)},
+        "columnWidths": {NAME: 3 * WIDTH, **dict.fromkeys(told, WIDTH)},
         "runsHiddenMode": "SHOW_ALL",
         "compareRunSections": [{"uuid": section, "name": f"Sweep {spec.name}", "display": True, **GRID}],
         "compareRunCharts": [{**chart, "metricSectionId": section} for chart in _charts(spec, searched)],

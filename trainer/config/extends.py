@@ -88,6 +88,8 @@ def _has_variant(spec: str, relative_to: Path) -> bool:
 
 def _resolve(file: RunFile, is_section: _IsSection, seen: tuple[Path, ...]) -> YamlDocument:
     document = read_yaml(file.path)
+    if not isinstance(document.data.get("variants") or {}, Mapping):
+        raise ConfigError("variants must map names to settings", document.where(("variants",)), "write name: {...}")
     base = document.data.pop("extends", None)
     if base is not None:
         parent = _parent(base, document, file.path, seen)
@@ -109,8 +111,6 @@ def _parent(base: Any, document: YamlDocument, path: Path, seen: tuple[Path, ...
 
 def _with_variant(document: YamlDocument, file: RunFile, is_section: _IsSection) -> YamlDocument:
     variants = document.data.get("variants") or {}
-    if not isinstance(variants, Mapping):
-        raise ConfigError("variants must map names to settings", document.where(("variants",)), "write name: {...}")
     if file.variant not in variants:
         hint = nearest(file.variant, map(str, variants)) if variants else f"{file.path.stem} has no variants"
         raise ConfigError(f"no variant {file.variant}", document.where(("variants",)), hint)

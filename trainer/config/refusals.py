@@ -15,6 +15,8 @@ _KINDS = {
     "finite_number": "a finite number",
     "bool": "true or false",
     "string_type": "text",
+    "string_pattern": "an address, http://HOST:PORT",
+    "invalid_key": "text",
     "list": "a list",
     "tuple": "a list",
     "dict": "a mapping of names to values",

@@ -27,9 +27,9 @@ class VllmConfig(Section):
     mode: Literal["colocate", "server"] = Field(
         "colocate", description="colocate: an engine in each rank; server: engines elsewhere, see `trainer serve`"
     )
-    server_base_urls: Annotated[list[UrlWithoutCredentials], Field(min_length=1)] = Field(
-        ["http://127.0.0.1:8000"], description="servers of mode server; rank r samples from number r % count"
-    )
+    server_base_urls: Annotated[
+        list[Annotated[UrlWithoutCredentials, Field(pattern="^https?://")]], Field(min_length=1)
+    ] = Field(["http://127.0.0.1:8000"], description="servers of mode server; rank r samples from number r % count")
     server_weight_transfer: Literal["auto", "http", "nccl"] = Field(
         "auto", description="how weights reach the servers: http everywhere, nccl between GPUs; auto: nccl on GPUs"
     )

@@ -57,7 +57,7 @@ class TrainConfig(Section):
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     max_steps: Count | None = Field(None, description="training steps (rollout batches); epochs decide if null")
     epochs: Positive = Field(1.0, description="passes over the training problems")
-    seed: int = Field(0, description="seed of data order, rollouts and random weights", ge=0)
+    seed: int = Field(0, description="seed of data order, rollouts and random weights", ge=0, lt=1 << 32)
 
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":

@@ -91,12 +91,12 @@ def parse_yaml(text: str, source: str) -> YamlDocument:
     lines: dict[KeyPath, int] = {}
     try:
         data, root = _load_yaml(text)
-    except yaml.YAMLError as error:
+        if root is not None:
+            _collect_lines(root, (), lines, source)
+    except (yaml.YAMLError, RecursionError) as error:
         what, line = _problem(error)
         where = source if line is None else f"{source}:{line}"
         raise ConfigError(f"not valid YAML: {what}", where, "correct the line") from None
-    if root is not None:
-        _collect_lines(root, (), lines, source)
     if not isinstance(data, dict):
         raise ConfigError("the file must hold a mapping of keys", source, "write it as `key: value` lines")
     return YamlDocument(data, lines, source)
@@ -110,7 +110,7 @@ def parse_value(text: str, where: str) -> Any:
     """
     try:
         return _load_yaml(text)[0]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it") from None
 
 
@@ -131,14 +131,16 @@ def _load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     try:
         root = loader.get_single_node()
         return (None, None) if root is None else (loader.construct_document(root), root)
-    except (ValueError, KeyError, AttributeError, RecursionError) as error:  # as of 2024-13-45
+    except (ValueError, KeyError, AttributeError) as error:  # as of 2024-13-45
         raise yaml.YAMLError(str(error)) from None
     finally:
         loader.dispose()
 
 
-def _problem(error: yaml.YAMLError) -> tuple[str, int | None]:
+def _problem(error: Exception) -> tuple[str, int | None]:
     """Return what is wrong in one line, and the number of the line it is on."""
+    if isinstance(error, RecursionError):
+        return "nested too deep, or within itself", None
     mark = getattr(error, "problem_mark", None)
     text = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     return " ".join(str(text).split()), mark.line + 1 if mark else None

@@ -41,8 +41,9 @@ _LOAD_ERRORS = (
     StrictDataclassError,
 )
 
-# Bars for shards that load in a second would stand between the lines of a run.
+# Bars for shards that load in a second would stand between the lines of a run, a table of tensors before an error.
 disable_progress_bar()
+logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -178,7 +179,7 @@ def model_source(config: ModelConfig) -> str:
                 f"no config.json in {folder}", "model.name_or_path", "give a folder saved by save_pretrained"
             )
         return str(folder)
-    if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
+    if folder.exists() or name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
         raise MissingError(f"no such model folder: {name}", "model.name_or_path", "check the path")
     hub_answers()
     return name
@@ -297,6 +298,8 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
         )
     cause = error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
     told = f"its files lack {first_line(cause)}" if isinstance(cause, KeyError) else first_line(cause)
+    if isinstance(cause, TypeError | AttributeError) or (what == "model" and isinstance(cause, KeyError)):
+        told = f"its JSON files hold what nobody expects ({first_line(cause)})"
     return MissingError(
         f"cannot load the {what} of {config.name_or_path}: {told}",
         "model.name_or_path",

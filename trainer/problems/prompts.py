@@ -41,8 +41,8 @@ def as_question(value: object) -> Question:
     if isinstance(value, str):
         return Question(({"role": "user", "content": value},))
     if isinstance(value, Sequence) and value and all(isinstance(item, Mapping) for item in value):
-        messages = tuple({"role": str(item.get("role")), "content": item.get("content")} for item in value)
-        if all(isinstance(message["content"], str) and message["content"].strip() for message in messages):
+        messages = tuple({key: item.get(key) for key in ("role", "content")} for item in value)
+        if all(isinstance(text, str) and text.strip() for message in messages for text in message.values()):
             return Question(messages)
     raise ValueError("a prompt is text or a list of chat messages with role and content")
 

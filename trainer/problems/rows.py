@@ -139,7 +139,11 @@ def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
             with path.open(encoding="utf-8-sig", newline="") as lines:
                 reader = csv.DictReader(lines)
                 _check_header(reader.fieldnames or (), path)
-                yield from reader
+                for row in reader:
+                    if None in row:  # under which the reader puts what is too much
+                        where = f"{path}, line {reader.line_num}"
+                        raise ConfigError("more values than columns", where, "quote a value that has commas")
+                    yield row
         else:
             yield from _read_json(path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:

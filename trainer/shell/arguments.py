@@ -5,6 +5,7 @@ import math
 import platform
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,7 +56,9 @@ def parse_arguments(
         raise ConfigError(f"no option {unknown}", "command line", hint)
     # argparse takes all overrides before the first option and leaves those behind it over.
     if rest and (unknown is not None or "overrides" not in arguments):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        meant = get_close_matches((unknown or "").lstrip("-").replace("-", "_"), vars(arguments), n=1)
+        hint = f"; did you mean --{meant[0].replace('_', '-')}?" if meant else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     return arguments

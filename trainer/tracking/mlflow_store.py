@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from trainer.config.credentials import split_credentials
 from trainer.config.tracking import TrackingConfig
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
-_SCHEMES = ("", "file", "http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "uc")
+_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
 _KNOWN_STORES = "write http://HOST:PORT, or sqlite:///FILE; unset it for the store in the runs folder"
 START_LIMIT_S = 5.0  # patience with a server that does not answer
 LOCK_LIMIT_S = 30.0  # patience with a database that another process has locked
@@ -130,14 +131,19 @@ def check_store(uri: str) -> None:
         ConfigError: MLflow has no such kind of store.
         StorageError: it cannot be reached.
     """
-    scheme = uri.partition("://")[0] if "://" in uri else ""
-    if scheme.partition("+")[0] not in _SCHEMES:
-        raise ConfigError(
-            f"MLflow has no store of the kind {scheme}://", f"tracking.uri, {_URI_VARIABLE}", _KNOWN_STORES
-        )
+    scheme = uri.partition(":")[0].partition("+")[0]
+    if scheme not in _SCHEMES or (scheme == "sqlite" and sqlite_path(uri) is None) or not _is_address(uri):
+        raise ConfigError(f"MLflow has no store such as {uri}", f"tracking.uri, {_URI_VARIABLE}", _KNOWN_STORES)
     prepare_store(uri)
     client = connect(uri)
     retry(lambda: client.search_experiments(max_results=1), uri, patience(uri))
+
+
+def _is_address(uri: str) -> bool:
+    try:
+        return urlsplit(uri).port != 0
+    except ValueError:  # such as http://[::1 or http://127.0.0.1:abc
+        return False
 
 
 def connect(uri: str) -> "MlflowClient":
@@ -309,9 +315,8 @@ def _schema_exists(path: Path, uri: str) -> bool:
                 return bool(row)
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
-                raise StorageError(
-                    f"cannot read the MLflow store: {error}", uri, "end the process that holds it, then resume"
-                ) from None
+                held = "end the process that holds it, then resume" if "locked" in str(error) else "move it away"
+                raise StorageError(f"cannot read the MLflow store: {error}", uri, held) from None
         except sqlite3.DatabaseError as error:
             raise StorageError(
                 f"not an SQLite database: {error}", str(path), "restore the file or move it away"

@@ -66,7 +66,7 @@ def test_a_file_extends_a_variant_and_has_the_variants_of_what_it_extends(tmp_pa
     [
         (VARIANTS, "arr", ":3", "no variant arr", "did you mean ar?"),
         ("extends: base\n", "ar", "", "no variant ar", "spec has no variants"),
-        ("variants: [ar]\n", "ar", ":1", "variants must map names", "write name: {...}"),
+        ("variants: [ar]\n", "", ":1", "variants must map names", "write name: {...}"),
         ("variants: {ar: 0.3}\n", "ar", ":1", "a variant must be a mapping", "section"),
         ("variants:\n  ar:\n    algorithm: {alpha: 0.3}\n", "ar", ":3", "unknown key", "did you mean ar_alpha?"),
     ],

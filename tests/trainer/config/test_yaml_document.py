@@ -31,6 +31,9 @@ from trainer.errors import ConfigError, MissingError
         ("algorithm:\n  ar_alpha: .nan\n", 2, "finite", ""),
         ("evaluation:\n  sets:\n    dev: {sorce: x.parquet}\n", 3, "evaluation.sets.dev.sorce", "source"),
         ("a: [1\n", 2, "not valid YAML", ""),
+        ("a: &a {b: *a}\n", "", "nested too deep, or within itself", "correct"),
+        ("max_steps: yes\n", 1, "max_steps must be a number, got true", "trainer options max_steps"),
+        ("rollout: {vllm: {server_base_urls: [ftp://x]}}\n", 1, "must be an address, http://HOST:PORT", ""),
         ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),
         ("seed: !!python/object/apply:os.system [touch x]\n", 1, "not valid YAML", ""),
     ],
@@ -40,7 +43,7 @@ def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, 
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert what in caught.value.what
-    assert caught.value.where.startswith(f"{path}:{line}")
+    assert caught.value.where.startswith(f"{path}:{line}".rstrip(":"))
     assert hint in caught.value.hint
     assert caught.value.exit_code == 2
 
@@ -75,7 +78,7 @@ def test_a_file_is_read_no_further_than_the_limit(tmp_path):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("a: " + "[" * 5000, "recursion"),
+        ("a: " + "[" * 5000, "nested too deep, or within itself"),
         ("seed: 2024-13-45", "month must be in 1..12"),
         ("seed: \x00", "special characters are not allowed"),
         ("a: 1\n---\nb: 2", "another document"),

@@ -89,7 +89,9 @@ def test_a_template_without_question_is_refused():
         check_template(DataConfig(prompt_template="Solve it."))
 
 
-@pytest.mark.parametrize("value", [3, [], [{"role": "user", "content": None}], [{"role": "user"}], ["a"], None])
+@pytest.mark.parametrize(
+    "value", [3, [], [{"role": "user", "content": None}], [{"role": "user"}], [{"content": "a"}], None]
+)
 def test_what_is_no_prompt_is_refused(value):
     with pytest.raises(ValueError, match="text or a list of chat messages"):
         as_question(value)

@@ -22,10 +22,17 @@ def write_jsonl(path, rows):
     return path
 
 
-def test_two_columns_of_one_name_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prompt,answer,answer\na,1,2\n", "two columns are called answer"),
+        ("prompt,answer\na,1,2\n", "more values than columns"),
+    ],
+)
+def test_csv_whose_columns_are_unclear_is_refused(tmp_path, text, said):
     path = tmp_path / "twice.csv"
-    path.write_text("prompt,answer,answer\na,1,2\n")
-    with pytest.raises(ConfigError, match="two columns are called answer"):
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=said):
         read_rows(DatasetConfig(source=str(path)))
 
 

@@ -17,7 +17,10 @@ WRONG = [
     (["data.train=broken.jsonl"], 2, "not JSON"),
     (["reward.functions={leaving: 1}"], 2, "no reward named leaving"),
     (["reward.functions={leaving:exact: 1}"], 2, "ended at its start (exit 3): leaving:exact does not import"),
-    (["tracking.uri=foo://bar"], 2, "MLflow has no store of the kind foo://"),
+    (["tracking.uri=foo://bar"], 2, "MLflow has no store such as foo://bar"),
+    (["tracking.uri=http://[::1"], 2, "MLflow has no store such as http://[::1"),
+    (["tracking.uri=127.0.0.1:5000"], 2, "MLflow has no store such as 127.0.0.1:5000"),
+    (["reward.functions={lowest:exact: 1}"], 2, "reward lowest:exact: MINIMUM is 'low', not a number"),
     (["tracking.report_to=[trackio]"], 2, "trackio is not installed"),
     (["--runs-dir", "broken.jsonl"], 4, "cannot write the run's folder"),
     (["--runs-dir", "broken.jsonl/runs"], 4, "cannot write the run's folder"),
@@ -28,6 +31,7 @@ WRONG = [
 def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, words, code, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "leaving.py").write_text("import os\nos._exit(3)\n")
+    (tmp_path / "lowest.py").write_text("MINIMUM = 'low'\ndef exact(text, answer):\n    return 1\n")
     (tmp_path / "broken.jsonl").write_text("{\n")
     monkeypatch.setattr("trainer.tracking.writers.find_spec", lambda name: None)
     monkeypatch.setattr("trainer.commands.start._train", lambda *_: pytest.fail("came to the model"))
