@@ -30,7 +30,8 @@ def draw(generator: np.random.Generator, problems: int, completions: int, accura
 def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:
     """The percentile bootstrap over problems; of single completions by its exact, binomial, distribution."""
     if completions > 1:
-        return bootstrap_interval(correct / completions, resamples=500)
+        shares = correct / completions
+        return bootstrap_interval(len(shares), lambda drawn: float(shares[drawn].mean()), resamples=500)
     low, high = stats.binom.ppf([0.025, 0.975], len(correct), correct.mean()) / len(correct)
     return float(low), float(high)
 

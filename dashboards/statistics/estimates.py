@@ -1,5 +1,6 @@
 """The few statistics a report quotes. Resampling is seeded: the same sweep gives the same page."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,13 +91,8 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str], seed: i
         if column.isna().any() or column.nunique() < 2:
             continue
         design = _design(column)
-        low, high = bootstrap_interval(
-            np.arange(len(scores)),
-            lambda drawn, design=design: _adjusted_r2(design[drawn], scores[drawn]),
-            LEVEL,
-            _RESAMPLES // 4,
-            seed,
-        )
+        of_drawn = functools.partial(_adjusted_r2, design, scores)
+        low, high = bootstrap_interval(len(scores), of_drawn, LEVEL, _RESAMPLES // 4, seed)
         shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES // 4)]
         share = max(0.0, _adjusted_r2(design, scores))
         interval = Interval(share, min(share, max(0.0, low)), max(share, high))
@@ -113,7 +109,8 @@ def _design(column: "pd.Series[Any]") -> Vector:
     return np.column_stack([np.ones(len(column)), *columns])
 
 
-def _adjusted_r2(design: Vector, scores: Vector) -> float:
+def _adjusted_r2(design: Vector, scores: Vector, drawn: NDArray[np.int64] | slice = slice(None)) -> float:
+    design, scores = design[drawn], scores[drawn]
     total = float(((scores - scores.mean()) ** 2).sum())
     rank = int(np.linalg.matrix_rank(design))
     if total == 0 or len(scores) <= rank:

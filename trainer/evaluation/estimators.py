@@ -1,14 +1,10 @@
 """Estimates from several completions per problem, and how far they can be trusted."""
 
 import math
-import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-_BLOCK = 1_000_000  # resampled values in memory at one time
 
 
 def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.float64]:
@@ -51,41 +47,23 @@ def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike, confidence:
 
 
 def bootstrap_interval(
-    values: ArrayLike,
-    statistic: Callable[..., Any] = np.mean,
+    count: int,
+    statistic: Callable[[NDArray[np.int64]], float],
     confidence: float = 0.95,
-    resamples: int = 10_000,
+    resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic.
+    """Percentile bootstrap interval of a statistic of ``count`` units, given the indices of those that are drawn.
 
-    What depends on each other is one value: completions are drawn by their problem, trials by their
-    configuration. Where all values are equal the interval is a point, which says nothing about values that were
-    not drawn. Resamples in which the statistic is NaN are left out. Indices take the place of values where the
-    statistic looks its data up; with an ``axis`` it takes many resamples at once.
-
-    Returns:
-        The interval's ends; NaN where no resample has the statistic.
+    What depends on each other is one unit. Resamples in which the statistic is NaN are left out; the interval's
+    ends are NaN where those are all.
     """
-    from scipy import stats
-
-    sample = np.asarray(values)
-    if len(sample) == 1:
-        return float(statistic(sample)), float(statistic(sample))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # of NaNs, which are left out below
-        drawn = stats.bootstrap(
-            (sample,),
-            statistic,
-            n_resamples=resamples,
-            batch=max(1, _BLOCK // len(sample)),
-            method="percentile",
-            rng=seed,
-        ).bootstrap_distribution
-    drawn = drawn[~np.isnan(drawn)]
-    if not len(drawn):
+    generator = np.random.default_rng(seed)
+    found = np.array([statistic(generator.integers(0, count, count)) for _ in range(resamples)])
+    found = found[~np.isnan(found)]
+    if not len(found):
         return math.nan, math.nan
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 

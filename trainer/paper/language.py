@@ -215,7 +215,7 @@ def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
         varies = np.ptp(of_x) > 0 and np.ptp(of_y) > 0
         return float(stats.pearsonr(of_x, of_y).statistic) if varies else math.nan
 
-    return bootstrap_interval(np.arange(len(x)), correlation, resamples=1000)
+    return bootstrap_interval(len(x), correlation)
 
 
 def _row(line: str, where: str) -> dict[str, Any]:
