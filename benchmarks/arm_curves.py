@@ -14,9 +14,8 @@ from statistics import mean
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from benchmarks.png import write_png
 from dashboards.labels import PALETTE
-from dashboards.pages.export import write_pngs
-from dashboards.pictures.theme import Picture
 from trainer.files import read_json_lines
 from trainer.metrics.bands import BANDS
 
@@ -88,8 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     arms = read_curves(sweep, parameter)
     for name, curves in arms.items():
         print(f"{name:<16}", *(f"{value:8.4f}" for value in table_row(curves)))
-    (written,) = write_pngs([Picture(path.stem, "", "", (draw(arms),))], path.parent)
-    print(written)
+    write_png(draw(arms), path)
     return 0
 
 

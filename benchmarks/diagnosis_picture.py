@@ -15,9 +15,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from benchmarks.png import write_png
 from dashboards.labels import PALETTE
-from dashboards.pages.export import write_pngs
-from dashboards.pictures.theme import Picture
 from trainer.metrics.bands import PUBLISHED_BANDS, RESOLUTION
 
 BANDS = dict(zip(PUBLISHED_BANDS, ("< .25", "< .5", "< .75", "≤ 1"), strict=True))
@@ -80,8 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     path, *named = arguments
     folders = dict(argument.split("=", 1) for argument in named)
     found = {name: pd.read_csv(Path(folder) / "tokens.csv") for name, folder in folders.items()}
-    (written,) = write_pngs([Picture(Path(path).stem, "", "", (draw(found),))], Path(path).parent)
-    print(written)
+    write_png(draw(found), Path(path))
     return 0
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from benchmarks.png import write_png
 from dashboards.labels import PALETTE
-from dashboards.pages.export import write_pngs
-from dashboards.pictures.theme import Picture
 from trainer.config.schema import load_config
 from trainer.metrics.bands import PUBLISHED_BANDS
 from trainer.paper.diagnose import RESOLUTION, Diagnosis, diagnose
@@ -94,8 +93,7 @@ def main(arguments: Sequence[str]) -> int:
             measured[rule] = right_way(diagnose(config, Path(folder), AFTER_STEPS, 4, "adamw"))
         for name, values in measured[rule].items():
             print(f"{rule:<20} {name:<22}", *(f"{value:6.1%}" for value in values), flush=True)
-    (written,) = write_pngs([Picture(Path(path).stem, "", "", (draw(measured),))], Path(path).parent)
-    print(written)
+    write_png(draw(measured), Path(path))
     return 0
 
 

@@ -12,9 +12,8 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
+from benchmarks.png import write_png
 from dashboards.labels import PALETTE
-from dashboards.pages.export import write_pngs
-from dashboards.pictures.theme import Picture
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.algorithm.reweighting import reweighted
@@ -98,9 +97,7 @@ def draw() -> go.Figure:
 
 
 def main() -> int:
-    path = Path(sys.argv[1])
-    (written,) = write_pngs([Picture(path.stem, "", "", (draw(),))], path.parent)
-    print(written)
+    write_png(draw(), Path(sys.argv[1]))
     return 0
 
 

@@ -1,7 +1,6 @@
 """What commands list fits 100 columns where there is no terminal."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from sweep.cli import main as sweep
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.cli import main as trainer
-from trainer.paper.language import PAPER
 
 COLUMNS = 100
 
@@ -21,7 +19,7 @@ LISTINGS = [
     (trainer, "metrics"),
     (trainer, "ls"),
     (trainer, "status run"),
-    (trainer, "analyze-language completions.jsonl"),
+    (trainer, "analyze-language ."),
     (sweep, "ls"),
     (sweep, "status wide"),
     (sweep, "plan knights_knaves_3b_lora"),
@@ -48,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     evaluated = {"eval/accuracy": 0.5, "rollout/reward": 1.5}
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": 1.0, **times, **evaluated}) + "\n")
     texts = ["first wait, let me check and verify that again", "perhaps it is, but therefore", "next"] * 7
-    rows = [{"completion": text, "reward": len(text) / 7} for text in texts]
+    rows = [{"step": 1, "completion": text, "reward": len(text) / 7} for text in texts]
     (tmp_path / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
@@ -59,13 +57,3 @@ def test_every_line_fits(folder: Path, capsys: pytest.CaptureFixture[str], main:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 1
     assert [line for line in lines if len(line.rstrip()) > COLUMNS] == []
-
-
-def test_a_category_of_words_takes_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trainer(["analyze-language", "completions.jsonl"]) == 0
-    heading, *lines = capsys.readouterr().out.splitlines()
-    headings = ["category", "count", "per 100", "used", "correlation", "reward, rare to frequent"]
-    assert re.split("  +", heading.strip()) == headings
-    categories = [line for line in lines if re.search(r"\d%", line)]
-    assert len(categories) == len(PAPER)
-    assert all(re.search(r"[+-]\d+\.\d\d$", line.rstrip()) for line in categories)

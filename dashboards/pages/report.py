@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dashboards.artifacts import Answered
-from dashboards.pages.export import write_csvs, write_pngs
+from dashboards.pages.export import write_csvs
 from dashboards.pages.html import cell, render_page, render_table
 from dashboards.pages.samples import answers_of_both, samples_html
 from dashboards.pictures.confirmation import finalists, full_finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.decision import decision
 from dashboards.pictures.difficulty import by_difficulty
-from dashboards.pictures.figures import best_differences, best_so_far, parameter_importance, variants_compared
+from dashboards.pictures.figures import best_differences, parameter_importance, variants_compared
 from dashboards.pictures.mechanism import probability_bands, reward_audit
 from dashboards.pictures.parameters import ranks, scores_against
 from dashboards.pictures.precision import precision
@@ -26,32 +26,22 @@ from trainer.files import write_atomically
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"
 _DATA_FOLDER = "data"  # a CSV per picture
-_IMAGE_FOLDER = "images"  # a PNG per figure
 
 # The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it shows; None
 # where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Sweep], Picture | None]]] = {
     "Verdict": [tournament, best_differences, finalists, full_finalists, decision, precision],
     "What matters": [variants_compared, parameter_importance, ranks],
-    "How training went": [
-        learning_curves,
-        by_difficulty,
-        best_so_far,
-        training_health,
-        probability_bands,
-        reward_audit,
-        failures,
-    ],
+    "How training went": [learning_curves, by_difficulty, training_health, probability_bands, reward_audit, failures],
 }
 _TOLD = ("tournament", "precision", "failures")  # have sentences alone
 
 
-def write_pages(sweep: Sweep, out_dir: Path, *, png: bool = False) -> Path:
-    """Write ``report.html``, ``trials.csv``, ``data/*.csv`` and, if wanted, ``images/*.png``; return the page.
+def write_pages(sweep: Sweep, out_dir: Path) -> Path:
+    """Write ``report.html``, ``trials.csv`` and ``data/*.csv``; return the page.
 
     Raises:
-        MissingError: PNGs are wanted without a Chrome.
-        StorageError: the store cannot be read, or a picture was not drawn.
+        StorageError: the store cannot be read.
     """
     chapters = chapters_of(sweep)
     pictures = [picture for several in chapters.values() for picture in several]
@@ -60,8 +50,6 @@ def write_pages(sweep: Sweep, out_dir: Path, *, png: bool = False) -> Path:
     write_atomically(out_dir / _TRIALS_FILE, sweep.trials.to_csv(index=False))
     write_csvs(pictures, out_dir / _DATA_FOLDER)
     write_atomically(path, report_html(sweep, chapters, answers_of_both(sweep)))
-    if png:
-        write_pngs(pictures, out_dir / _IMAGE_FOLDER)
     return path
 
 

@@ -2,7 +2,6 @@
 
 import html
 
-import numpy as np
 import pandas as pd
 
 from dashboards.labels import colours
@@ -141,36 +140,6 @@ def baseline_pairs(sweep: Sweep) -> pd.DataFrame:
     return others.assign(difference=others.score - others.seed.map(reference).astype(float))[
         ["label", "variant", "seed", "difference"]
     ].dropna()
-
-
-def best_so_far(sweep: Sweep) -> Picture:
-    """Scores in the order of the trials, and the best up to each."""
-    title = "Best so far"
-    scored = sweep.trials[sweep.trials.score.notna()]
-    if scored.empty:
-        return Picture("best", title, "No trial has a score yet.")
-    running = scored.score.cummax() if sweep.objective.mode == "max" else scored.score.cummin()
-    numbers = scored.index + 1
-    drawing = figure("trials started", sweep.objective.metric)
-    drawing.add_scatter(
-        x=numbers, y=running, mode="lines", line={"shape": "hv", "color": MUTED, "width": 2}, name="best so far"
-    )
-    shades = colours(sweep.trials.variant)
-    for variant, shade in shades.items():
-        own = scored[scored.variant == variant]
-        if own.empty:
-            continue
-        notes = [hover(row, f"score {number(row.score)}") for row in rows(own)]
-        add_points(drawing, own.index + 1, own.score, notes, name=variant, marker={"color": shade, "size": 9})
-    first = int(running.index[int(np.argmax(running.to_numpy() == running.iloc[-1]))])
-    row = sweep.trials.loc[first]
-    low, middle, high = scored.score.quantile([0.25, 0.5, 0.75])
-    text = (
-        f"The best score, {number(running.iloc[-1])}, was reached by trial {row.trial} ({row.label}); {first} of "
-        f"{len(sweep.trials)} trials started before it. Half of all scores lie between {number(low)} and "
-        f"{number(high)}, the median is {number(middle)}."
-    )
-    return Picture("best", title, text, (drawing,))
 
 
 def parameter_importance(sweep: Sweep) -> Picture:

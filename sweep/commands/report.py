@@ -19,7 +19,6 @@ from trainer.tracking.ui import serve
 def add_report(commands: Commands) -> None:
     """``sweep report``."""
     report = add_named(commands, "report", "write a sweep's report again")
-    report.add_argument("--png", action="store_true", help="write the pictures as PNG, too (needs Chromium or Chrome)")
     report.set_defaults(command=_report)
 
 
@@ -53,7 +52,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from sweep.tracking.report import write_report
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    print(write_report(sweep, _complete_store(sweep), png=arguments.png))
+    print(write_report(sweep, _complete_store(sweep)))
     return 0
 
 

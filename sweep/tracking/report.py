@@ -16,20 +16,20 @@ from dashboards.sweep import Sweep
 from sweep.record.sweep_record import VERDICT_FILE, SweepRecord
 from trainer.files import write_atomically
 from trainer.metrics.tags import NOTE_TAG
-from trainer.tracking.mlflow_store import connect, patience, retry
+from trainer.tracking.mlflow_store import connect, retry
 
 
-def write_report(sweep: SweepRecord, uri: str, *, png: bool = False, recorded: Sweep | None = None) -> Path:
+def write_report(sweep: SweepRecord, uri: str, *, recorded: Sweep | None = None) -> Path:
     """Write the report of a sweep recorded in MLflow, and its verdict to its run there; return the page.
 
     ``recorded`` is the sweep as the store has it; read if None.
 
     Raises:
-        MissingError: the store has no such sweep, or PNGs are wanted without a Chrome.
+        MissingError: the store has no such sweep.
         StorageError: the store cannot be read or written.
     """
     recorded = recorded or read_sweep(sweep.folder.name, uri)
-    path = write_pages(recorded, sweep.folder.report, png=png)
+    path = write_pages(recorded, sweep.folder.report)
     if recorded.confirmation is not None or recorded.full is not None:
         write_atomically(sweep.folder.report / VERDICT_FILE, json.dumps(asdict(headline(recorded))))
     first, *rest = verdict(recorded)
@@ -43,7 +43,7 @@ def _describe(sweep: Sweep, text: str) -> None:
     client, now = connect(sweep.uri), round(time.time() * 1000)
     metrics = [Metric(name, value, now, 0) for name, value in summary(sweep).items()]
     tags = [RunTag(NOTE_TAG, text)]
-    retry(lambda: client.log_batch(sweep.run_id, metrics=metrics, tags=tags), sweep.uri, patience(sweep.uri))
+    retry(lambda: client.log_batch(sweep.run_id, metrics=metrics, tags=tags), sweep.uri)
 
 
 def summary(sweep: Sweep) -> dict[str, float]:

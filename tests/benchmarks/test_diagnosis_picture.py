@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.diagnosis_picture import draw, mean_change, right_way
-from tests.trainer.paper.test_page import UPDATES
+from tests.trainer.paper.test_tables import UPDATES
 
 TOKENS = pd.DataFrame(
     {

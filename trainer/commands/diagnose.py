@@ -1,4 +1,4 @@
-"""``trainer diagnose``: figures 1-3 of the paper [arXiv:2505.12929] on one rollout batch."""
+"""``trainer diagnose``: the numbers of the paper's figures 1-3 [arXiv:2505.12929] on one rollout batch."""
 
 import argparse
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def _diagnose(arguments: argparse.Namespace) -> int:
     check_early(config)
     with unhurried():
         from trainer.paper.diagnose import diagnose  # torch takes seconds to import
-        from trainer.paper.page import summary, write_diagnosis
+        from trainer.paper.tables import summary, write_tables
     progress = Progress()
     progress.begin(arguments.after_steps, 0)
     try:
@@ -70,8 +70,6 @@ def _diagnose(arguments: argparse.Namespace) -> int:
         )
     finally:
         progress.close()
-    title = f"Which tokens move {config.model.name_or_path}"
-    page = write_diagnosis(found, title, arguments.output)
-    print("\n".join(summary(found)))
-    print(f"page:        {page}")
+    write_tables(found, arguments.output)
+    print("\n".join([*summary(found), f"tables:      {arguments.output}/*.csv"]))
     return 0

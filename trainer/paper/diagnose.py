@@ -70,7 +70,6 @@ class Diagnosis:
     gradient_norms: Tensor  # [N], of the log-probability by logits / temperature
     parameter_norms: Tensor  # [N], of the log-probability by all parameters; NaN where it was not measured
     updates: Sequence[Update]
-    optimizer: Optimizer = "sgd"
 
     @property
     def rest(self) -> Tensor:
@@ -208,7 +207,6 @@ def diagnose(
             gradient_norms=batch.gradient_norms[place].cpu(),
             parameter_norms=_parameter_norms(trainer, batch, sample),
             updates=_updates(trainer, batch, plan, algorithm, optimizer),
-            optimizer=optimizer,
         )
     finally:
         trainer.close()

@@ -5,11 +5,10 @@ for anything within one sentence, and a phrase that begins with ``'s`` follows a
 "Ava's statement".
 """
 
-import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trainer.config.yaml_document import nearest
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import MissingError
 from trainer.evaluation.estimators import bootstrap_interval, rank_correlation
+from trainer.files import read_json_lines
 
-_TEXT_COLUMNS = ("completion", "response", "text")
-_REWARD_COLUMNS = ("reward", "score")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-_BINS = 5
 _MIN_COMPLETIONS = 10  # fewer say nothing about a correlation
 
 Floats = NDArray[np.float64]
@@ -45,29 +41,16 @@ PAPER: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class FrequencyBin:
-    """The completions that use a category about equally often."""
-
-    lowest: float  # words of the category per 100 words of the completion
-    highest: float
-    completions: int
-    reward: float  # mean
-
-
-@dataclass(frozen=True)
 class CategoryResult:
     """The frequency of one category and its correlation with the reward."""
 
     category: str
     occurrences: int
-    per_completion: float  # mean
     per_100_words: float  # mean over completions
     used_by: float  # share of the completions with at least one
     correlation: float  # Spearman's, of words per 100 words with the reward; NaN where either never varies
     low: float  # its 95 % bootstrap interval over completions
     high: float
-    count_correlation: float  # Spearman's, of the plain count with the reward: long completions have more of all
-    bins: list[FrequencyBin] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -78,39 +61,22 @@ class Completions:
     rewards: Floats
 
 
-def read_completions(paths: Sequence[Path], step: int | None = None) -> Completions:
-    """The completions of runs (``completions.jsonl`` of their folder) and JSON-lines files, put together.
-
-    A line holds the text as ``completion``, ``response`` or ``text`` and its ``reward`` or ``score``. With a
-    ``step``, only those logged at this training step.
+def read_completions(runs: Sequence[Path], step: int | None = None) -> Completions:
+    """The completions of runs, put together; with a ``step``, only those logged at this training step.
 
     Raises:
-        MissingError: no such file, or no completions in it.
-        ConfigError: a line that is not such an object, naming file and line.
+        MissingError: a run has no ``completions.jsonl``, or there are no completions in it.
     """
-    texts, rewards, steps = [], [], set()
-    for path in paths:
-        file = path / "completions.jsonl" if path.is_dir() else path
-        try:
-            lines = file.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise MissingError(
-                f"cannot read completions: {reason}", str(file), "give a run's folder or a .jsonl file"
-            ) from error
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                row = _row(line, f"{file}, line {number}")
-                steps.add(row.get("step"))
-                if step is None or row.get("step") == step:
-                    where = f"{file}, line {number}"
-                    texts.append(str(_column(row, _TEXT_COLUMNS, where)))
-                    rewards.append(_number(_column(row, _REWARD_COLUMNS, where), where))
-    if not texts:
-        known = ", ".join(map(str, sorted(s for s in steps if s is not None)))
+    files = [run / "completions.jsonl" for run in runs]
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise MissingError("there is no such file", missing[0], "give a run's folder")
+    rows = [row for file in files for row, _ in read_json_lines(file)]
+    chosen = [row for row in rows if step is None or row["step"] == step]
+    if not chosen:
+        known = ", ".join(map(str, sorted({row["step"] for row in rows})))
         hint = f"there are steps {known}" if known else "log some with tracking.completions, or trainer evaluate"
-        raise MissingError("there are no completions", ", ".join(map(str, paths)), hint)
-    return Completions(texts, np.array(rewards))
+        raise MissingError("there are no completions", ", ".join(map(str, runs)), hint)
+    return Completions([row["completion"] for row in chosen], np.array([row["reward"] for row in chosen]))
 
 
 def analyze(completions: Completions) -> list[CategoryResult]:
@@ -153,18 +119,8 @@ def _pattern(phrase: str) -> str:
     return rf"{before}{words}(?!\w)"
 
 
-def summary(results: Sequence[CategoryResult], completions: Completions) -> dict[str, Any]:
-    """The results as JSON values, but that a correlation which does not exist is NaN."""
-    return {
-        "completions": len(completions.texts),
-        "mean_reward": float(completions.rewards.mean()),
-        "words": {category: list(listed) for category, listed in PAPER.items()},
-        "categories": [asdict(result) for result in results],
-    }
-
-
 def table_rows(results: Sequence[CategoryResult]) -> list[dict[str, Any]]:
-    """The results as cells of a printed table; the last columns are mean rewards from rare to frequent use."""
+    """The results as cells of a printed table."""
     return [
         {
             "category": r.category,
@@ -172,7 +128,6 @@ def table_rows(results: Sequence[CategoryResult]) -> list[dict[str, Any]]:
             "per 100": f"{r.per_100_words:.2f}",
             "used": f"{r.used_by:.0%}",
             "correlation": "-" if math.isnan(r.correlation) else f"{r.correlation:+.2f} ({r.low:+.2f}..{r.high:+.2f})",
-            "reward, rare to frequent": " ".join(f"{part.reward:+.2f}" for part in r.bins),
         }
         for r in results
     ]
@@ -184,26 +139,12 @@ def _category(name: str, counts: NDArray[np.int64], words: NDArray[np.int64], gi
     return CategoryResult(
         category=name,
         occurrences=int(counts.sum()),
-        per_completion=float(counts.mean()),
         per_100_words=float(rates.mean()),
         used_by=float((counts > 0).mean()),
         correlation=rank_correlation(rates, given.rewards),
         low=low,
         high=high,
-        count_correlation=rank_correlation(counts.astype(np.float64), given.rewards),
-        bins=_frequency_bins(rates, given.rewards),
     )
-
-
-def _frequency_bins(rates: Floats, rewards: Floats) -> list[FrequencyBin]:
-    """At most five bins with about equally many completions; equal rates share a bin."""
-    shares = np.linspace(0, 1, _BINS + 1)[1:]
-    highest = np.unique(np.quantile(rates, shares, method="inverted_cdf"))  # observed rates: no bin is empty
-    index = np.searchsorted(highest, rates, side="left")
-    parts = [(rates[index == i], rewards[index == i]) for i in range(len(highest))]
-    return [
-        FrequencyBin(float(rate.min()), float(rate.max()), len(rate), float(reward.mean())) for rate, reward in parts
-    ]
 
 
 def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
@@ -216,26 +157,3 @@ def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
         return float(stats.pearsonr(of_x, of_y).statistic) if varies else math.nan
 
     return bootstrap_interval(len(x), correlation)
-
-
-def _row(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"not JSON: {error.msg}", where, "one object per line") from error
-    if not isinstance(row, dict):
-        raise ConfigError(f"a line is a JSON object, not {type(row).__name__}", where, "one object per line")
-    return row
-
-
-def _column(row: dict[str, Any], names: Sequence[str], where: str) -> Any:
-    for name in names:
-        if name in row:
-            return row[name]
-    raise ConfigError(f"no column {' or '.join(names)}", where, nearest(names[0], row))
-
-
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, int | float) and math.isfinite(value):
-        return float(value)
-    raise ConfigError(f"the reward is not a finite number: {value!r}", where, "correct or remove the line")

@@ -4,16 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.labels import colours
 from dashboards.pages.report import chapters_of, report_html, trials_html
-from dashboards.pictures.figures import (
-    baseline_pairs,
-    best_so_far,
-    paired_differences,
-    parameter_importance,
-    variants_compared,
-)
-from dashboards.pictures.theme import MUTED
+from dashboards.pictures.figures import baseline_pairs, paired_differences, parameter_importance, variants_compared
 from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
 
@@ -44,15 +36,6 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
     sentence = paired_differences(sweep).sentence
     assert sentence.startswith("1 of 4 configurations beat the baseline #0 grpo on every shared seed")
     assert "+0.200 (#1 grpo α 0.3)" in sentence
-
-
-def test_best_so_far_names_the_trial() -> None:
-    picture = best_so_far(sweep_of())
-    assert "0.800, was reached by trial 1-s1 (#1 grpo α 0.3); 3 of 10 trials started before it" in picture.sentence
-    assert list(picture.figures[0].data[0].y) == [0.5, 0.6, 0.7] + [0.8] * 6
-    shades = colours(sweep_of().trials.variant)  # of the update rules, as in every other picture
-    assert {trace.name: trace.marker.color for trace in picture.figures[0].data[1:]} == shades
-    assert picture.legend == {**shades, "best so far": MUTED}
 
 
 def test_importance_needs_enough_configurations() -> None:

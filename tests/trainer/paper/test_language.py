@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainer.cli import main
-from trainer.errors import ConfigError, MissingError
+from trainer.errors import MissingError
 from trainer.paper.language import PAPER, Completions, analyze, count_phrases, read_completions
 
 # "so" makes 1 of 4 words in a rewarded completion and 2 of 2 in an unrewarded one.
@@ -19,61 +19,32 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_frequencies_bins_and_correlation_by_hand(run):
+def test_frequencies_and_correlation_by_hand(run):
     results = {r.category: r for r in analyze(read_completions([run]))}
     so = results["conclusion indicator"]
     assert so.occurrences == 8 + 2 * 4
-    assert so.per_completion == pytest.approx(16 / 12)
     assert so.per_100_words == pytest.approx((8 * 25 + 4 * 100) / 12)
     assert so.used_by == 1.0
     assert so.correlation == pytest.approx(-1.0)
-    assert [(b.lowest, b.highest, b.completions, b.reward) for b in so.bins] == [
-        (25.0, 25.0, 8, 3.0),
-        (100.0, 100.0, 4, -1.0),
-    ]
     unused = results["assumption"]
     assert unused.occurrences == 0
     assert np.isnan(unused.correlation)
-    assert [b.completions for b in unused.bins] == [12]
 
 
-def test_bins_hold_every_completion_once_and_their_own_rewards():
+def test_a_perfect_correlation_has_a_narrow_interval():
     generator = np.random.default_rng(1)
     texts = [" ".join(["so"] * n + ["word"] * (50 - n)) for n in generator.integers(0, 40, size=200)]
     rewards = np.array([float(text.count("so")) for text in texts])
     (so,) = [r for r in analyze(Completions(texts, rewards)) if r.category == "conclusion indicator"]
-    assert sum(b.completions for b in so.bins) == 200
-    assert len(so.bins) == 5
-    for b in so.bins:  # the reward is the count of "so", which is half the rate per 100 words
-        assert b.lowest / 2 <= b.reward <= b.highest / 2
     assert so.correlation == pytest.approx(1.0)
     assert so.low == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_step_can_be_chosen_and_an_absent_one_names_those_that_exist(run):
     assert len(read_completions([run], step=20).texts) == 4
-    assert len(read_completions([run, run / "completions.jsonl"]).texts) == 24
+    assert len(read_completions([run, run]).texts) == 24
     with pytest.raises(MissingError, match="there are steps 10, 20"):
         read_completions([run], step=30)
-
-
-@pytest.mark.parametrize(
-    ("line", "error", "what"),
-    [
-        ("{", ConfigError, "not JSON"),
-        ("[]", ConfigError, "not list"),
-        ('{"reward": 1}', ConfigError, "no column completion"),
-        ('{"text": "a"}', ConfigError, "no column reward"),
-        ('{"text": "a", "score": NaN}', ConfigError, "not a finite number"),
-        ("", MissingError, "no completions"),
-    ],
-)
-def test_bad_lines_are_named(tmp_path, line, error, what):
-    file = tmp_path / "own.jsonl"
-    file.write_text('\n{"text": "fine", "score": 1}\n' + line if line else "")
-    with pytest.raises(error, match=what) as caught:
-        read_completions([file])
-    assert "own.jsonl, line 3" in caught.value.where or error is MissingError
 
 
 def test_too_few_completions_are_refused():
@@ -88,10 +59,9 @@ def test_the_command_prints_a_table_or_json(run, capsys):
     assert "completions: 12, mean reward 1.667" in shown
     assert main(["analyze-language", str(run), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["completions"], len(shown["categories"])) == (12, 6)
-    assert shown["categories"][0]["correlation"] is None
+    assert len(shown) == 6 and shown[0]["correlation"] is None
     assert main(["analyze-language", str(run / "absent")]) == 3
-    assert "cannot read completions" in capsys.readouterr().err
+    assert "there is no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

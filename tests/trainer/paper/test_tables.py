@@ -1,12 +1,11 @@
 import csv
 import math
-import re
 
 import pytest
 import torch
 
 from trainer.paper.diagnose import HIGHEST, LOWEST, Diagnosis, Update
-from trainer.paper.page import MAX_ROWS, summary, write_diagnosis
+from trainer.paper.tables import MAX_ROWS, summary, write_tables
 
 UPDATES = ["all tokens", LOWEST, HIGHEST, "AR 0.3", "Lopti 0.5, low pass", "Lopti 0.5, then high"]
 
@@ -31,33 +30,6 @@ def found() -> Diagnosis:
     return diagnosis([0.125, 0.2, 0.3, 0.6, 0.75, 0.9], [1.0, 2.0, -1.0, 1.0, -1.0, 2.0])
 
 
-def test_page_and_tables_need_nothing_else(found, tmp_path):
-    page = write_diagnosis(found, "Which <tokens> move", tmp_path / "new" / "folder")
-    text = page.read_text(encoding="utf-8")
-    assert text.count("Plotly.newPlot(") - text.count('"Plotly.newPlot(') >= 6
-    assert not re.search(r'<(script|link|img)[^>]+(src|href)="http', text)
-    assert "Which &lt;tokens&gt; move" in text
-    tables = {path.name: list(csv.DictReader(path.open())) for path in page.parent.glob("*.csv")}
-    assert len(tables["bands.csv"]) == 4 * len(found.updates)
-    assert len(tables["updates.csv"]) == len(found.updates)
-    assert len(tables["tokens.csv"]) == len(found.logprobs)
-    assert float(tables["tokens.csv"][0]["probability"]) == pytest.approx(float(found.logprobs.exp().min()))
-
-
-@pytest.mark.slow
-def test_charts_are_as_wide_as_their_places_when_the_page_opens(found, tmp_path, chromium):
-    from playwright.sync_api import sync_playwright
-
-    page = write_diagnosis(found, "tokens", tmp_path)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1200, "height": 900})
-        tab.goto(page.as_uri())
-        fits = "all => all.every(one => one.querySelector('.main-svg')?.clientWidth === one.clientWidth)"
-        tab.wait_for_function(f"({fits})([...document.querySelectorAll('.row > div')])", timeout=20_000)
-        browser.close()
-
-
 def test_the_summary_by_hand(found):
     shown = summary(found)
     assert shown[0] == "tokens:      6 in one batch, after 1 steps"
@@ -74,7 +46,9 @@ def test_the_summary_by_hand(found):
 
 
 def test_tables_hold_the_change_of_every_token_and_leave_unmeasured_norms_out(found, tmp_path):
-    write_diagnosis(found, "t", tmp_path)
+    write_tables(found, tmp_path)
+    lengths = {path.name: len(list(csv.DictReader(path.open()))) for path in tmp_path.glob("*.csv")}
+    assert lengths == {"bands.csv": 4 * len(UPDATES), "updates.csv": len(UPDATES), "tokens.csv": 6}
     rows = list(csv.DictReader((tmp_path / "tokens.csv").open()))
     assert [float(row["probability"]) for row in rows] == pytest.approx([0.125, 0.2, 0.3, 0.6, 0.75, 0.9])
     assert [row["band"] for row in rows][:3] == ["0.00-0.25", "0.00-0.25", "0.25-0.50"]
@@ -85,7 +59,7 @@ def test_tables_hold_the_change_of_every_token_and_leave_unmeasured_norms_out(fo
 def test_a_large_batch_is_told_by_every_nth_token(tmp_path):
     count = MAX_ROWS + 1
     spread = torch.linspace(0.1, 0.9, count).tolist()
-    write_diagnosis(diagnosis(spread, [1.0] * count), "t", tmp_path)
+    write_tables(diagnosis(spread, [1.0] * count), tmp_path)
     rows = list(csv.DictReader((tmp_path / "tokens.csv").open()))
     assert len(rows) == MAX_ROWS // 2 + 1
     assert (float(rows[0]["probability"]), float(rows[-1]["probability"])) == pytest.approx((0.1, 0.9))

@@ -1,0 +1,19 @@
+"""Drawings of the benchmarks as PNG files, by kaleido and an installed Chromium or Chrome."""
+
+from pathlib import Path
+
+import plotly.graph_objects as go
+from kaleido import write_fig_from_object_sync
+
+WIDTH, SCALE = 900, 2  # [px] before scaling
+
+
+def write_png(drawing: go.Figure, path: Path) -> None:
+    """Write a drawing on white; prints the path."""
+    drawing.update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    options = {"format": "png", "width": WIDTH, "height": drawing.layout.height, "scale": SCALE}
+    # Without MathJax, which would be fetched from the network.
+    write_fig_from_object_sync(
+        [{"fig": drawing, "path": path, "opts": options}], cancel_on_error=True, kopts={"mathjax": False}
+    )
+    print(path)
