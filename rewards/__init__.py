@@ -21,12 +21,10 @@ __all__ = [
     "RewardFunction",
     "Score",
     "columns",
-    "combine",
     "combine_batch",
     "minimum",
     "part_weight",
     "prepare",
-    "resolve",
     "wants_batches",
 ]
 
@@ -38,24 +36,6 @@ REWARDS: dict[str, RewardFunction] = {
 }
 
 
-def resolve(name: str) -> RewardFunction:
-    """The reward function of one completion behind a name of ``REWARDS`` or ``module:function``.
-
-    Raises:
-        ValueError: no such name, module or function; the text says what to write instead.
-    """
-    if name in REWARDS:
-        return REWARDS[name]
-    of_batch = _resolve_batch(name)
-    return lambda text, answer: of_batch([text], [answer], [{}])[0]
-
-
-def combine(functions: Mapping[str, float]) -> RewardFunction:
-    """The weighted sum of reward functions for one completion; as ``combine_batch``."""
-    of_batch = combine_batch(functions)
-    return lambda text, answer: of_batch([text], [answer], [{}])[0]
-
-
 def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
     """The weighted sum of reward functions for many completions at once.
 
@@ -63,7 +43,7 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
     tie) decides what counts as correct and as parsed.
 
     Raises:
-        ValueError: a name that ``resolve`` refuses, or no function at all.
+        ValueError: no such name, module or function, or no function at all; says what to write instead.
     """
     if not functions:
         raise ValueError("name at least one reward function")

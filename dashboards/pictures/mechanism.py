@@ -44,7 +44,7 @@ def probability_bands(sweep: Sweep) -> Picture:
 
 
 def band_means(sweep: Sweep) -> pd.DataFrame:
-    """variant, quantity, band, value: the mean over trials of their last ``tokens/*``, without quartiles."""
+    """variant, quantity, band, value: the mean over trials of their last ``tokens/*``."""
     parts = sweep.latest.metric.astype(str).str.extract(r"^tokens/(?P<quantity>\w+)/(?P<band>[\d.]+-[\d.]+)$")
     known = pd.concat([sweep.latest, parts], axis=1).dropna(subset=["band"])
     known = known.merge(sweep.trials[["trial", "variant"]], on="trial")

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,7 +45,6 @@ from sweep.views.progress import Reporter, SweepCallback
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
-from trainer.scratch import scratch_folder
 from trainer.tracking.inputs import check_inputs, record_inputs
 from trainer.tracking.tracker import CONFIG_FILE
 
@@ -223,11 +223,11 @@ def _search(session: _Session) -> None:
             orderly_signals(session.control, session.reporter.line),
             _states_in_mlflow(session) as changed,
             failures_end_attempts(),
-            scratch_folder("tune") as scratch,
+            tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch,
         ):
             callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
             session.control.attach(searcher.halt, callback.running)
-            _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
+            _fit(_tuner(session, searcher, callback, Path(scratch)), searcher, session.control)
         ended.thin()
     finally:
         searcher.close()

@@ -19,57 +19,23 @@ from trainer.tracking.inputs import INPUTS_FILE
 _HEADING = re.compile(r"# crc32 of the lines below: ([0-9a-f]{8})")
 
 
-@dataclass(frozen=True)
+@dataclass
 class SweepFolder:
     """Paths of one sweep: ``runs/NAME``."""
 
     runs_dir: Path
     name: str
 
-    @property
-    def root(self) -> Path:
-        """The folder of the sweep."""
-        return self.runs_dir / self.name
-
-    @property
-    def space(self) -> Path:
-        """The search space with the trainer configuration resolved."""
-        return self.root / "space.lock.yaml"
-
-    @property
-    def ledger(self) -> Path:
-        """Every trial issued and every result, one line each: the truth from which a sweep is resumed."""
-        return self.root / "events.jsonl"
-
-    @property
-    def study(self) -> Path:
-        """The Optuna study, a mirror of the ledger."""
-        return self.root / "study.db"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the driver; names it."""
-        return self.root / "lock"
-
-    @property
-    def stop(self) -> Path:
-        """Its existence asks the driver and every rank to stop at the next training step."""
-        return self.root / "stop"
-
-    @property
-    def log(self) -> Path:
-        """The log of Ray and the driver."""
-        return self.root / "driver.log"
-
-    @property
-    def credentials(self) -> Path:
-        """The credentials for the ranks of a cluster, while a driver is at work."""
-        return self.root / "credentials.json"
-
-    @property
-    def report(self) -> Path:
-        """The report."""
-        return self.root / "report"
+    def __post_init__(self) -> None:
+        self.root = root = self.runs_dir / self.name
+        self.space = root / "space.lock.yaml"  # the search space with the trainer configuration resolved
+        self.ledger = root / "events.jsonl"  # every trial issued and every result, a line each: the truth
+        self.study = root / "study.db"  # the Optuna study, a mirror of the ledger
+        self.lock = root / "lock"  # held by the driver; names it
+        self.stop = root / "stop"  # asks the driver and every rank to stop at the next training step
+        self.log = root / "driver.log"  # of Ray and the driver
+        self.credentials = root / "credentials.json"  # for the ranks of a cluster, while a driver is at work
+        self.report = root / "report"
 
     def trial(self, name: str) -> Path:
         """The folder of one trial."""

@@ -32,7 +32,6 @@ from trainer.tracking.mlflow_store import (
     find_experiment,
     log_missing_params,
     open_run,
-    patience,
     prepare_store,
     retry,
     tracking_uri,
@@ -131,7 +130,7 @@ class ParentRun:
         self._retry(lambda: self._client.log_batch(run_id, metrics=values, tags=texts))
 
     def _retry(self, action: Callable[[], _T]) -> _T:
-        return retry(action, self.uri, patience(self.uri))
+        return retry(action, self.uri)
 
 
 def open_parent_run(
@@ -148,7 +147,7 @@ def open_parent_run(
     run_id = open_run(client, uri, experiment_id, f"sweep {sweep_name}", every_tag, f"sweep/{sweep_name}")
     parent = ParentRun(client, uri, run_id, experiment_id)
     parent.set_tags(tags)
-    retry(lambda: log_missing_params(client, run_id, params), uri, patience(uri))
+    retry(lambda: log_missing_params(client, run_id, params), uri)
     return parent
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from sweep.space.spec import SweepSpec
 from trainer.config.variants import short_names
 from trainer.metrics.tags import SEED_TAG, STATE_TAG, SWEEP_TAG, VARIANT_TAG
-from trainer.tracking.mlflow_store import connect, patience, retry
+from trainer.tracking.mlflow_store import connect, retry
 
 TAG = "mlflow.sharedViewState."
 _KIND_TAG = "mlflow.experimentKind"  # without it MLflow shows its pages of GenAI traces
@@ -33,7 +33,7 @@ def save_view(uri: str, spec: SweepSpec) -> str:
         StorageError: MLflow cannot be reached.
     """
     client = connect(uri)
-    found = retry(lambda: client.get_experiment_by_name(spec.experiment), uri, patience(uri))
+    found = retry(lambda: client.get_experiment_by_name(spec.experiment), uri)
     if found is None:
         return ""
     if _KIND_TAG not in found.tags:
@@ -43,7 +43,7 @@ def save_view(uri: str, spec: SweepSpec) -> str:
         now = round(time.time() * 1000)
         envelope = {"name": f"sweep {spec.name}", "createdAt": now, "updatedAt": now}
         tag = json.dumps({**envelope, "state": json.dumps(view_state(spec))})
-        retry(lambda: client.set_experiment_tag(found.experiment_id, TAG + key, tag), uri, patience(uri))
+        retry(lambda: client.set_experiment_tag(found.experiment_id, TAG + key, tag), uri)
     return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
 
 

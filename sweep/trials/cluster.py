@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,6 @@ from sweep.trials.address import check_cluster, warn_if_open
 from sweep.trials.credentials import plain_environment
 from trainer.errors import MissingError
 from trainer.parallel.gpus import visible_gpus
-from trainer.scratch import scratch_folder
 from trainer.shell.table import counted
 
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
@@ -168,8 +168,8 @@ def cluster_nodes(address: str) -> list[Node]:
     Raises:
         MissingError: no cluster at that address.
     """
-    with scratch_folder("nodes") as folder:
-        nodes = start_ray(address, None, folder / "ray.log")
+    with tempfile.TemporaryDirectory() as folder:
+        nodes = start_ray(address, None, Path(folder, "ray.log"))
     import ray
 
     ray.shutdown()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -26,45 +26,15 @@ from trainer.config.schema import TrainConfig
 from trainer.policy.cache import cache_folder, own_folder
 from trainer.progress import ProgressReport
 
+if TYPE_CHECKING:
+    from trainer.loop import Trainer
+
 logger = logging.getLogger(__name__)
 
 VLLM_CACHE = "VLLM_CACHE_ROOT"
 START_TIMEOUT_S = 300.0
 POLL_S = 2.0
 _DEATH_NOTICE_S = 3.0  # until Ray reports a death that another rank has noticed; well below a second when idle
-
-
-class TrainerLike(Protocol):
-    """The interface of a trainer to its rank; ``trainer.loop.Trainer`` implements it."""
-
-    step: int
-    stopping: bool  # whether a stop was requested, and all ranks know it
-
-    def request_stop(self) -> None:
-        """Make `run_period` end at the next training step, with a checkpoint."""
-
-    @property
-    def total_steps(self) -> int:
-        """Training steps of the whole run."""
-
-    @property
-    def done(self) -> bool:
-        """Whether training has reached its end."""
-
-    def run_period(self) -> Mapping[str, float]:
-        """Train up to and including the next evaluation and return its metrics and ``step``.
-
-        Only ``step`` when a stop was requested before the evaluation.
-        """
-
-    def save_checkpoint(self) -> Path:
-        """Write a checkpoint of the current step."""
-
-    def resume(self) -> int:
-        """Load the newest intact checkpoint and return its step (0 without one)."""
-
-    def close(self, status: str = "FINISHED") -> object:
-        """Flush and end the run."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +71,7 @@ class StopWatcher(ProgressReport):
 
     def __init__(self, stop_file: Path) -> None:
         self._stop_file = stop_file
-        self.trainer: TrainerLike | None = None
+        self.trainer: Trainer | None = None
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A training step is done."""
@@ -109,10 +79,10 @@ class StopWatcher(ProgressReport):
             self.trainer.request_stop()
 
 
-TrainerFactory = Callable[[Assignment, StopWatcher], TrainerLike]
+TrainerFactory = Callable[[Assignment, StopWatcher], "Trainer"]
 
 
-def build_trainer(assignment: Assignment, progress: StopWatcher) -> TrainerLike:
+def build_trainer(assignment: Assignment, progress: StopWatcher) -> "Trainer":
     """The trainer of ``trainer run``, for one trial."""
     from trainer.loop import Trainer
     from trainer.parallel.device import free_memory
@@ -144,7 +114,7 @@ class RankWorker:
     """One rank of a trial. Lives on when the next trial takes over its placement group."""
 
     def __init__(self) -> None:
-        self._trainer: TrainerLike | None = None
+        self._trainer: Trainer | None = None
         self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
@@ -206,7 +176,7 @@ class RankWorker:
         """The process id; raises in the caller once the process is gone."""
         return os.getpid()
 
-    def _require(self) -> TrainerLike:
+    def _require(self) -> "Trainer":
         assert self._trainer is not None, "build() comes first"
         return self._trainer
 

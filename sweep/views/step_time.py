@@ -1,6 +1,7 @@
 """Timing a training step here and now, for the forecast of a plan that no earlier sweep has measured."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ from trainer.errors import UserError
 from trainer.policy.architectures import TINY, parameter_count
 from trainer.policy.cache import cache_folder
 from trainer.problems.rows import is_file_source
-from trainer.scratch import scratch_folder
 from trainer.types import RunContext
 
 _MOST_PARAMETERS = 10**7  # a step of a larger model may take minutes on a CPU
@@ -37,8 +37,8 @@ def time_step(spec: SweepSpec) -> StepTime:
     torch.set_num_threads(threads)
     config = apply_overrides(spec.base, {"evaluation.at_start": False, "tracking.offline": True})
     try:
-        with scratch_folder("plan") as scratch:
-            trainer = Trainer(config, RunContext(scratch / "run", scratch, "plan", "plan"))
+        with tempfile.TemporaryDirectory(prefix="loptune-plan-") as scratch:
+            trainer = Trainer(config, RunContext.of(f"{scratch}/plan"))
             try:
                 times = [trainer.training_step()["time/step"] for _ in range(min(2, trainer.total_steps))]
                 return StepTime(times[-1], trainer.total_steps)

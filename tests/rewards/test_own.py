@@ -2,8 +2,9 @@ import time
 
 import pytest
 
-from rewards import Score, combine, combine_batch, resolve, wants_batches
+from rewards import Score, combine_batch, wants_batches
 from rewards.sandbox import RewardPool
+from tests.rewards.one_text import combine, resolve
 
 OWN = "tests.rewards.own_rewards"
 

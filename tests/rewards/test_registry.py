@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from rewards import REWARDS, Score, combine, minimum, resolve
+from rewards import REWARDS, Score, minimum
+from tests.rewards.one_text import combine, resolve
 
 OWN = "tests.rewards.own_rewards"
 RIGHT = {

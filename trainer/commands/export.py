@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 from trainer.checkpoint.files import damaged_files, steps_on_disk
 from trainer.commands.runs import existing_run
 from trainer.commands.start import CONFIG_FILE, rule_of
-from trainer.config.schema import TrainConfig, load_config, value_of
+from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.correctness import read_correctness
 from trainer.evaluation.estimators import accuracy_interval
@@ -21,22 +21,7 @@ from trainer.metrics.declared import CORRECTNESS_FILE
 from trainer.shell.arguments import add_runs_dir
 from trainer.tracking.inputs import recorded_files
 
-_TRAINING_ONLY = ("manifest.json", "training_state")  # prefixes of files that only a resumption needs
-_SETTINGS = (
-    "algorithm.advantage",
-    "algorithm.loss",
-    "algorithm.ar_alpha",
-    "algorithm.lopti_eta",
-    "algorithm.kl_coef",
-    "optim.lr",
-    "optim.update_batch_size",
-    "rollout.prompts_per_step",
-    "rollout.group_size",
-    "rollout.temperature",
-    "rollout.max_new_tokens",
-    "seed",
-)
-_LORA = ("model.lora.r", "model.lora.alpha", "model.lora.target_modules")
+_FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
 
 
 @dataclass(frozen=True)
@@ -94,7 +79,7 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     partial = output.with_name(output.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        shutil.copytree(checkpoint, partial, ignore=_only_for_training)
+        shutil.copytree(checkpoint, partial, ignore=_FOR_RESUMPTION)
     except OSError as error:
         told = f"cannot write there: {error.strerror or error}"
         raise StorageError(told, str(output), "choose another --output") from error
@@ -172,8 +157,7 @@ def model_card(name: str, config: TrainConfig, step: int, found: list[Score], is
         "## Evaluation",
         _score_table(config, found) if found else f"The run was not evaluated at step {step}.",
         "## Training",
-        _setting_table(config),
-        "To repeat it: `trainer run run.yaml`, with the file beside this one, which has every setting.",
+        "Every setting is in `run.yaml` beside this file; to repeat it: `trainer run run.yaml`.",
     ]
     return "\n\n".join(lines) + "\n"
 
@@ -191,13 +175,3 @@ def _score_table(config: TrainConfig, found: list[Score]) -> str:
         "training runs: one run says nothing about how the same rule does with another seed."
     )
     return "\n".join([*rows, "", note])
-
-
-def _setting_table(config: TrainConfig) -> str:
-    keys = [*_SETTINGS, *(_LORA if config.model.lora.r else ())]
-    rows = [f"| `{key}` | {value_of(config, key)} |" for key in keys]
-    return "\n".join(["| setting | value |", "|---|---|", *rows])
-
-
-def _only_for_training(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(_TRAINING_ONLY)]

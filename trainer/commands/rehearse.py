@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from trainer.errors import ConfigError, EngineError
 from trainer.parallel.ranks import LOOPBACK, free_port
 from trainer.policy.architectures import KNOWN, model_size
 from trainer.policy.tiny_teacher import build_tokenizer
-from trainer.scratch import scratch_folder
 from trainer.shell.arguments import add_json, count
 from trainer.shell.table import print_columns
 
@@ -131,8 +131,8 @@ def _rehearse(arguments: argparse.Namespace) -> int:
     configs = {name: load_config(name, arguments.overrides) for name in names}
     engine, said = _pick_engine()
     print(f"{len(names)} configuration{'s' if len(names) > 1 else ''}; {said}", file=sys.stderr, flush=True)
-    with scratch_folder("rehearsal") as folder:
-        found = rehearse(configs, folder, engine, arguments.device, arguments.ranks)
+    with tempfile.TemporaryDirectory(prefix="loptune-rehearsal-") as folder:
+        found = rehearse(configs, Path(folder), engine, arguments.device, arguments.ranks)
     if arguments.json:
         print(json.dumps([one.as_json() for one in found], indent=2))
     else:

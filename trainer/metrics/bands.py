@@ -1,7 +1,7 @@
 """Where in the range of token probabilities the update comes from [arXiv:2505.12929, section 4].
 
-Tokens are grouped by ``exp(old_logprob)``: in fixed bands, which mean the same in every run, and in quartiles of
-the batch. In a trained policy most tokens lie in the highest of the paper's four bands, so here it is parted.
+Tokens are grouped by ``exp(old_logprob)`` in fixed bands, which mean the same in every run. In a trained
+policy most tokens lie in the highest of the paper's four bands, so here it is parted.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,6 @@ _EDGES = (0.25, 0.5, 0.75, 0.99)
 BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
 PUBLISHED_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-1.00")  # of arXiv:2505.12929, figures 1 and 3
 RESOLUTION = 2e-6  # nats: smaller differences of log-probabilities are the rounding of float32 logits
-_QUARTILES = ("q1", "q2", "q3", "q4")  # q1 holds the least probable quarter
 
 
 def band_of(logprobs: Tensor) -> Tensor:
@@ -38,14 +37,6 @@ def _bucketize(logprobs: Tensor, edges: Sequence[float]) -> Tensor:
     return torch.bucketize(logprobs.exp(), there, right=True)
 
 
-def quartile_of(logprobs: Tensor) -> Tensor:
-    """Index into `_QUARTILES` of each of N tokens by rank, [N]; equal probabilities are split in their order."""
-    order = logprobs.argsort(stable=True)
-    quartiles = torch.empty_like(order)
-    quartiles[order] = torch.arange(len(order), device=order.device) * 4 // max(1, len(order))
-    return quartiles
-
-
 def _sums_by_band(values: Sequence[Tensor], logprobs: Tensor) -> Tensor:
     """Sums of each [N] tensor over the tokens of each band, [len(values), bands] float64."""
     members = torch.nn.functional.one_hot(band_of(logprobs), len(BANDS))
@@ -57,8 +48,8 @@ def band_metrics(batch: TrainBatch, statistics: UpdateStatistics, algorithm: Alg
 
     ``advantage_share`` is the band's part of ``sum |A|``, ``gradient_share`` of ``sum |A| * norm``, with ``norm``
     the norm of the gradient of the token's log-probability with respect to the logits: the tokens' signal into the
-    last layer at the first update, before loss weights. Quartiles are those of the tokens of all ranks. Gradient
-    shares and entropies are absent where the engine's log-probabilities are the old ones.
+    last layer at the first update, before loss weights. Gradient shares and entropies are absent
+    where the engine's log-probabilities are the old ones.
     """
     place = _completion_tokens(batch)
     logprobs = batch.old_logprobs[place]
@@ -75,21 +66,15 @@ def band_metrics(batch: TrainBatch, statistics: UpdateStatistics, algorithm: Alg
         values["entropy"] = batch.entropies[place]
     if batch.gradient_norms is not None:
         values["gradient"] = mass * batch.gradient_norms[place]
-    asked: dict[str, Tensor | float] = {"bands": _sums_by_band([*values.values()], logprobs)}
-    if "gradient" in values:
-        asked["tokens"] = torch.stack([logprobs, values["gradient"]])
-    everyone = yield asked
-    sums = dict(zip(values, torch.stack([one["bands"] for one in everyone]).sum(dim=0), strict=True))
+    everyone = yield {"": _sums_by_band([*values.values()], logprobs)}
+    sums = dict(zip(values, over_ranks(everyone)[""], strict=True))
 
-    metrics = _shares("token_share", sums["tokens"], BANDS) | _shares("advantage_share", sums["mass"], BANDS)
+    metrics = _shares("token_share", sums["tokens"]) | _shares("advantage_share", sums["mass"])
     metrics |= _means("clip_fraction", sums["clipped"], sums["updated"])
     for name in ("entropy", "kl"):
         metrics |= _means(name, sums[name], sums["tokens"]) if name in sums else {}
     if "gradient" in sums:
-        metrics |= _shares("gradient_share", sums["gradient"], BANDS)
-        of_all, gradient = torch.cat([one["tokens"] for one in everyone], dim=1)
-        in_quartiles = gradient.new_zeros(len(_QUARTILES)).index_add(0, quartile_of(of_all), gradient)
-        metrics |= _shares("gradient_share", in_quartiles, _QUARTILES)
+        metrics |= _shares("gradient_share", sums["gradient"])
     return metrics
 
 
@@ -125,18 +110,18 @@ def _completion_tokens(batch: TrainBatch) -> tuple[Tensor, Tensor]:
     return rows, columns
 
 
-def _shares(quantity: str, sums: Tensor, names: Sequence[str]) -> dict[str, float]:
+def _shares(quantity: str, sums: Tensor) -> dict[str, float]:
     total = float(sums.sum())
-    return {f"tokens/{quantity}/{name}": value / total for name, value in _named(names, sums)} if total else {}
+    return {f"tokens/{quantity}/{name}": value / total for name, value in _named(sums)} if total else {}
 
 
 def _means(quantity: str, sums: Tensor, counts: Tensor) -> dict[str, float]:
     return {
         f"tokens/{quantity}/{name}": value / count
-        for (name, value), count in zip(_named(BANDS, sums), counts.tolist(), strict=True)
+        for (name, value), count in zip(_named(sums), counts.tolist(), strict=True)
         if count
     }
 
 
-def _named(names: Sequence[str], values: Tensor) -> list[tuple[str, float]]:
-    return list(zip(names, values.tolist(), strict=True))
+def _named(values: Tensor) -> list[tuple[str, float]]:
+    return list(zip(BANDS, values.tolist(), strict=True))

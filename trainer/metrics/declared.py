@@ -132,8 +132,7 @@ METRIC_FAMILIES: dict[str, Metric] = {
         Metric("tokens/advantage_share/", "sum of |A| in the band / sum of |A|", "share"),
         Metric(
             "tokens/gradient_share/",
-            "sum in the band (or quartile q1 lowest .. q4) of |A| * |d logprob / d logits| / sum over all tokens"
-            f"{_RECOMPUTED}",
+            f"sum in the band of |A| * |d logprob / d logits| / sum over all tokens{_RECOMPUTED}",
             "share",
         ),
         Metric("tokens/entropy/", f"mean entropy in the band{_RECOMPUTED}", "nats"),

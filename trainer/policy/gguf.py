@@ -56,8 +56,10 @@ def ensure_converted(file: Path) -> Path:
     A GGUF file is data: nothing in it is executed.
 
     Raises:
-        MissingError: the file cannot be read as a model that transformers knows.
+        MissingError: no such file, or it cannot be read as a model that transformers knows.
     """
+    if not file.is_file():
+        raise MissingError(f"no such file: {file}", "model.name_or_path", "check the path")
     file = file.resolve()
     status = file.stat()
     digest = _sha256(file, status.st_size, status.st_mtime_ns)

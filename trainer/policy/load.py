@@ -171,7 +171,7 @@ def model_source(config: ModelConfig) -> str:
     if name in PACKAGED:
         return str(ensure_converted(ensure_gguf(name)))
     if name.endswith(SUFFIX):
-        return str(ensure_converted(_gguf_file(config)))
+        return str(ensure_converted(Path(name).expanduser()))
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -183,24 +183,6 @@ def model_source(config: ModelConfig) -> str:
         raise MissingError(f"no such model folder: {name}", "model.name_or_path", "check the path")
     hub_answers()
     return name
-
-
-def _gguf_file(config: ModelConfig) -> Path:
-    """A GGUF file on disk, or ``owner/repository/FILE.gguf`` of the hub."""
-    path = Path(config.name_or_path).expanduser()
-    if path.is_file():
-        return path
-    owner, _, rest = config.name_or_path.partition("/")
-    repository, _, name = rest.partition("/")
-    if not name or config.name_or_path.startswith((".", "/", "~")):
-        raise MissingError(f"no such file: {path}", "model.name_or_path", "check the path")
-    from huggingface_hub import hf_hub_download
-
-    hub_answers()
-    try:
-        return Path(hf_hub_download(f"{owner}/{repository}", name, revision=config.revision))
-    except (OSError, ValueError) as error:
-        raise _load_error("GGUF file", config, error) from error
 
 
 def check_weights(config: ModelConfig) -> None:

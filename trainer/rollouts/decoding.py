@@ -6,24 +6,12 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache
-
-
-class DecodingBatch(Protocol):
-    """Rows (completions) that grow by one token at a time."""
-
-    logits: Tensor  # [R, V], of the next token of every row
-
-    def step(self, tokens: Tensor) -> None:
-        """Append one token [R] to every row."""
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows only, given by ascending indices; ``logits`` are not kept."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,10 @@ def next_logits(model: PreTrainedModel, input_ids: Tensor, mask: Tensor, positio
 
 
 class CachedBatch:
-    """Steps the model itself; row r has a copy of the cache of its prompt, ``prompt_of_row[r]``."""
+    """Rows (completions) that grow by one token at a time, by steps of the model itself.
+
+    Row r has a copy of the cache of its prompt, ``prompt_of_row[r]``.
+    """
 
     def __init__(self, model: PreTrainedModel, prefill: Prefill, prompt_of_row: Tensor, max_new_tokens: int) -> None:
         self.model = model

@@ -49,7 +49,7 @@ def is_supported(model: PreTrainedModel) -> bool:
 
 
 class SharedPrefixBatch:
-    """Rows that grow by one token at a time (a `DecodingBatch`), of a model that ``is_supported``.
+    """Rows that grow by one token at a time, as a `CachedBatch`, of a model that ``is_supported``.
 
     ``prompt_of_row`` [R], the prompt that each row continues, is ascending.
     """

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from trainer.planning.memory import CPU_BATCH_TOKENS, cache_bytes_per_position
-from trainer.rollouts.decoding import CachedBatch, DecodingBatch, read_prompts
+from trainer.rollouts.decoding import CachedBatch, read_prompts
 from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.rollouts.sampling import row_uniforms, sample_tokens
 from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
@@ -105,8 +105,8 @@ class TransformersEngine(RolloutEngine):
         prefill = read_prompts(self.model, [prompts[p] for p in unique], self.pad_token_id)
         device = prefill.logits.device
         prompt_of_row = torch.tensor([unique.index(p) for p, _ in places], device=device)
-        kind = SharedPrefixBatch if is_supported(self.model) else CachedBatch
-        batch: DecodingBatch = kind(self.model, prefill, prompt_of_row, params.max_new_tokens)
+        kind: type[SharedPrefixBatch | CachedBatch] = SharedPrefixBatch if is_supported(self.model) else CachedBatch
+        batch = kind(self.model, prefill, prompt_of_row, params.max_new_tokens)
         uniforms = row_uniforms([seeds[p][g] for p, g in places], params.max_new_tokens).to(device)
         stop_ids = torch.tensor(params.stop_token_ids, dtype=torch.int64, device=device)
         rows = torch.arange(len(places), device=device)  # the place each row of the shrinking batch belongs to

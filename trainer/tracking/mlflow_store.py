@@ -121,7 +121,7 @@ def prepare_store(uri: str) -> None:
         from mlflow import MlflowClient
 
         with _disabled_logging():
-            retry(lambda: MlflowClient(uri).search_experiments(max_results=1), uri, LOCK_LIMIT_S)
+            retry(lambda: MlflowClient(uri).search_experiments(max_results=1), uri)
 
 
 def check_store(uri: str) -> None:
@@ -136,7 +136,7 @@ def check_store(uri: str) -> None:
         raise ConfigError(f"MLflow has no store such as {uri}", f"tracking.uri, {_URI_VARIABLE}", _KNOWN_STORES)
     prepare_store(uri)
     client = connect(uri)
-    retry(lambda: client.search_experiments(max_results=1), uri, patience(uri))
+    retry(lambda: client.search_experiments(max_results=1), uri)
 
 
 def _is_address(uri: str) -> bool:
@@ -158,11 +158,11 @@ def connect(uri: str) -> "MlflowClient":
     _quiet_mlflow()
     from mlflow import MlflowClient
 
-    return retry(lambda: MlflowClient(uri), uri, patience(uri))
+    return retry(lambda: MlflowClient(uri), uri)
 
 
-def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> T:
-    """Repeat ``action`` until it succeeds or ``limit_s`` seconds have passed.
+def retry(action: Callable[[], T], uri: str) -> T:
+    """Repeat ``action`` until it succeeds, but not for ever: a local lock passes, a dead server seldom returns.
 
     Raises:
         StorageError: it never succeeded, or failed in a way that waiting does not cure.
@@ -172,7 +172,7 @@ def retry(action: Callable[[], T], uri: str, limit_s: float = START_LIMIT_S) -> 
     from requests.exceptions import RequestException
     from sqlalchemy.exc import SQLAlchemyError
 
-    deadline, pause = time.monotonic() + limit_s, 0.2
+    deadline, pause = time.monotonic() + (LOCK_LIMIT_S if path else START_LIMIT_S), 0.2
     while True:
         try:
             return action()
@@ -201,11 +201,6 @@ def reason(error: BaseException) -> str:
     return line[:300]
 
 
-def patience(uri: str) -> float:
-    """Seconds to keep trying at the start: a local lock passes, a dead server seldom returns."""
-    return LOCK_LIMIT_S if sqlite_path(uri) is not None else START_LIMIT_S
-
-
 def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
     """The id of the experiment, created where it is missing. Processes may race for it.
 
@@ -228,7 +223,7 @@ def find_experiment(client: "MlflowClient", uri: str, name: str) -> str:
             return client.get_experiment_by_name(name)
         return client.get_experiment(created)
 
-    experiment = retry(get_or_create, uri, patience(uri))
+    experiment = retry(get_or_create, uri)
     if experiment.lifecycle_stage != "active":
         raise StorageError(f"experiment {name} was deleted in MLflow", uri, "restore it there, or choose another name")
     return str(experiment.experiment_id)
@@ -260,7 +255,7 @@ def open_run(
         created = client.create_run(experiment_id, started, {**_system_tags(), **tags, RUN_TAG: key}, run_name)
         return str(created.info.run_id)
 
-    return retry(find_or_create, uri, patience(uri))
+    return retry(find_or_create, uri)
 
 
 def log_missing_params(client: "MlflowClient", run_id: str, params: Mapping[str, Any]) -> None:

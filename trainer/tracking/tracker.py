@@ -28,7 +28,6 @@ from trainer.tracking.mlflow_store import (
     flatten,
     log_missing_params,
     open_run,
-    patience,
     prepare_store,
     reason,
     retry,
@@ -285,23 +284,10 @@ class NullTracker:
     run_id: str | None = None
     uri: str | None = None
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Ignore."""
+    def _ignore(self, *given: Any, **named: Any) -> None:
+        pass
 
-    def summarize(self, metrics: Mapping[str, float]) -> None:
-        """Ignore."""
-
-    def log_completions(self, rows: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Ignore."""
-
-    def log_correctness(self, record: Mapping[str, Any], step: int) -> None:
-        """Ignore."""
-
-    def log_artifact(self, path: Path, artifact_path: str = "") -> None:
-        """Ignore."""
-
-    def rewind(self, step: int) -> None:
-        """Ignore."""
+    log = summarize = log_completions = log_correctness = log_artifact = rewind = _ignore
 
     def close(self, status: str = "FINISHED") -> bool:
         """Nothing is left to send."""
@@ -329,10 +315,10 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     prepare_store(target)
     shipper = Shipper(_connection(config, run_dir, target), run_dir, state, threading.Lock())
     shipper.connect()
-    retry(shipper.send_all, target, patience(target))
+    retry(shipper.send_all, target)
     # A run that never closed was killed.
     times = recorded_times(run_dir / METRICS_FILE)
-    retry(lambda: shipper.finish(state.status or "KILLED", times and times[1]), target, patience(target))
+    retry(lambda: shipper.finish(state.status or "KILLED", times and times[1]), target)
     assert state.run_id is not None
     return state.run_id
 
@@ -367,7 +353,7 @@ def _connection(config: TrainConfig, run_dir: Path, uri: str, check: Callable[[]
             if CHANGES_TAG in state.tags:
                 client.set_tag(run_id, CHANGES_TAG, state.tags[CHANGES_TAG])
 
-        retry(describe, uri, patience(uri))
+        retry(describe, uri)
         return client, run_id
 
     return Connection(uri, open_in_store, check)

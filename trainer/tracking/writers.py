@@ -9,23 +9,13 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.types import RunContext
 
 _logger = logging.getLogger(__name__)
-
-
-class Writer(Protocol):
-    """Takes the metrics of one run."""
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write the metrics of a step."""
-
-    def close(self) -> None:
-        """Write what is left."""
 
 
 class TensorBoardWriter:
@@ -73,6 +63,8 @@ class RunWriter:
         """Send the rest."""
         self._run.finish()
 
+
+Writer = TensorBoardWriter | RunWriter
 
 _WRITERS: dict[str, Callable[[TrainConfig, RunContext], Writer]] = {
     "tensorboard": TensorBoardWriter,

@@ -9,7 +9,7 @@ from tests.dashboards.table import sweep_of
 
 
 def sweep_with_bands() -> Sweep:
-    """Trials of plain GRPO (0-s0, 0-s1) and of GRPO + AR (1-s0) with two bands and a quartile."""
+    """Trials of plain GRPO (0-s0, 0-s1) and of GRPO + AR (1-s0) with two bands."""
     values = {
         "0-s0": {"token_share": (0.02, 0.98), "gradient_share": (0.6, 0.4), "advantage_share": (0.02, 0.98)},
         "0-s1": {"token_share": (0.04, 0.96), "gradient_share": (0.4, 0.6), "advantage_share": (0.04, 0.96)},
@@ -21,7 +21,7 @@ def sweep_with_bands() -> Sweep:
         for quantity, both in quantities.items()
         for band, value in zip(("0.00-0.25", "0.99-1.00"), both, strict=True)
     ]
-    latest += [("0-s0", "tokens/gradient_share/q1", 0.9), ("0-s0", "tokens/positive_rose", 0.7)]
+    latest += [("0-s0", "tokens/positive_rose", 0.7)]
     return replace(sweep_of(), latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]))
 
 
@@ -29,7 +29,7 @@ def test_bands_are_averaged_over_the_trials_of_an_update_rule() -> None:
     means = band_means(sweep_with_bands()).set_index(["variant", "quantity", "band"]).value
     assert means["grpo", "gradient_share", "0.00-0.25"] == pytest.approx(0.5)
     assert means["grpo + AR", "gradient_share", "0.99-1.00"] == pytest.approx(0.8)
-    assert len(means) == 12  # quartiles and other tokens/* are none of it
+    assert len(means) == 12  # other tokens/* are none of it
 
 
 def test_bands_say_what_tokens_of_low_probability_send() -> None:

@@ -8,7 +8,7 @@ from tests.rounding import forward_terms, sum_tolerance
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.metrics.bands import BANDS, band_metrics, band_of, change_metrics, quartile_of
+from trainer.metrics.bands import BANDS, band_metrics, band_of, change_metrics
 from trainer.metrics.declared import declaration
 from trainer.metrics.reading import read_metrics
 from trainer.parallel.ranks import Parallel
@@ -59,24 +59,15 @@ def test_a_band_holds_its_lower_edge():
     ]
 
 
-def test_quartiles_hold_a_quarter_of_the_tokens_each_even_among_equals():
-    assert quartile_of(torch.tensor([0.9, 0.1, 0.8, 0.2]).log()).tolist() == [3, 0, 2, 1]
-    assert quartile_of(torch.zeros(8)).bincount().tolist() == [2, 2, 2, 2]
-    assert quartile_of(torch.zeros(0)).tolist() == []
-
-
 def test_shares_by_hand():
     metrics = metrics_of(hand_batch())
     assert [metrics[f"tokens/token_share/{band}"] for band in BANDS] == [0.25, 0.25, 0, 0.25, 0.25]
     assert [metrics[f"tokens/advantage_share/{band}"] for band in BANDS] == pytest.approx(
         [4 / 9, 2 / 9, 0, 2 / 9, 1 / 9]
     )
-    # |A| * norm: 2, 1 | .5, .5 | | .25, .25 | 0, 0; they sum to 4.5. Quartiles are the same pairs here.
+    # |A| * norm: 2, 1 | .5, .5 | | .25, .25 | 0, 0; they sum to 4.5.
     assert [metrics[f"tokens/gradient_share/{band}"] for band in BANDS] == pytest.approx(
         [3 / 4.5, 1 / 4.5, 0, 0.5 / 4.5, 0]
-    )
-    assert [metrics[f"tokens/gradient_share/q{q}"] for q in (1, 2, 3, 4)] == pytest.approx(
-        [3 / 4.5, 1 / 4.5, 0.5 / 4.5, 0]
     )
 
 
@@ -88,23 +79,6 @@ def test_means_are_of_the_bands_own_tokens_and_absent_without_any():
     assert metrics["tokens/entropy/0.99-1.00"] == 0.5
     assert metrics["tokens/kl/0.25-0.50"] == pytest.approx((2 + 3) / 2)
     assert "tokens/entropy/0.50-0.75" not in metrics and "tokens/kl/0.50-0.75" not in metrics
-
-
-def test_quartiles_are_those_of_the_tokens_of_all_ranks():
-    class WithImprobableTokens(Parallel):
-        """The other rank's tokens are all less probable, and as many."""
-
-        world_size = 2
-
-        def gather(self, items):
-            [[own]] = items
-            improbable = torch.stack([torch.full_like(own["tokens"][0], -9.0), 0 * own["tokens"][1]])
-            return [[own], [{"bands": 0 * own["bands"], "tokens": improbable}]]
-
-    metrics = metrics_of(hand_batch(), parallel=WithImprobableTokens())
-    # The own tokens are the upper half of all: q3 has |A| * norm of 2 + 1 + .5 + .5, q4 of .25 + .25.
-    shares = [metrics[f"tokens/gradient_share/q{q}"] for q in (1, 2, 3, 4)]
-    assert shares == pytest.approx([0, 0, 4 / 4.5, 0.5 / 4.5])
 
 
 def test_no_advantage_leaves_out_the_shares_of_it():

@@ -5,7 +5,7 @@ from collections import Counter
 import pyarrow.parquet as pq
 import pytest
 
-from rewards import resolve
+from rewards import REWARDS
 from tests.paths import DATA
 from tests.trainer.problems.test_rows import write_jsonl
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
@@ -37,7 +37,7 @@ def test_generated_puzzles_for_a_word_tokenizer_are_compact():
         assert problem.prefill == "<think>"
         assert TINY.decode(encode_prompt(TINY, problem)) == problem.prompt + "<think>"
         right = f"<think></think><answer>{problem.answer}</answer>"
-        assert resolve("knights_knaves")(right, problem.answer).correct
+        assert REWARDS["knights_knaves"](right, problem.answer).correct
 
 
 def test_generated_puzzles_for_other_tokenizers_have_the_public_wording():
@@ -71,7 +71,7 @@ def test_published_math_files():
     assert (minerva[0].prefill, minerva[0].difficulty) == ("", "")
     deepscaler = load(DEEPSCALER, PLAIN, "math")
     assert (deepscaler[0].answer, deepscaler[0].difficulty, deepscaler[0].source) == ("96", "20-40", "deepscaler")
-    score = resolve("math")
+    score = REWARDS["math"]
     for problem in minerva + deepscaler:
         accepted = problem.answer[0] if isinstance(problem.answer, list) else problem.answer
         assert score(f"\\boxed{{{accepted}}}", problem.answer).correct
@@ -178,7 +178,7 @@ def test_the_hubs_mathematics_sets_need_no_mapping(monkeypatch, row, prompt, ans
     assert problem.prompt.startswith(f"{prompt} Let's think step by step")
     assert (problem.answer, problem.difficulty) == (answer, difficulty)
     accepted = answer[0] if isinstance(answer, list) else answer
-    assert resolve("math")(f"\\boxed{{{accepted}}}", problem.answer).correct
+    assert REWARDS["math"](f"\\boxed{{{accepted}}}", problem.answer).correct
 
 
 def test_the_hubs_knights_and_knaves(tmp_path, monkeypatch):

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
-from trainer.rollouts.decoding import DecodingBatch, Prefill, read_prompts
+from trainer.rollouts.decoding import CachedBatch, Prefill, read_prompts
+from trainer.rollouts.shared_prefix import SharedPrefixBatch
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 PROMPT_OF_ROW = torch.tensor([0, 0, 1, 1, 1])
 LIMIT = 20
 
-MakeBatch = Callable[[PreTrainedModel, Prefill, torch.Tensor, int], DecodingBatch]
+MakeBatch = Callable[[PreTrainedModel, Prefill, torch.Tensor, int], CachedBatch | SharedPrefixBatch]
 
 
 @torch.no_grad()

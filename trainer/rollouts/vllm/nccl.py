@@ -23,7 +23,7 @@ from trainer.rollouts.vllm.sync import named_weights
 
 
 class NcclTransfer:
-    """A `WeightTransfer` from rank 0 to GPUs that compute in ``dtype``."""
+    """Sends weights from rank 0 to GPUs that compute in ``dtype``."""
 
     def __init__(self, servers: Sequence[VllmServer], rank: int, dtype: torch.dtype) -> None:
         self._servers, self._rank, self._dtype = servers, rank, dtype

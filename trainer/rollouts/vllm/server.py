@@ -9,7 +9,7 @@ import base64
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,9 @@ from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
 from trainer.rollouts.vllm.setup import INSTALL, check_request, transfer_kind, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
+
+if TYPE_CHECKING:
+    from trainer.rollouts.vllm.nccl import NcclTransfer
 
 CHUNK_BYTES = 64 << 20  # of weights in one request
 
@@ -142,17 +145,6 @@ class VllmServerEngine(RolloutEngine):
                 self._sampling = None
 
 
-class WeightTransfer(Protocol):
-    """Carries the policy's weights to servers that do not sample."""
-
-    def send(self, model: nn.Module) -> None:
-        """Send all weights, all ranks together; the update stays open.
-
-        Raises:
-            EngineError: a server refused them, or a transfer failed.
-        """
-
-
 class HttpTransfer:
     """Rank 0 sends weights as safetensors in the bodies of requests, `CHUNK_BYTES` at a time."""
 
@@ -173,7 +165,7 @@ class HttpTransfer:
 
 def _transfer(
     kind: Literal["http", "nccl"], servers: Sequence[VllmServer], rank: int, dtype: torch.dtype
-) -> WeightTransfer:
+) -> "HttpTransfer | NcclTransfer":
     if kind == "http":
         return HttpTransfer(servers, rank, dtype)
     if not (vllm_installed() and torch.cuda.is_available()):
