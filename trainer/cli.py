@@ -7,7 +7,7 @@ from importlib import import_module
 
 from trainer.shell.arguments import PAGES, Parser, parse_arguments, version_text
 from trainer.shell.interrupt import unhurried
-from trainer.shell.main import check_launch, run_main, world_size
+from trainer.shell.main import run_main, world_size
 
 # Command -> its module in trainer.commands, imported when the command is given, and its line of help.
 _COMMANDS = {
@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _call(words: Sequence[str]) -> int:
-    check_launch()
     arguments = parse_arguments(_parser(words), words)
     code: int = arguments.command(arguments)
     return code

@@ -14,7 +14,7 @@ from dashboards.pictures.decision import decision
 from dashboards.pictures.difficulty import by_difficulty
 from dashboards.pictures.figures import best_differences, parameter_importance, variants_compared
 from dashboards.pictures.mechanism import probability_bands, reward_audit
-from dashboards.pictures.parameters import ranks, scores_against
+from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.precision import precision
 from dashboards.pictures.theme import Picture
 from dashboards.pictures.tournament import tournament
@@ -31,7 +31,7 @@ _DATA_FOLDER = "data"  # a CSV per picture
 # where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Sweep], Picture | None]]] = {
     "Verdict": [tournament, best_differences, finalists, full_finalists, decision, precision],
-    "What matters": [variants_compared, parameter_importance, ranks],
+    "What matters": [variants_compared, parameter_importance],
     "How training went": [learning_curves, by_difficulty, training_health, probability_bands, reward_audit, failures],
 }
 _TOLD = ("tournament", "precision", "failures")  # have sentences alone

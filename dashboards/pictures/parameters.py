@@ -1,6 +1,5 @@
-"""Pictures of scores over what was searched: one for every parameter, and ranks over two of them."""
+"""Pictures of scores over what was searched, one for every parameter."""
 
-import html
 import math
 from typing import Any
 
@@ -10,19 +9,7 @@ import plotly.graph_objects as go
 
 from dashboards.labels import algorithm_colours, colours
 from dashboards.pictures.judged import baseline, only_changed
-from dashboards.pictures.theme import (
-    FAILED,
-    MUTED,
-    Picture,
-    add_points,
-    figure,
-    hover,
-    number,
-    rows,
-    signed,
-    translucent,
-    word_axis,
-)
+from dashboards.pictures.theme import Picture, add_points, figure, hover, number, rows, signed, translucent, word_axis
 from dashboards.statistics.estimates import LEVEL, local_mean
 from dashboards.sweep import Sweep, column_of
 from trainer.config.variants import RULE, short_name, short_names, shown
@@ -109,53 +96,6 @@ def _local_mean(drawing: go.Figure, x: "pd.Series[float]", y: "pd.Series[float]"
     drawing.add_scatter(x=grid, y=middle, mode="lines", line=line, showlegend=False, hoverinfo="skip")
 
 
-def ranks(sweep: Sweep) -> Picture | None:
-    """Ranks of configurations and failed trials over two parameters, a panel per algorithm; None below two."""
-    axes = plane(sweep)
-    if axes is None:
-        return None
-    across, up = map(column_of, axes)
-    (x_name, y_name) = (_name(sweep, name) for name in axes)
-    title, configurations = f"Rank over {x_name} and {y_name}", sweep.configurations()
-    if configurations.empty:
-        return Picture("ranks", title, "No trial has a score yet.")
-    every = configurations["mean"].rank(ascending=sweep.objective.mode == "min", method="min").astype(int)
-    failed = sweep.trials[sweep.trials.state == "FAIL"]
-    panels = []
-    for algorithm in sorted({*configurations.algorithm, *failed.algorithm}):
-        group, lost = (table[table.algorithm == algorithm] for table in (configurations, failed))
-        panel = figure(x_name, f"{y_name} ({algorithm})", height=340)
-        notes = [
-            html.escape(f"{row['label']}: rank {every[place]}, mean {number(row['mean'])}")
-            for place, row in group.iterrows()
-        ]
-        ranked = {
-            "size": 13,
-            "color": every[group.index],
-            **{"cmin": 1, "cmax": max(2, int(every.max())), "colorscale": "Viridis", "reversescale": True},
-            "line": {"width": 1, "color": MUTED},
-        }
-        add_points(panel, group[across], group[up], notes, name="rank", marker=ranked)
-        notes, cross = [hover(row, row.reason) for row in rows(lost)], {"color": FAILED, "size": 11, "symbol": "x"}
-        add_points(panel, lost[across], lost[up], notes, name="failed", marker=cross)
-        panel.update_xaxes(scale(sweep, axes[0]))
-        panel.update_yaxes(scale(sweep, axes[1]))
-        panels.append(panel)
-    top = configurations[every <= max(1, len(every) // 4)]
-    text = (
-        f"The best quarter ({len(top)} of {len(every)} configurations) lies at {x_name} {_range(top[across])} and "
-        f"{y_name} {_range(top[up])}; brighter is better, a red cross is a failed trial."
-    )
-    return Picture("ranks", title, text, tuple(panels))
-
-
-def plane(sweep: Sweep) -> tuple[str, str] | None:
-    """The two numbers that trials are drawn over: alpha and eta where they vary, else the first that do."""
-    numbers = [name for name in sweep.varied if pd.api.types.is_numeric_dtype(sweep.trials[column_of(name)])]
-    ordered = sorted(numbers, key=lambda name: column_of(name) not in _TITLES)
-    return (ordered[0], ordered[1]) if len(ordered) > 1 else None
-
-
 def _name(sweep: Sweep, parameter: str) -> str:
     column = column_of(parameter)
     return column if column in _TITLES else short_names(sweep.varied).get(parameter, short_name(parameter))
@@ -180,8 +120,3 @@ def _band(drawing: go.Figure, x: object, low: object, high: object, shade: str) 
 def best_index(sweep: Sweep, scores: "pd.Series[float]") -> Any:
     """Where in a table the best score stands."""
     return scores.idxmax() if sweep.objective.mode == "max" else scores.idxmin()
-
-
-def _range(values: "pd.Series[float]") -> str:
-    low, high = values.min(), values.max()
-    return shown(low) if low == high else f"{shown(low)} to {shown(high)}"

@@ -188,8 +188,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
             if options.address is not None:
                 check_reach(sweep)
             parent = open_parent(sweep)
-            with Reporter(folder, sweep.planned, sweep.rows()) as reporter:
-                _search(_Session(sweep, options, nodes, parent, control, reporter))
+            _search(_Session(sweep, options, nodes, parent, control, Reporter(folder, sweep.rows())))
         control.check_folder()
     except KeyboardInterrupt:
         control.request("interrupted", interrupted=True)

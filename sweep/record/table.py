@@ -1,16 +1,10 @@
-"""The table of a sweep's trials: one row each, for a terminal, a plain stream or a program."""
+"""The table of a sweep's trials, one row each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from trainer.shell.table import number, print_table
-
-_COLORS = {"RUNNING": "cyan", "COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "WAITING": "dim"}
 
 
 @dataclass
@@ -33,33 +27,8 @@ class TrialRow:
         return self.state in ("COMPLETE", "PRUNED", "FAIL")
 
 
-def trial_table(rows: Iterable[TrialRow], title: str = "") -> Table:
-    """The trials as a table for a terminal."""
-    table = Table(title=title or None, title_justify="left", pad_edge=False, box=None)
-    for heading, justify in (
-        ("trial", "left"),
-        ("state", "left"),
-        ("step", "right"),
-        ("score", "right"),
-        ("parameters", "left"),
-    ):
-        table.add_column(heading, justify=justify, no_wrap=heading != "parameters")  # type: ignore[arg-type]
-    for row in rows:
-        # Text, not markup: a reason or a parameter may hold brackets.
-        words = Text(parameter_text(row.parameters))
-        if row.state == "FAIL":
-            words.append(f"  {row.reason}", style="red")
-        state = Text(row.state, style=_COLORS[row.state])
-        table.add_row(row.trial, state, step_text(row), number(row.score), words)
-    return table
-
-
 def print_trials(rows: Sequence[TrialRow]) -> None:
     """Print the trials of a sweep."""
-    console = Console()
-    if console.is_terminal:
-        console.print(trial_table(rows))
-        return
     print_table(
         ["trial", "state", "step", "score", "parameters", "reason"],
         [

@@ -4,13 +4,12 @@ Every line ends in a checksum of the rest, for a flipped bit may be another numb
 """
 
 import json
-import math
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from sweep.search.history import ENDED, LOOK, PROPOSED, RETRIED, STARTED, TrialState
+from sweep.search.history import ENDED, LOOK, PROPOSED, RETRIED, STARTED
 from trainer.errors import StorageError
 from trainer.files import JsonLines, Record, read_json_lines
 
@@ -20,31 +19,6 @@ _ADVICE = (
     "restore it from a backup, or remove the line: a lost result is trained again from its last checkpoint, "
     "a lost configuration cannot be replaced"
 )
-
-_NUMBER = (int, float)
-_FIELDS: dict[str, dict[str, Any]] = {
-    PROPOSED: {
-        "configuration": int,
-        "origin": str,
-        "parameters": dict,
-        "resolved": dict,
-        "fingerprint": str,
-        "attributes": dict,
-        "time": _NUMBER,
-    },
-    STARTED: {"configuration": int, "seed": int},
-    ENDED: {
-        "configuration": int,
-        "seed": int,
-        "state": str,
-        "score": (*_NUMBER, type(None)),
-        "step": (int, type(None)),
-        "reason": str,
-        "time": _NUMBER,
-    },
-    RETRIED: {"configuration": int, "seed": int},
-    LOOK: {"standings": list},
-}
 
 
 class Ledger:
@@ -69,10 +43,6 @@ def read_ledger(path: Path) -> Iterator[Record]:
         checksum = record.pop(CHECKSUM, None)
         if checksum != _checksum(record):
             raise StorageError(f"{path} is damaged: a checksum differs", f"{path}:{number}", _ADVICE)
-        event = record.get("event")
-        wrong = _wrong_field(record)
-        if wrong:
-            raise StorageError(f"{path} is damaged: {wrong} is {record.get(wrong)!r}", f"{path}:{number}", _ADVICE)
         missing = _missing_configuration(record, proposed)
         if missing is not None:
             raise StorageError(
@@ -80,7 +50,7 @@ def read_ledger(path: Path) -> Iterator[Record]:
                 f"before {path}:{number}",
                 "restore it from a backup, or start a sweep with another --name",
             )
-        proposed += event == PROPOSED
+        proposed += record["event"] == PROPOSED
         yield record
 
 
@@ -88,23 +58,9 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
 
 
-def _wrong_field(record: Record) -> str | None:
-    """The first field that an event of this kind does not have so; kinds that are not known are passed over."""
-    for name, kinds in _FIELDS.get(str(record.get("event")), {}).items():
-        value = record.get(name, ...)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            return name
-    if record.get("event") == ENDED:
-        if record["state"] not in get_args(TrialState):
-            return "state"
-        if record["state"] != "FAIL" and (record["score"] is None or not math.isfinite(record["score"])):
-            return "score"
-    return None
-
-
 def _missing_configuration(record: Record, proposed: int) -> int | None:
     """The configuration that should have been proposed before this record; None where nothing is missing."""
-    event = record.get("event")
+    event = record["event"]
     if event == PROPOSED:
         return proposed if record["configuration"] != proposed else None
     named = [int(one["finalist"]) for one in record["standings"]] if event == LOOK else []

@@ -29,8 +29,8 @@ _LOCK_TIMEOUT_S = 1.0  # the driver waits no longer for a reader that holds the 
 class StudyMirror:
     """Keeps the file equal to the configurations it is shown, or warns where it cannot.
 
-    A file of this sweep is taken up and changed in place, so that a dashboard stays connected. Where that fails
-    (it is damaged, locked, removed, or holds something else), a new file takes its place.
+    A session writes it anew and changes it in place from then on, so that a dashboard stays connected. Where that
+    fails (it is damaged, locked or removed), a new file takes its place.
     """
 
     def __init__(self, path: Path, spec: SweepSpec, space: Space) -> None:
@@ -65,9 +65,8 @@ class StudyMirror:
 
     def _update(self, configurations: Sequence[Configuration], states: Sequence[str]) -> bool:
         """Write what has changed; False where the file cannot take it."""
-        if not self.path.exists() or (self._study is None and not self._take_up(configurations)):
+        if self._study is None or not self.path.exists():
             return False
-        assert self._study is not None
         changed = [
             configuration
             for configuration, state in zip(configurations, states, strict=True)
@@ -83,26 +82,6 @@ class StudyMirror:
             logger.warning("%s: written anew (%s)", self.path, first_line(error))
             return False
         return True
-
-    def _take_up(self, configurations: Sequence[Configuration]) -> bool:
-        """Open the file of an earlier session, if all it holds is what it should: less work than a new one."""
-        try:
-            storage = _open(self.path)
-            study = optuna.load_study(study_name=self._spec.name, storage=storage)
-            trials = study.get_trials(deepcopy=False)
-        except Exception as error:  # whatever a damaged database makes SQLite, SQLAlchemy and Optuna raise
-            logger.warning("%s: written anew (%s)", self.path, first_line(error))
-            return False
-        self._storage, self._study = storage, study
-        self._written = [trial.state.name for trial in trials]
-        return len(trials) <= len(configurations) and all(map(self._agrees, trials, configurations))
-
-    def _agrees(self, trial: optuna.trial.FrozenTrial, configuration: Configuration) -> bool:
-        expected, found = notes(configuration), outcome(configuration, self._spec.seeds)
-        if trial.state == TrialState.RUNNING:
-            return bool(trial.user_attrs.get("configuration") == expected["configuration"])
-        score = trial.value if trial.state == TrialState.COMPLETE else found.score
-        return (trial.state.name, trial.user_attrs, score) == (found.state, expected, found.score)
 
     def _tell(self, study: optuna.Study, configuration: Configuration) -> None:
         found = outcome(configuration, self._spec.seeds)

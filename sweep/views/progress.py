@@ -1,4 +1,4 @@
-"""Following a sweep while it runs: Tune's events become lines or a live table."""
+"""Following a sweep while it runs: Tune's events become lines."""
 
 import functools
 import logging
@@ -11,76 +11,30 @@ from typing import Any
 import ray
 from ray import tune
 from ray.tune.experiment import Trial
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from sweep.record.folder import SweepFolder
-from sweep.record.sweep_record import failure_note, last_step
-from sweep.record.table import TrialRow, duration, parameter_text, trial_table
+from sweep.record.sweep_record import failure_note
+from sweep.record.table import TrialRow, parameter_text
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
 from trainer.errors import printable
 from trainer.shell.table import counted, number
-from trainer.shell.wrapping import wrapped
 
 logger = logging.getLogger(__name__)
 
-_REFRESH_S = 0.5
 _WAITING_S = 30.0  # a trial that has its resources starts within seconds
 _HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
 
 
 class Reporter:
-    """Prints what happens to trials: a live table in a terminal, plain lines elsewhere."""
+    """Prints what happens to trials, a line each."""
 
-    def __init__(self, folder: SweepFolder, planned: int, rows: Sequence[TrialRow] = ()) -> None:
+    def __init__(self, folder: SweepFolder, rows: Sequence[TrialRow] = ()) -> None:
         self.rows = {row.trial: row for row in rows}
         self.folder = folder
-        self._planned = planned
-        self._console = Console(highlight=False)
-        self._live: Live | None = None
-        self._started = time.monotonic()
-        self._refreshed = 0.0
-
-    def __enter__(self) -> "Reporter":
-        if self._console.is_terminal:
-            self._live = Live(self._table(), console=self._console, auto_refresh=False, transient=False)
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.update(self._table(), refresh=True)
-            self._live.stop()
 
     def line(self, text: str) -> None:
-        """Print a line (above the live table)."""
-        shown = printable(text)
-        if self._console.is_terminal:
-            shown = wrapped(shown, self._console.width)
-        self._console.print(Text(shown), soft_wrap=True)
-
-    def event(self, trial: str, text: str, *, lasting: bool = False) -> None:
-        """Something happened to a trial; the live table shows it already unless it must not pass by unseen."""
-        if self._live is None or lasting:
-            self.line(f"{trial}  {text}")
-
-    def refresh(self) -> None:
-        """Bring the live table up to date."""
-        now = time.monotonic()
-        if self._live is None or now - self._refreshed < _REFRESH_S:
-            return
-        self._refreshed = now
-        for row in self.rows.values():
-            if row.state == "RUNNING":
-                row.step = max(row.step, last_step(self.folder.trial(row.trial)))
-        self._live.update(self._table(), refresh=True)
-
-    def _table(self) -> Any:
-        ended = sum(row.ended for row in self.rows.values())
-        title = f"{self.folder.name}: {ended} of {self._planned} trials, {duration(time.monotonic() - self._started)}"
-        room = max(5, self._console.height - 4)
-        return trial_table(sorted(self.rows.values(), key=_attention)[-room:], title)
+        """Print a line."""
+        print(printable(text), flush=True)
 
 
 class SweepCallback(tune.Callback):  # type: ignore[misc]
@@ -112,7 +66,6 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has its resources."""
         row = self._row(trial)
-        row.state = "RUNNING"
         self._event(row, f"started    {parameter_text(row.parameters)}")
 
     def on_trial_result(
@@ -131,40 +84,31 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         """A trial has ended; its last result has the state."""
         row, result = self._row(trial), trial.last_result or {}
         if result.get(INTERRUPTED_KEY):
-            row.state = "WAITING"
             self._event(row, f"interrupted at step {row.step}; goes on from there after resume")
         elif result.get(REASON_KEY):
-            row.state, row.reason = "FAIL", result[REASON_KEY]
-            self._event(row, f"failed     {row.reason}", lasting=True)
+            self._event(row, f"failed     {result[REASON_KEY]}")
         elif result.get(FINISHED_KEY):
-            row.state = "COMPLETE"
             self._event(row, f"finished   score {number(row.score)}")
         else:
-            row.state = "PRUNED"
             self._event(row, f"stopped    by the scheduler at step {row.step}, score {number(row.score)}")
         self._ended(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is not tried again."""
-        row = self._row(trial)
-        row.state, row.reason = "FAIL", self._reason(trial)
-        self._event(row, f"failed     {row.reason}", lasting=True)
+        self._event(self._row(trial), f"failed     {self._reason(trial)}")
         self._ended(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is tried again from its newest checkpoint."""
         row, failures = self._row(trial), trial.num_failures
-        row.state = "WAITING"
         counts = failures > self._failures.get(trial.trial_id, 0)  # not where the trial's node was lost
         self._failures[trial.trial_id] = failures
         count = f"{failures} of {self._max_failures}" if counts else "not counted"
-        self._event(row, f"retry {count}: {self._reason(trial)}", lasting=True)
+        self._event(row, f"retry {count}: {self._reason(trial)}")
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called ten times a second."""
         self._trials = trials
-        if self._reporter is not None:
-            self._reporter.refresh()
         self._tell_waiting()
 
     def _tell_waiting(self) -> None:
@@ -175,7 +119,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         for name, trial in pending.items():
             if now - since[name] > _WAITING_S:
                 since[name] = math.inf
-                self._event(self._row(trial), f"waits for {_free(self._resources)}", lasting=True)
+                self._event(self._row(trial), f"waits for {_free(self._resources)}")
         self._waiting_since = since
 
     def _row(self, trial: Trial) -> TrialRow:
@@ -200,9 +144,9 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         if self._changed is not None:
             self._changed.set()
 
-    def _event(self, row: TrialRow, text: str, *, lasting: bool = False) -> None:
+    def _event(self, row: TrialRow, text: str) -> None:
         assert self._reporter is not None
-        self._reporter.event(row.trial, text, lasting=lasting)
+        self._reporter.line(f"{row.trial}  {text}")
 
 
 def _free(resources: ResourcesSpec) -> str:
@@ -213,10 +157,6 @@ def _free(resources: ResourcesSpec) -> str:
         for kind, wanted in needed.items()
         if wanted
     )
-
-
-def _attention(row: TrialRow) -> tuple[int, str]:
-    return {"RUNNING": 2, "WAITING": 1}.get(row.state, 0), row.trial
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:

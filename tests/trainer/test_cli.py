@@ -39,8 +39,6 @@ def error_lines(capsys) -> list[str]:
             "trainer options algorithm.ar_alpha",
         ),
         (["--name", "../x"], 2, "not a usable name", ""),
-        (["--resume"], 2, "--resume needs the run's name", "--name"),
-        (["--name", "absent", "--resume"], 2, "no run absent to resume", ""),
     ],
 )
 def test_usage_errors_are_three_lines_and_write_nothing(tmp_path, capsys, words, code, what, hint):
@@ -73,7 +71,7 @@ def test_a_rehearsal_is_told_which_preset(capsys):
 
 
 def test_a_reader_that_has_gone_ends_the_output_without_a_trace():
-    with start_cli("trainer", "options", "--json") as process:
+    with start_cli("trainer", "options") as process:
         process.stdout.close()
         errors = process.stderr.read()
     assert (process.returncode, errors) == (141, "")

@@ -1,9 +1,7 @@
 """``trainer presets``: the list of the presets, or one resolved with its memory."""
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -11,7 +9,7 @@ from trainer.config.extends import find_spec, preset_names, variant_names
 from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.parallel.gpus import gpu_bytes, visible_gpus
 from trainer.planning.memory import GPU_BYTES, Device, footprint
-from trainer.shell.arguments import add_json, count, positive
+from trainer.shell.arguments import count, positive
 from trainer.shell.table import print_columns
 
 _USUAL_RANKS = 4  # of a run with DeepSpeed: the presets were made for four GPUs
@@ -20,7 +18,6 @@ _USUAL_RANKS = 4  # of a run with DeepSpeed: the presets were made for four GPUs
 def add_presets(parser: argparse.ArgumentParser) -> None:
     """``trainer presets``."""
     parser.add_argument("name", nargs="?", help="preset[:variant] to print")
-    add_json(parser)
     parser.add_argument("--ranks", type=count, help="number of ranks (default: 4 with DeepSpeed, else 1)")
     parser.add_argument("--gpu-gb", type=positive, help="memory of one GPU (default: this machine's, else 80)")
     parser.set_defaults(command=_presets)
@@ -28,25 +25,21 @@ def add_presets(parser: argparse.ArgumentParser) -> None:
 
 def _presets(arguments: argparse.Namespace) -> int:
     if not arguments.name:
-        _print_presets(arguments.json)
+        _print_presets()
         return 0
     config = load_config(arguments.name)
-    if arguments.json:
-        print(json.dumps(config.model_dump(mode="json"), indent=2))
-    else:
-        print(dump_config(config) + memory_comment(config, arguments.ranks, arguments.gpu_gb), end="")
+    print(dump_config(config) + memory_comment(config, arguments.ranks, arguments.gpu_gb), end="")
     return 0
 
 
-def _print_presets(as_json: bool) -> None:
-    rows: list[dict[str, Any]] = [
-        {"name": name, "description": _first_comment(find_spec(name).path), "variants": variant_names(name)}
-        for name in preset_names()
-    ]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    print_columns([{**row, "variants": " ".join(row["variants"])} for row in rows])
+def _print_presets() -> None:
+    described = {name: _first_comment(find_spec(name).path) for name in preset_names()}
+    print_columns(
+        [
+            {"name": name, "description": text, "variants": " ".join(variant_names(name))}
+            for name, text in described.items()
+        ]
+    )
     print("One of a preset's variants: trainer run NAME:VARIANT")
 
 

@@ -4,7 +4,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,8 +13,6 @@ from trainer.config.schema import TrainConfig
 from trainer.config.yaml_document import nearest, submodel
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRIC_FAMILIES, METRICS, Metric
-from trainer.shell.arguments import add_json
-from trainer.shell.table import print_json
 
 _WIDTH = 100  # columns
 
@@ -32,14 +30,12 @@ class Option:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """``trainer options``."""
     parser.add_argument("word", nargs="?", default="", help="show only keys whose name contains this")
-    add_json(parser)
     parser.set_defaults(command=_print_options)
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
     """``trainer metrics``."""
     parser.add_argument("word", nargs="?", default="", help="show only metrics whose name contains this")
-    add_json(parser)
     parser.add_argument("--markdown", action="store_true", help="print the page docs/metrics.md")
     parser.set_defaults(command=_print_metrics)
 
@@ -94,7 +90,7 @@ def _print_options(arguments: argparse.Namespace) -> int:
     """Two lines or more for each key: name, default and allowed values; below them what it means."""
     found = find_options(arguments.word)
     entries = [(f"{one.key} = {json.dumps(one.default)}", f"[{one.allowed}]", one.description) for one in found]
-    _print(found, entries, arguments.json)
+    _print(entries)
     return 0
 
 
@@ -109,7 +105,7 @@ def _print_metrics(arguments: argparse.Namespace) -> int:
         print(metrics_page(), end="")
         return 0
     found = _find_metrics(arguments.word)
-    _print(found, [(one.name, f"[{one.unit}]", one.formula) for one in found], arguments.json)
+    _print([(one.name, f"[{one.unit}]", one.formula) for one in found])
     return 0
 
 
@@ -136,11 +132,8 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print(rows: Sequence[Option | Metric], entries: Sequence[tuple[str, str, str]], as_json: bool) -> None:
-    if as_json:
-        print_json([asdict(row) for row in rows])
-    else:
-        print("\n".join(line for entry in entries for line in _entry(*entry)))
+def _print(entries: Sequence[tuple[str, str, str]]) -> None:
+    print("\n".join(line for entry in entries for line in _entry(*entry)))
 
 
 def _entry(head: str, tail: str, text: str) -> Iterator[str]:

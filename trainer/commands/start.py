@@ -62,8 +62,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the run (default: the spec's name and the time)")
     parser.add_argument("--dry-run", action="store_true", help="show a prompt, a scored completion, memory, steps")
     add_sample(parser, "with --dry-run: sample")
-    parser.add_argument("--resume", action="store_true", help="resume the run NAME from its newest checkpoint")
-    _add_start_options(parser)
+    _add_places(parser)
     parser.set_defaults(command=_run)
 
 
@@ -71,7 +70,11 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     """``trainer resume``."""
     parser.add_argument("name", help="name of the run, see `trainer ls`")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. max_steps=200")
-    _add_start_options(parser)
+    add_accept_changes(parser)
+    parser.add_argument(
+        "--start-over", action="store_true", help="restart from step 0; keep the old record in earlier-N"
+    )
+    _add_places(parser)
     parser.set_defaults(command=_resume)
 
 
@@ -132,25 +135,17 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.sample:
         raise ConfigError("--sample looks before training and trains nothing", "--sample", "add --dry-run")
-    return start_run(_start(arguments, arguments.spec, arguments.name, arguments.resume))
+    return start_run(Start(arguments.spec, _overrides(arguments), arguments.runs_dir, arguments.name))
 
 
 def _resume(arguments: argparse.Namespace) -> int:
     saved = _saved_run(arguments.runs_dir, arguments.name)
-    return start_run(_start(arguments, str(saved), None, True))
+    where = (str(saved), _overrides(arguments), arguments.runs_dir)
+    return start_run(Start(*where, None, True, arguments.start_over, arguments.accept_changes))
 
 
-def _start(arguments: argparse.Namespace, spec: str, name: str | None, resume: bool) -> Start:
-    places = (spec, _overrides(arguments), arguments.runs_dir, name)
-    return Start(*places, resume, arguments.start_over, arguments.accept_changes)
-
-
-def _add_start_options(parser: argparse.ArgumentParser) -> None:
+def _add_places(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
-    add_accept_changes(parser)
-    parser.add_argument(
-        "--start-over", action="store_true", help="restart from step 0; keep the old record in earlier-N"
-    )
     parser.add_argument(
         "--offline", action="store_true", help="do not contact MLflow; `trainer upload` sends it later"
     )
@@ -178,10 +173,10 @@ def run_name(start: Start) -> str:
     file = find_spec(start.spec)
     path = file.path
     in_run_folder = path.name == CONFIG_FILE and path.parent.parent.resolve() == start.runs_dir.resolve()
-    if start.start_over and not start.resume:
-        raise ConfigError("--start-over goes with --resume", "--start-over", "add --resume")
     if start.name is None and start.resume and not in_run_folder:
-        raise ConfigError("--resume needs the run's name", "--resume", "add --name NAME, or: trainer resume NAME")
+        raise ConfigError(
+            "to resume a run takes its name", start.spec, "give its name, or the config.yaml in its folder"
+        )
     default = path.parent.name if start.resume else f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return check_name(default if start.name is None else start.name)
 

@@ -12,29 +12,12 @@ from trainer.shell.wrapping import wrap_terminals
 
 def rank() -> int:
     """The number of this process among those of the run."""
-    return _number("RANK", 0)
+    return int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
     """How many processes the run has."""
-    return _number("WORLD_SIZE", 1)
-
-
-def _number(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else default  # what is no number, `check_launch` refuses
-
-
-def check_launch() -> None:
-    """Refuse variables of a launcher that are no numbers.
-
-    Raises:
-        ConfigError: names the first.
-    """
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        text = os.environ.get(name, "1")
-        if not text.isdigit():
-            raise ConfigError(f"{name} is {text!r}, not a number", name, "unset it: torchrun and accelerate set it")
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _open_closed_streams() -> None:

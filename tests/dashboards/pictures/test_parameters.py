@@ -5,7 +5,7 @@ import pytest
 
 from dashboards.pages.report import draw
 from dashboards.pictures.judged import baseline, changed_from_baseline, only_changed
-from dashboards.pictures.parameters import plane, ranks, score_against, scores_against
+from dashboards.pictures.parameters import score_against, scores_against
 from dashboards.pictures.verdict import verdict
 from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
@@ -38,16 +38,6 @@ def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
     assert "was at eta 0 (#1 grpo α 0.3)" in eta.sentence
     dots = {trace.name: list(trace.x) for trace in alpha.figures[0].data}
     assert dots == {"grpo": [0, 0, 0.3, 0.3, 0, 0], "rpp": [0, 0, 0.3]}  # the failed trial has no score
-
-
-def test_ranks_go_from_best_to_worst() -> None:
-    picture = ranks(sweep_of())
-    assert picture is not None
-    grpo, rpp = picture.figures
-    assert list(grpo.data[0].marker.color) == [2, 1, 2] and list(rpp.data[0].marker.color) == [4]
-    assert len(grpo.data[1].x) == 0 and list(rpp.data[1].x) == [0.3]  # failed
-    assert rpp.data[1].hovertext[0].endswith("diverged &lt;b&gt;")
-    assert "(1 of 4 configurations) lies at alpha 0.3 and eta 0" in picture.sentence
 
 
 def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searched_on() -> None:
@@ -93,10 +83,3 @@ def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one()
     without_plain = sweep.trials[sweep.trials.alpha + sweep.trials.eta > 0]
     told = verdict(replace(sweep, trials=without_plain, baseline=None))[0]
     assert "no plain configuration (alpha 0, eta 0) ran to its end" in told
-
-
-def test_ranks_need_two_numbers() -> None:
-    sweep = searched_freely()
-    assert plane(sweep) == (ALPHA, LR)
-    one = replace(sweep, searched=(LR,))
-    assert ranks(one) is None and "ranks" not in {picture.key for picture in draw(one)}

@@ -1,4 +1,3 @@
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -34,12 +33,10 @@ def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, capsys):
 
 
 def test_presets_are_listed_with_their_first_line(capsys):
-    assert main(["presets", "--json"]) == 0
-    listed = {row["name"]: row["description"] for row in json.loads(capsys.readouterr().out)}
-    assert "one CPU core" in listed["tiny_kk"]
     assert main(["presets"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split() == ["name", "description", "variants"]
+    assert {"base", "tiny_kk", "kk_3b"} <= {line.split(" ")[0] for line in printed}
     assert printed[-1] == "One of a preset's variants: trainer run NAME:VARIANT"
 
 

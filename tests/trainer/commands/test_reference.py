@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from tests.paths import ROOT
@@ -40,13 +38,11 @@ def test_allowed_values_and_defaults(key, allowed, default):
     assert by_key(key)[key] == (allowed, default)
 
 
-def test_a_key_is_found_by_any_part_of_its_name_and_the_same_in_json(capsys):
-    assert main(["options", "clip", "--json"]) == 0
-    as_json = [row["key"] for row in json.loads(capsys.readouterr().out)]
-    assert as_json == ["algorithm.clip_ratio_low", "algorithm.clip_ratio_high", "algorithm.dual_clip"]
+def test_a_key_is_found_by_any_part_of_its_name(capsys):
     assert main(["options", "clip"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == as_json
+    found = ["algorithm.clip_ratio_low", "algorithm.clip_ratio_high", "algorithm.dual_clip"]
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == found
     assert max(map(len, lines)) <= 100
 
 

@@ -120,7 +120,6 @@ def test_a_run_that_lost_a_part_is_begun_again_only_when_told(tmp_path, capsys, 
     assert main(resume) == 4
     assert said in capsys.readouterr().err
     assert record == {path: path.read_bytes() for path in folder.glob("metrics.jsonl")}
-    assert run(tmp_path, *words, "--start-over") == 2
     assert main([*resume, "--start-over"]) == 0
     assert [path.read_bytes() for path in (folder / "earlier-1").glob("metrics.jsonl")] == list(record.values())
     assert (folder / "checkpoints" / "step-3" / "manifest.json").is_file()

@@ -62,12 +62,6 @@ def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path, monkeypatc
     assert error == f"error: port {port} is in use" and hint.endswith(f"{' '.join(words)} --port {port + 1}")
 
 
-def test_a_launchers_variable_that_is_no_number_is_refused(monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "first")
-    assert main(["ls"]) == 2
-    assert capsys.readouterr().err.startswith("error: RANK is 'first', not a number")
-
-
 @pytest.mark.parametrize(
     ("closed", "mode", "code"),
     [("train.jsonl", 0, 4), ("run.yaml", 0, 2), ("my_rewards.py", 0, 4), ("runs", 0o555, 4)],

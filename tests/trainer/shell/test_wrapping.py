@@ -24,7 +24,7 @@ PRINTERS = {
     "table": lambda: print_table(["key", "meaning"], [["a", TEXT]]),
     "columns": lambda: print_columns([{"key": "a", "meaning": TEXT}]),
     "plan": lambda: print_wrapped("heading", TEXT),
-    "sweep": lambda: Reporter(SweepFolder(Path(), "demo"), 1).line(TEXT),
+    "sweep": lambda: Reporter(SweepFolder(Path(), "demo")).line(TEXT),
     "run": lambda: Progress().resumed(TEXT, 1, 2),
 }
 

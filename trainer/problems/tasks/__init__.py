@@ -7,6 +7,14 @@ from typing import Any
 from trainer.problems.tasks import knights_knaves, math
 
 
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _unknown(answer: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Task:
     """The defaults of one task.
@@ -20,20 +28,12 @@ class Task:
     prompt_columns: tuple[str, ...]
     answer_columns: tuple[str, ...]
     difficulty_columns: tuple[str, ...]
-    ask: Callable[[str], str]
-    read_answer: Callable[[Any], Any]
-    difficulty: Callable[[Any], str]
+    ask: Callable[[str], str] = _unchanged
+    read_answer: Callable[[Any], Any] = _unchanged
+    difficulty: Callable[[Any], str] = _unknown
     prefill: str = ""
     system_prompt: str = ""
     raw_template: str = "{question}"
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _unknown(answer: Any) -> str:
-    return ""
 
 
 TASKS: dict[str, Task] = {
@@ -41,7 +41,6 @@ TASKS: dict[str, Task] = {
         prompt_columns=("prompt", "quiz", "question"),
         answer_columns=("reward_model.ground_truth", "solution_text_format", "answer"),
         difficulty_columns=("difficulty",),
-        ask=_unchanged,
         read_answer=knights_knaves.read_answer,
         difficulty=knights_knaves.difficulty,
         prefill=knights_knaves.PREFILL,
@@ -54,22 +53,16 @@ TASKS: dict[str, Task] = {
         difficulty_columns=("difficulty", "level", "extra_info.difficulty", "extra_info.level"),
         ask=math.ask,
         read_answer=math.read_answer,
-        difficulty=_unknown,
     ),
     "addition": Task(
         prompt_columns=("prompt", "question"),
         answer_columns=("answer",),
         difficulty_columns=("difficulty",),
-        ask=_unchanged,
         read_answer=math.read_answer,
-        difficulty=_unknown,
     ),
     "custom": Task(
         prompt_columns=("prompt", "question"),
         answer_columns=("answer", "reward_model.ground_truth"),
         difficulty_columns=("difficulty", "level"),
-        ask=_unchanged,
-        read_answer=_unchanged,
-        difficulty=_unknown,
     ),
 }

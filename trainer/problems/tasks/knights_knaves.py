@@ -198,15 +198,10 @@ def truth_table(statement: Statement, people: int) -> int:
     if kind == "not":
         return _everything(people) & ~left
     right = truth_table(statement[2], people)
-    if kind == "and":
-        return left & right
-    if kind == "or":
-        return left | right
-    if kind == "->":
-        return _everything(people) & (~left | right)
-    if kind == "<=>":
-        return _everything(people) & ~(left ^ right)
-    raise ValueError(f"not a statement: {statement!r}")
+    combined = {"and": left & right, "or": left | right, "->": ~left | right, "<=>": ~(left ^ right)}
+    if kind not in combined:
+        raise ValueError(f"not a statement: {statement!r}")
+    return _everything(people) & combined[kind]
 
 
 def _enumerate(names: Sequence[str]) -> str:
