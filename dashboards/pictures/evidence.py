@@ -47,11 +47,16 @@ class Evidence:
     summary: Summary | None  # None below three settings
 
     @property
+    def count(self) -> str:
+        """The number of settings, in words."""
+        return f"{len(self.measured)} setting{'s' * (len(self.measured) > 1)}"
+
+    @property
     def sentence(self) -> str:
         """What all settings together say."""
         count = len(self.measured)
         said = (
-            f"In {self.better} of {count} setting{'s' * (count > 1)} {self.rule} is shown to be better than "
+            f"In {self.better} of {self.count} {self.rule} is shown to be better than "
             f"{self.baseline}, in {self.worse} worse; of rules without any effect {count * LEVEL:.2g} of each are "
             f"expected by chance."
         )
@@ -64,7 +69,7 @@ class Evidence:
             f"interval)."
         )
         if count < _FEW:
-            said += f" {count} settings are few: how much they differ is hardly known, and the intervals are wide."
+            said += f" {self.count} are few: how much they differ is hardly known, and the intervals are wide."
         return said
 
 
@@ -140,10 +145,7 @@ def gathered(sweeps: Sequence[Sweep]) -> tuple[list[Evidence], list[Measured]]:
 
 def forest(evidence: Evidence, key: str) -> Picture:
     """A row a setting with its interval; below them the mean over settings, and where a new setting's gain lies."""
-    rows = [
-        (f"{one.model}, {one.task} ({one.sweep}, {one.seeds} seeds)", one.gain, *one.interval)
-        for one in evidence.measured
-    ]
+    rows = [(f"{one.task}, {one.model.rpartition('/')[2]}", one.gain, *one.interval) for one in evidence.measured]
     shades = ["#3d85c6"] * len(rows)
     if evidence.summary is not None:
         mean, (low, high) = evidence.summary.mean, evidence.summary.prediction

@@ -43,7 +43,7 @@ def with_parameters(sweep: SweepRecord, parameters: dict[int, dict[str, float]])
     ledger = list(read_ledger(sweep.folder.ledger))
     for event in ledger:
         if event["event"] == "configuration":
-            event["parameters"] = parameters[event["configuration"]]
+            event["parameters"] = event["resolved"] = parameters[event["configuration"]]
     sweep.folder.ledger.unlink()
     Ledger(sweep.folder.ledger).append(*ledger)
     return sweep.read_again()

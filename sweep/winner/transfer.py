@@ -1,0 +1,87 @@
+"""Whether the order of a sweep's configurations carries over to another size: anchors trained again there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from dashboards.statistics.rank_agreement import parameter_weights, rank_agreement
+from dashboards.statistics.seed_noise import Interval
+from sweep.record.sweep_record import SweepRecord
+from sweep.search.history import Configuration, outcome
+from sweep.space.file import dump_space, resolve_space
+from sweep.space.spec import SweepSpec
+from sweep.winner.confirm import alone
+from trainer.config.variants import short_names
+from trainer.config.yaml_document import YamlDocument
+from trainer.errors import MissingError
+from trainer.shell.table import counted, number
+
+MIN_ANCHORS = 4  # the same order of three is chance in one of six
+
+
+def transfer_space(
+    sweep: SweepRecord, name: str, anchors: int, preset: str | None, overrides: Sequence[str]
+) -> SweepSpec:
+    """The space that trains anchors on fresh seeds, from another preset or with overrides.
+
+    Of the complete configurations in the order of their scores, anchors are evenly spread from the best to the worst.
+    Seeds are fresh, because a longer run on the same seed would begin as the shorter did.
+
+    Raises:
+        MissingError: fewer configurations than anchors are complete.
+        ConfigError: the preset or an override cannot be.
+    """
+    spec = sweep.spec
+    ranked = sorted(
+        (one for one in sweep.configurations if _score(sweep, one) is not None),
+        key=lambda one: _score(sweep, one) or 0,
+    )
+    if len(ranked) < anchors:
+        what = f"{len(ranked)} configurations of {sweep.folder.name} are complete, and {anchors} anchors are wanted"
+        raise MissingError(what, str(sweep.folder.root), sweep.command("extend", "--configurations", "4"))
+    chosen = [ranked[place] for place in np.linspace(0, len(ranked) - 1, anchors).round().astype(int)]
+    data, first = yaml.safe_load(dump_space(spec)), max(spec.spent_seeds) + 1
+    data |= {"name": name, **alone(chosen), "seeds": list(range(first, first + len(spec.seeds))), "confirms": None}
+    if preset is not None:
+        data["trainer"] = {"preset": preset}
+    return resolve_space(YamlDocument(data, {}, name), Path.cwd(), overrides)
+
+
+def transfer_lines(sweep: SweepRecord, there: SweepRecord) -> list[str]:
+    """What the anchors that are complete say: agreement of the order, by parameter, and what to carry over."""
+    before = {str(one.parameters): one for one in sweep.configurations}
+    pairs = [(before[str(one.parameters)], one) for one in there.configurations if str(one.parameters) in before]
+    pairs = [pair for pair in pairs if _score(there, pair[1]) is not None]
+    scores = [(_score(sweep, old) or 0.0, _score(there, new) or 0.0) for old, new in pairs]
+    if len(pairs) < MIN_ANCHORS:
+        told = f"{counted(len(pairs), 'anchor')} of {len(there.spec.baselines)} complete, {MIN_ANCHORS} are needed"
+        return [f"{told}: {there.command('resume', '--retry-failed')}"]
+    here, new = zip(*scores, strict=True)
+    weights = parameter_weights([old.resolved for old, _ in pairs])
+    called = short_names(list(weights))
+    found = {called[key]: rank_agreement(here, new, own) for key, own in weights.items()}
+    sign, mine = 1 if sweep.spec.objective.mode == "max" else -1, sweep.folder.name
+    best, top = (max(range(len(pairs)), key=lambda place: sign * row[place]) for row in (here, new))
+    lines = [f"order of {len(pairs)} anchors in {mine} and {there.folder.name}: {_told(rank_agreement(here, new))}"]
+    lines += [f"  by {name}: {_told(one)}" for name, one in found.items()]
+    lines.append(
+        f"the best anchor of {mine}, configuration {pairs[best][0].number}, scores {number(new[best])} there; the "
+        f"best there is configuration {pairs[top][0].number} with {number(new[top])}"
+    )
+    groups = {
+        "carry over {}": [name for name, one in found.items() if one.low > 0],
+        "not {}, whose order is reversed": [name for name, one in found.items() if one.high < 0],
+        f"{len(pairs)} anchors cannot tell of {{}}": [name for name, one in found.items() if one.low <= 0 <= one.high],
+    }
+    return [*lines, "; ".join(text.format(", ".join(names)) for text, names in groups.items() if names)]
+
+
+def _told(tau: Interval) -> str:
+    return f"Kendall's tau {tau.value:+.2f} (90 % interval {tau.low:+.2f} to {tau.high:+.2f})"
+
+
+def _score(sweep: SweepRecord, one: Configuration) -> float | None:
+    found = outcome(one, sweep.spec.seeds)
+    return found.score if found.state == "COMPLETE" else None
