@@ -3,19 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.problem_pairing import deviations, judge, solve
-from dashboards.statistics.problems import split
+from benchmarks.problem_pairing import judge, solve
 from dashboards.statistics.verdict import verdict
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_known_components_are_recovered(share):
-    generator = np.random.default_rng(1)
-    found = [split(*solve(generator, (2, 20, 100), share)[::-1]) for _ in range(200)]
-    evaluation, training = (2 * deviation**2 for deviation in deviations(100, share))
-    assert np.mean([one.evaluation for one in found]) == pytest.approx(evaluation, rel=0.03)
-    # What is cut off at 0 leaves a little where there is none.
-    assert np.mean([one.training for one in found]) == pytest.approx(training, rel=0.1, abs=0.2 * evaluation)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

@@ -36,11 +36,8 @@ def test_bootstrap_draws_whole_groups() -> None:
     assert (spread.low, spread.high) == (0.5, 0.5)  # all groups equal: nothing varies between them
     alone = bootstrap([[0.0, 1.0]], lambda values: float(values.mean()))
     assert alone.low < 0.0 and alone.high > 1.0  # of one group its values are drawn
-
-
-def test_bootstrap_of_one_value_has_no_width() -> None:
-    interval = bootstrap([[0.25]], lambda values: float(values.mean()))
-    assert (interval.value, interval.low, interval.high) == (0.25, 0.25, 0.25)
+    single = bootstrap([[0.25]], lambda values: float(values.mean()))
+    assert (single.value, single.low, single.high) == (0.25, 0.25, 0.25)
 
 
 def test_local_mean_of_a_constant_is_that_constant() -> None:

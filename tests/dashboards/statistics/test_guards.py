@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dashboards.statistics.dunnett import critical_value
-from dashboards.statistics.guards import (
-    NOISIER,
-    UNSEEN,
-    Variances,
-    critical_values,
-    difference_noise,
-    evaluation_alone,
-)
+from dashboards.statistics.guards import NOISIER, UNSEEN, Variances, difference_noise, evaluation_alone
 
 
 def of(**values: object) -> Variances:
@@ -70,11 +62,6 @@ def test_answers_that_never_differ_are_no_evaluation_without_noise():
     known = {"evaluation": np.zeros(3), "evaluation_freedom": 198, "own_freedom": 2}
     assert not evaluation_alone(of(own=np.array([0.0, 1.0, 2.0]), **known)).any()
     assert not evaluation_alone(of()).any()
-
-
-def test_every_degree_of_freedom_has_its_critical_value():
-    values = critical_values(3, np.array([2, 6, 2]))
-    assert values == pytest.approx([critical_value(3, 2), critical_value(3, 6), critical_value(3, 2)])
 
 
 @pytest.mark.parametrize("unit", [1.0, 100.0, 0.1, 1 / 3])

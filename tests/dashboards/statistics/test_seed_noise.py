@@ -42,9 +42,6 @@ def test_deviation_with_a_missing_score_is_that_of_least_squares():
     candidates = np.linspace(2, 5, 3001)
     smallest = min(seed_noise({**HAND, "b": {0: 1.0, 1: 3.0, 2: y}})[0] ** 2 * 4 for y in candidates)
     assert deviation**2 * 3 == pytest.approx(smallest, abs=1e-6)
-
-
-def test_no_deviation_from_one_seed():
     deviation, freedom = seed_noise({"base": {0: 1.0}, "a": {0: 2.0}})
     assert math.isnan(deviation) and freedom == 0
 
