@@ -27,6 +27,7 @@ def _open_closed_streams() -> None:
             nowhere = os.open(os.devnull, os.O_RDWR)
             if nowhere != number:
                 os.dup2(nowhere, number)
+            os.set_inheritable(number, True)  # or a file of a scoring process takes it
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
