@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ import torch
 from tests.trainer.algorithm.batches import batch_of
 from trainer.algorithm.isolation import isolation_passes
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.variants import variant_name
 from trainer.types import TrainBatch
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
@@ -32,6 +34,14 @@ def test_high_first_swaps_the_passes(batch):
 @pytest.mark.parametrize(("token_filter", "kept"), [("drop_high", LOW), ("drop_low", HIGH)])
 def test_filters_keep_one_side_in_one_pass(batch, token_filter, kept):
     assert passes(batch, lopti_eta=0.5, token_filter=token_filter) == [kept]
+
+
+@pytest.mark.parametrize("token_filter", get_args(AlgorithmConfig.model_fields["token_filter"].annotation))
+def test_a_rule_is_named_lopti_where_every_filter_leaves_it_two_passes(batch, token_filter):
+    batch = replace(batch, entropies=torch.ones(2, 3))
+    two = len(passes(batch, lopti_eta=0.5, token_filter=token_filter, rsi_low=0.0, rsi_high=9.0)) == 2
+    assert AlgorithmConfig(lopti_eta=0.5, token_filter=token_filter).isolates == two
+    assert ("Lopti" in variant_name("grpo", 0.0, 0.5, token_filter)) == two
 
 
 def test_random_split_has_the_same_sizes_and_covers_every_token_once(batch):

@@ -65,10 +65,3 @@ def test_ratios_of_tokens_are_cut_and_those_of_completions_masked():
     ]
     assert rules == ["truncate", "mask", "mask"]
     assert AlgorithmConfig(importance_sampling_rule="mask").importance_rule == "mask"
-
-
-def test_a_filter_that_leaves_one_side_leaves_nothing_to_isolate():
-    assert not AlgorithmConfig().isolates
-    assert AlgorithmConfig(lopti_eta=0.5).isolates
-    assert AlgorithmConfig(lopti_eta=0.5, token_filter="high_entropy").isolates
-    assert not AlgorithmConfig(lopti_eta=0.5, token_filter="drop_low").isolates
