@@ -6,7 +6,7 @@
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
 # make chaos       kills what a sweep is made of at random and compares its end (docs/faults.md); SEED=0 FAULTS=20
-# make test-cluster  types docs/cluster.md on three machines made of namespaces
+# make test-cluster  types docs/cluster.md on three machines made of namespaces, and runs Slurm's job where Slurm is
 # make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
 # make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
@@ -98,7 +98,7 @@ chaos: install
 test-cluster: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'mlflow[auth]'
 	unshare=; test "$$(id -u)" = 0 || unshare="unshare --user --map-root-user"; \
-		$$unshare $(BIN)/python -m pytest -rP tests/cluster/scenarios.py
+		$$unshare $(BIN)/python -m pytest -rP tests/cluster/scenarios.py tests/cluster/slurm.py
 
 install-gpu:
 	@if command -v uv >/dev/null 2>&1; then \

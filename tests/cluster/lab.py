@@ -28,9 +28,12 @@ _ENVIRONMENT = {
     # All machines share the cores of one: patience, and nothing that no sweep needs.
     "RAY_raylet_start_wait_time_s": "200",
     "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_niceness": "0",  # else a busy machine leaves ranks nothing
     "RAY_USAGE_STATS_ENABLED": "0",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_WORKERS": "1",
+    "OMP_NUM_THREADS": "1",
 }
 _BOOT = """
 set -e
@@ -80,12 +83,12 @@ class Machine:
     pid: int  # of its first process, seen from here
     root: Path  # its files, seen from here
 
-    def processes(self, name: str = "") -> list[psutil.Process]:
-        """Its processes, or those of this name."""
+    def processes(self, words: str = "") -> list[psutil.Process]:
+        """Its processes, or those with these words in their command lines."""
         space, found = Path(f"/proc/{self.pid}/ns/pid").readlink(), []
         for process in psutil.process_iter():
             with suppress(OSError, psutil.Error):
-                if Path(f"/proc/{process.pid}/ns/pid").readlink() == space and name in ("", process.name()):
+                if Path(f"/proc/{process.pid}/ns/pid").readlink() == space and words in " ".join(process.cmdline()):
                     found.append(process)
         return found
 

@@ -17,7 +17,7 @@ from tests.paths import ROOT
 from tests.sweep.harness import write_space
 
 RUNS = "/shared/runs"
-_COUNT = "python -c \"import ray; ray.init('auto'); print('nodes:', sum(node['Alive'] for node in ray.nodes()))\""
+_ALIVE = "import ray; ray.init('auto'); print([one['NodeManagerAddress'] for one in ray.nodes() if one['Alive']])"
 # The pause is no part of the result, so that a sweep under faults is slow and an undisturbed one is not.
 _REWARD = """
 import time
@@ -30,6 +30,7 @@ def slow(texts, answers):
 """
 SHORT = {"max_steps": 4, "evaluation.every_steps": 2, "checkpoint.every_steps": 2, "rollout.prompts_per_step": 4}
 SHORT |= {"rollout.group_size": 4, "optim.update_batch_size": 16, "evaluation.sets.dev.size": 8}
+SHORT |= {"reward.timeout_s": 60}
 
 
 def typed(heading: str, head: str) -> list[list[str]]:
@@ -52,13 +53,7 @@ class Cluster:
 
     def make(self) -> None:
         """Type the page up to its sweep."""
-        (self.lab.shared / "venv").symlink_to(sys.prefix)
-        work = self.lab.shared / "work"
-        work.mkdir()
-        (work / "slow.py").write_text(_REWARD)
-        shutil.copytree(self.policy, self.lab.shared / "policy")
-        self.space("my_space", cpus_per_worker=self.cpus)
-        self.pause(0)
+        self.share()
         head = self.add("head")
         _, mode, make_token = typed("1.", self.head.address)
         head.type(f". {self.activate}", *mode, *make_token)
@@ -68,6 +63,16 @@ class Cluster:
             self.add(name)
             self.join(name)
         head.type(*self.before_sweeps)
+
+    def share(self) -> None:
+        """Fill the shared folder."""
+        (self.lab.shared / "venv").symlink_to(sys.prefix)
+        work = self.lab.shared / "work"
+        work.mkdir()
+        (work / "slow.py").write_text(_REWARD)
+        shutil.copytree(self.policy, self.lab.shared / "policy")
+        self.space("my_space")
+        self.pause(0)
 
     @property
     def head(self) -> Machine:
@@ -89,17 +94,17 @@ class Cluster:
             (self.head.root / "root" / name).read_text().strip() for name in (".mlflow-password", ".ray/auth_token")
         ]
 
-    def space(self, name: str, strategy: str = "none", **resources: Any) -> None:
-        """Put a space of three short trials on the shared folder."""
+    def space(self, name: str, trials: int = 3, strategy: str = "none", **resources: Any) -> None:
+        """Put a space of short trials on the shared folder, each rank of which takes all cores of a node."""
         overrides: dict[str, Any] = {"model.name_or_path": "/shared/policy", "reward.functions": {"slow:slow": 1.0}}
         overrides |= {**SHORT, "parallel.strategy": strategy}
         write_space(
             self.lab.shared / "work" / f"{name}.yaml",
             name=name,
             trainer={"preset": "tiny_kk", "overrides": overrides},
-            baselines=[{"algorithm.ar_alpha": 0.2 * number} for number in range(3)],
+            baselines=[{"algorithm.ar_alpha": 0.2 * number} for number in range(trials)],
             search={"sampler": "random", "configurations": 0, "seed": 0},
-            resources=resources,
+            resources={"cpus_per_worker": self.cpus, **resources},
             limits={"max_failures": 0},
         )
 
@@ -123,14 +128,18 @@ class Cluster:
         self.terminals[name].type(f". {self.activate}", *mode, *typed("3.", self.head.address)[0])
 
     def complete(self) -> None:
-        """Have the head and two nodes, whatever the fault before has left."""
-        for name in self.lab.machines:
-            if name == "node4":
-                continue
-            if not self.lab.machines[name].processes("raylet"):
-                self.terminals[name].type("ray stop")
-                self.join(name)
-        wait_until(lambda: "nodes: 3" in self.terminals["head"].type(_COUNT), 200, lambda: "three nodes")
+        """Have the head, node2 and node3, whatever the fault before has left."""
+        for name in {"node2", "node3"} - self.alive():
+            self.lab.mend(name)
+            self.terminals[name].start("ray stop --force")
+            self.terminals[name].wait()
+            self.join(name)
+        wait_until(lambda: self.alive() == {"head", "node2", "node3"}, 200, lambda: f"alive: {self.alive()}")
+
+    def alive(self) -> set[str]:
+        """The nodes that Ray counts on."""
+        shown = self.terminals["head"].type(f'python -c "{_ALIVE}"')
+        return {name for name, machine in self.lab.machines.items() if f"'{machine.address}'" in shown}
 
     def answers(self, port: int) -> bool:
         """Whether somebody listens on a port of the head, seen from the head."""
