@@ -31,7 +31,10 @@ def write_evidence(sweeps: Sequence[Sweep], uri: str, path: Path) -> list[Eviden
     found, left = gathered(sweeps)
     pictures = [forest(one, f"evidence-{place}") for place, one in enumerate(found)]
     none = "No sweep of this store has measured a rule on fresh seeds: `sweep confirm NAME` does."
-    told = [f"{one.rule}: shown to be better than {one.baseline} in {one.better} of {one.count}" for one in found]
+    told = [
+        f"{one.rule}: shown to be better than {one.baseline} in {one.better} of {len(one.measured)} settings"
+        for one in found
+    ]
     told = [f"{'; '.join(told)}." if told else none, _CLOSING]
     counted = {one.sweep for rule in found for one in rule.measured}
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")

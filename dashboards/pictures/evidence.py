@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge_fresh
 from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, signed, spread
+from dashboards.pictures.tournament import fresh_standings
 from dashboards.statistics.dunnett import LEVEL
 from dashboards.statistics.random_effects import MIN_SETTINGS, Summary, random_effects
 from dashboards.sweep import Sweep
@@ -47,18 +48,12 @@ class Evidence:
     summary: Summary | None  # None below three settings
 
     @property
-    def count(self) -> str:
-        """The number of settings, in words."""
-        return f"{len(self.measured)} setting{'s' * (len(self.measured) > 1)}"
-
-    @property
     def sentence(self) -> str:
         """What all settings together say."""
         count = len(self.measured)
         said = (
-            f"In {self.better} of {self.count} {self.rule} is shown to be better than "
-            f"{self.baseline}, in {self.worse} worse; of rules without any effect {count * LEVEL:.2g} of each are "
-            f"expected by chance."
+            f"In {self.better} of {count} settings {self.rule} is shown to be better than {self.baseline}, in "
+            f"{self.worse} worse; of rules without any effect {count * LEVEL:.2g} of each are expected by chance."
         )
         if self.summary is None:
             return f"{said} {count} of at least {MIN_SETTINGS} settings: too few for a summary."
@@ -68,9 +63,8 @@ class Evidence:
             f"a new setting the true difference lies between {signed(low)} and {signed(high)} (90 % prediction "
             f"interval)."
         )
-        if count < _FEW:
-            said += f" {self.count} are few: how much they differ is hardly known, and the intervals are wide."
-        return said
+        few = f" {count} settings are few: how much they differ is hardly known, and the intervals are wide."
+        return said + few * (count < _FEW)
 
 
 def measured_in(sweep: Sweep) -> list[Measured]:
@@ -106,9 +100,16 @@ def _judged(sweep: Sweep, fresh: Sweep, label: str, nothing: Measured) -> Measur
     found = judge_fresh(fresh, None if fresh is sweep.full else sweep, label)
     if found is None or found.interval is None or found.deviation is None:
         return replace(nothing, left_out=found.reason if found else "its baseline has no score on fresh seeds")
-    called = short_names(fresh.varied)
+    called, interval = short_names(fresh.varied), found.interval
+    if sweep.arms:  # rules at their own best: the luck of tuning counts
+        (number,) = set(fresh.trials[fresh.trials.label == label].configuration)
+        (arm,) = set(sweep.trials[sweep.trials.configuration == number].arm)
+        told = next(one.interval for one in fresh_standings(sweep) if one.rule == arm)
+        if told is None:
+            return replace(nothing, left_out="too few tuning trials to tell the luck of tuning")
+        interval = told
+    sign, (low, high) = (1, interval) if sweep.objective.mode == "max" else (-1, interval[::-1])
     changed = changed_from_baseline(fresh, label).items()
-    sign, (low, high) = (1, found.interval) if sweep.objective.mode == "max" else (-1, found.interval[::-1])
     return replace(
         nothing,
         differs=", ".join(f"{called[name]} {shown(own)} (not {shown(other)})" for name, (own, other) in changed),

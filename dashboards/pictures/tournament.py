@@ -19,7 +19,7 @@ def tournament(sweep: Sweep) -> Picture | None:
     if not sweep.arms:
         return None
     curves, shades = tuning_curves(sweep), colours(sweep.arms)
-    found = _standings(sweep)
+    found = fresh_standings(sweep)
     drawing = figure("tuning trials of the rule", f"best {sweep.objective.metric} so far")
     for arm, own in curves.groupby("arm"):
         notes = [html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}") for row in rows(own)]
@@ -63,7 +63,7 @@ def tuning_curves(sweep: Sweep) -> pd.DataFrame:
 
 def tournament_line(sweep: Sweep) -> str:
     """The finding on rules; what comes next where there are no fresh seeds."""
-    base, found = sweep.arms[0], _standings(sweep)
+    base, found = sweep.arms[0], fresh_standings(sweep)
     counts = sweep.trials[sweep.trials.arm != ""].groupby("arm").configuration.nunique()
     budget = f"{counts.min()} to {counts.max()}" if counts.min() != counts.max() else f"{counts.max()}"
     tuned = f"{len(sweep.arms)} rules were tuned by {budget} configurations each"
@@ -88,7 +88,7 @@ def tournament_line(sweep: Sweep) -> str:
 
 def rule_table(sweep: Sweep) -> tuple[list[str], list[list[object]]]:
     """Headings and rows, a rule each: budget, best setting, scores, gain of tuning, difference and interval."""
-    found = {one.rule: one for one in _standings(sweep)}
+    found = {one.rule: one for one in fresh_standings(sweep)}
     curves, fresh = tuning_curves(sweep), _fresh_scores(sweep)
     scored = sweep.trials[sweep.trials.score.notna()]
     table: list[list[object]] = []
@@ -116,7 +116,8 @@ def _fresh_scores(sweep: Sweep) -> dict[str, dict[str, float]]:
     return found
 
 
-def _standings(sweep: Sweep) -> list[Standing]:
+def fresh_standings(sweep: Sweep) -> list[Standing]:
+    """Every rule but the first against it on fresh seeds, the best first; none before those were run."""
     fresh, base = _fresh_scores(sweep), sweep.arms[0]
     if len(fresh) < 2 or not pd.Series(fresh.get(base, {}), dtype=float).notna().any():
         return []

@@ -23,7 +23,7 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
 
     Raises:
         MissingError: there is no such sweep, or it has no finished configuration in this space.
-        ConfigError: it searches other parameters, or in the other direction.
+        ConfigError: it searches other parameters.
     """
     prior, lines = [], []
     for name in spec.search.warm_start:
@@ -34,12 +34,11 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
         other = open_sweep(runs_dir, name)
         _check_alike(spec, other, where)
         found, left = _finished(spec, other)
-        told = ", ".join(f"{count} {why}" for why, count in left.items())
+        told = f" ({left.total()} left out: {', '.join(f'{n} {why}' for why, n in left.items())})" if left else ""
         if not found.points:
-            what = f"warm start: {name} has no finished configuration in this space"
-            raise MissingError(f"{what}{told and f' ({told})'}", where, other.command("status"))
-        left_out = f" ({left.total()} left out: {told})" if left else ""
-        lines.append(f"warm start: {counted(len(found.points), 'configuration')} of {name}{left_out}")
+            what = f"warm start: {name} has no finished configuration in this space{told}"
+            raise MissingError(what, where, other.command("status"))
+        lines.append(f"warm start: {counted(len(found.points), 'configuration')} of {name}{told}")
         prior.append(found)
     return spec.model_copy(update={"search": spec.search.model_copy(update={"prior": prior})}), lines
 
@@ -52,23 +51,21 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
         alike = [one.folder.name for one in readable_sweeps(other.folder.runs_dir) if set(one.spec.parameters) == mine]
         hint = f"these search the same: {', '.join(alike)}" if alike else "no sweep here searches the same"
         raise ConfigError(f"warm start: {name} searches other parameters: {told}", where, hint)
-    if other.spec.objective.mode != spec.objective.mode:
-        told = f"warm start: {name} seeks the {other.spec.objective.mode} of {other.spec.objective.metric}"
-        raise ConfigError(told, where, f"name a sweep that seeks a {spec.objective.mode}")
 
 
 def _finished(spec: SweepSpec, other: SweepRecord) -> tuple[PriorSpec, "Counter[str]"]:
     """The configurations that are complete on all seeds and lie in this space; how many others, by the reason."""
-    space, left = Space(spec.parameters), Counter[str]()
-    points, scores = [], []
+    space, left, taken = Space(spec.parameters), Counter[str](), dict[int, float]()
+    sign = 1 if other.spec.objective.mode == spec.objective.mode else -1  # the best of it is the best here
     for one in other.configurations:
         found = outcome(one, other.spec.seeds)
         if found.state == "COMPLETE" and found.score is not None and _holds(space, one.parameters):
-            points.append(dict(one.parameters))
-            scores.append(found.score)
+            taken[one.number] = sign * found.score
         else:
             left[_LEFT[found.state]] += 1
-    return PriorSpec(sweep=other.folder.name, seeds=sorted(other.spec.spent_seeds), points=points, scores=scores), left
+    points = [dict(other.configurations[number].parameters) for number in taken]
+    seeds, scores = sorted(other.spec.spent_seeds), list(taken.values())
+    return PriorSpec(sweep=other.folder.name, seeds=seeds, points=points, scores=scores), left
 
 
 def _holds(space: Space, point: Parameters) -> bool:

@@ -33,11 +33,7 @@ def transfer_space(
         MissingError: fewer configurations than anchors are complete.
         ConfigError: the preset or an override cannot be.
     """
-    spec = sweep.spec
-    ranked = sorted(
-        (one for one in sweep.configurations if _score(sweep, one) is not None),
-        key=lambda one: _score(sweep, one) or 0,
-    )
+    spec, ranked = sweep.spec, [one for one, _ in _complete(sweep).values()]
     if len(ranked) < anchors:
         what = f"{len(ranked)} configurations of {sweep.folder.name} are complete, and {anchors} anchors are wanted"
         raise MissingError(what, str(sweep.folder.root), sweep.command("extend", "--configurations", "4"))
@@ -51,29 +47,29 @@ def transfer_space(
 
 def transfer_lines(sweep: SweepRecord, there: SweepRecord) -> list[str]:
     """What the anchors that are complete say: agreement of the order, by parameter, and what to carry over."""
-    before = {str(one.parameters): one for one in sweep.configurations}
-    pairs = [(before[str(one.parameters)], one) for one in there.configurations if str(one.parameters) in before]
-    pairs = [pair for pair in pairs if _score(there, pair[1]) is not None]
-    scores = [(_score(sweep, old) or 0.0, _score(there, new) or 0.0) for old, new in pairs]
-    if len(pairs) < MIN_ANCHORS:
-        told = f"{counted(len(pairs), 'anchor')} of {len(there.spec.baselines)} complete, {MIN_ANCHORS} are needed"
+    before, now, mine = _complete(sweep), _complete(there), sweep.folder.name
+    anchors = [before[point][0] for point in before if point in now]
+    if len(anchors) < MIN_ANCHORS:
+        told = f"{counted(len(anchors), 'anchor')} of {len(there.spec.baselines)} complete, {MIN_ANCHORS} are needed"
         return [f"{told}: {there.command('resume', '--retry-failed')}"]
-    here, new = zip(*scores, strict=True)
-    weights = parameter_weights([old.resolved for old, _ in pairs])
+    here, new = ([scores[str(one.parameters)][1] for one in anchors] for scores in (before, now))
+    weights = parameter_weights([one.resolved for one in anchors])
     called = short_names(list(weights))
     found = {called[key]: rank_agreement(here, new, own) for key, own in weights.items()}
-    sign, mine = 1 if sweep.spec.objective.mode == "max" else -1, sweep.folder.name
-    best, top = (max(range(len(pairs)), key=lambda place: sign * row[place]) for row in (here, new))
-    lines = [f"order of {len(pairs)} anchors in {mine} and {there.folder.name}: {_told(rank_agreement(here, new))}"]
+    pick = np.argmax if sweep.spec.objective.mode == "max" else np.argmin
+    best, top = int(pick(here)), int(pick(new))
+    lines = [f"order of {len(anchors)} anchors in {mine} and {there.folder.name}: {_told(rank_agreement(here, new))}"]
     lines += [f"  by {name}: {_told(one)}" for name, one in found.items()]
     lines.append(
-        f"the best anchor of {mine}, configuration {pairs[best][0].number}, scores {number(new[best])} there; the "
-        f"best there is configuration {pairs[top][0].number} with {number(new[top])}"
+        f"the best anchor of {mine}, configuration {anchors[best].number}, scores {number(new[best])} there; the "
+        f"best there is configuration {anchors[top].number} with {number(new[top])}"
     )
     groups = {
         "carry over {}": [name for name, one in found.items() if one.low > 0],
         "not {}, whose order is reversed": [name for name, one in found.items() if one.high < 0],
-        f"{len(pairs)} anchors cannot tell of {{}}": [name for name, one in found.items() if one.low <= 0 <= one.high],
+        f"{len(anchors)} anchors cannot tell of {{}}": [
+            name for name, one in found.items() if one.low <= 0 <= one.high
+        ],
     }
     return [*lines, "; ".join(text.format(", ".join(names)) for text, names in groups.items() if names)]
 
@@ -82,6 +78,8 @@ def _told(tau: Interval) -> str:
     return f"Kendall's tau {tau.value:+.2f} (90 % interval {tau.low:+.2f} to {tau.high:+.2f})"
 
 
-def _score(sweep: SweepRecord, one: Configuration) -> float | None:
-    found = outcome(one, sweep.spec.seeds)
-    return found.score if found.state == "COMPLETE" else None
+def _complete(sweep: SweepRecord) -> dict[str, tuple[Configuration, float]]:
+    """Point -> configuration and score of those that are complete, in the order of their scores."""
+    ended = [(one, outcome(one, sweep.spec.seeds)) for one in sweep.configurations]
+    scored = [(one, found.score) for one, found in ended if found.state == "COMPLETE" and found.score is not None]
+    return {str(one.parameters): (one, score) for one, score in sorted(scored, key=lambda pair: pair[1])}

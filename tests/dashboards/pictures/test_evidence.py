@@ -6,7 +6,9 @@ import pytest
 
 from dashboards.pages.evidence import evidence_json, write_evidence
 from dashboards.pictures.evidence import forest, gathered, measured_in
+from dashboards.pictures.tournament import fresh_standings
 from dashboards.sweep import Sweep
+from tests.dashboards.pictures.test_tournament import confirmed as tuned_and_confirmed
 from tests.dashboards.table import sweep_of
 
 
@@ -48,6 +50,18 @@ def test_less_is_better_where_the_objective_says_so() -> None:
     sweep = replace(sweep, objective=least, confirmation=replace(sweep.confirmation, objective=least))
     (found, *_) = measured_in(sweep)
     assert found.gain == pytest.approx(-0.12) and found.interval[0] < -0.12 < found.interval[1] < 0
+
+
+def test_of_a_tournament_the_luck_of_tuning_counts() -> None:
+    sweep = tuned_and_confirmed(gain=0.1)
+    (found,) = [one for one in measured_in(sweep) if not one.left_out]
+    (standing,) = fresh_standings(sweep)
+    assert (found.gain, found.interval) == (pytest.approx(0.105), standing.interval)
+    assert (
+        standing.interval is not None and standing.interval[0] < 0.105 - 6.3 * found.error
+    )  # fresh seeds alone: t(1)
+    few = replace(sweep, trials=sweep.trials.iloc[:10])
+    assert "too few tuning trials to tell the luck of tuning" in {one.left_out for one in measured_in(few)}
 
 
 def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all() -> None:
