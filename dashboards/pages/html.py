@@ -99,7 +99,8 @@ def _anchor(title: str) -> str:
 
 def _prose(text: str) -> str:
     """A sentence as HTML; what stands between backticks is a command."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    text = re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return re.sub(r"--[a-z-]+", r'<span style="white-space: nowrap">\g<0></span>', text)  # options stay whole
 
 
 def _asset(name: str) -> str:

@@ -1,6 +1,7 @@
 """Pictures of scores: against a parameter, between update rules, over time. Pure functions of a sweep."""
 
 import html
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -99,17 +100,17 @@ def _credit(sweep: Sweep) -> str:
 def best_differences(sweep: Sweep) -> Picture:
     """Differences to the baseline, on the seeds that decide: fresh ones where they were run."""
     fresh = (one for one in (sweep.full, sweep.confirmation) if one is not None and not baseline_pairs(one).empty)
-    return paired_differences(next(fresh, sweep))
+    return paired_differences(next(fresh, sweep), colours(sweep.trials.variant))
 
 
-def paired_differences(sweep: Sweep) -> Picture:
-    """Difference to the baseline on the same seed."""
+def paired_differences(sweep: Sweep, shades: Mapping[str, str] | None = None) -> Picture:
+    """Difference to the baseline on the same seed; ``shades`` are the rules' colours on the rest of the page."""
     title = "Difference to the baseline on the same seed"
     base, pairs = baseline(sweep), baseline_pairs(sweep)
     if pairs.empty:
         return Picture("paired", title, "No configuration shares a seed with the baseline yet.")
     order = pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=sweep.objective.mode == "max")
-    drawn, shades = order.tail(_MAX_PAIRED_ROWS), colours(sweep.trials.variant)
+    drawn, shades = order.tail(_MAX_PAIRED_ROWS), {**colours(sweep.trials.variant), **(shades or {})}
     drawing = figure(f"difference of {sweep.objective.metric}", height=90 + 48 * len(drawn))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for label in drawn.index:

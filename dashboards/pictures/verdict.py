@@ -180,7 +180,7 @@ def _apart(sweep: Sweep, found: Verdict | None) -> str:
         return ""
     called = short_names(sweep.varied)
     said = ", ".join(f"{called[name]} {shown(own)} (not {shown(base)})" for name, (own, base) in changed.items())
-    return f"It differs from the baseline in {said}: the gain is that of all of these together."
+    return f"{found.best} differs from the baseline in {said}: what it gains is that of all of these together."
 
 
 def _noise(found: Verdict) -> str:

@@ -4,8 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from dashboards.labels import colours
 from dashboards.pages.report import chapters_of, report_html, trials_html
-from dashboards.pictures.figures import baseline_pairs, paired_differences, parameter_importance, variants_compared
+from dashboards.pictures.figures import (
+    baseline_pairs,
+    best_differences,
+    paired_differences,
+    parameter_importance,
+    variants_compared,
+)
 from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
 
@@ -36,6 +43,11 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
     sentence = paired_differences(sweep).sentence
     assert sentence.startswith("1 of 4 configurations beat the baseline #0 grpo on every shared seed")
     assert "+0.200 (#1 grpo α 0.3)" in sentence
+    fresh = sweep.trials[sweep.trials.variant.isin(["grpo", "grpo + Lopti"])]  # of which the first two colours are
+    (drawing,) = best_differences(replace(sweep, confirmation=replace(sweep, trials=fresh))).figures
+    drawn = {trace.marker.color for trace in drawing.data}
+    whole, alone = (colours(trials.variant)["grpo + Lopti"] for trials in (sweep.trials, fresh))
+    assert whole in drawn and alone not in drawn
 
 
 def test_importance_needs_enough_configurations() -> None:

@@ -68,8 +68,8 @@ def test_the_verdict_names_all_that_differs_from_the_baseline() -> None:
     first, _, apart, *_ = verdict(sweep)
     assert first.endswith(f"Best candidate {best}: +0.100 (2 seeds).")
     assert apart == (
-        "It differs from the baseline in lr 1e-05 (not 0.0003), temperature 0.7 (not 1), ar_alpha 0.3 (not 0): "
-        "the gain is that of all of these together."
+        "#2 differs from the baseline in lr 1e-05 (not 0.0003), temperature 0.7 (not 1), ar_alpha 0.3 (not 0): "
+        "what it gains is that of all of these together."
     )
 
 
