@@ -5,12 +5,10 @@ settings' true deviations, and ``e_i ~ N(0, s_i^2)``, the noise of its seeds. Wi
 ``mean = sum w_i d_i / sum w_i`` and ``Q(tau^2) = sum w_i (d_i - mean)^2``:
 
 - tau^2 solves Q(tau^2) = k - 1, or is 0 [Paule and Mandel, J. Res. NBS 87, 1982].
-- The mean has the variance Q / ((k - 1) sum w_i), at least 1 / sum w_i, and a t interval with k - 1 degrees of freedom
-  [Hartung and Knapp, Stat. Med. 20, 2001; the minimum: Roever et al., BMC Med. Res. Methodol. 15:99, 2015].
-- A new setting is drawn 10,000 times: tau^2 from its confidence distribution, Q(tau^2) = q with q of chi-square with
-  k - 1 degrees of freedom [Viechtbauer, Stat. Med. 26, 2007], then its mean with the variance above and its deviation
-  [Nagashima et al., Stat. Methods Med. Res. 28, 2019]. The interval of mean and tau^2 as if that were known
-  [Higgins et al., J. R. Stat. Soc. A 172, 2009] is too narrow with few settings: `benchmarks/evidence_coverage.py`.
+- The mean has the variance Q / ((k - 1) sum w_i), at least 1 / sum w_i, and k - 1 degrees of freedom [Hartung and
+  Knapp, Stat. Med. 20, 2001; the minimum: Roever et al., BMC Med. Res. Methodol. 15:99, 2015].
+- A new setting is drawn with tau^2 from its confidence distribution, Q(tau^2) ~ chi-square [Viechtbauer, Stat. Med.
+  26, 2007; Nagashima et al., Stat. Methods Med. Res. 28, 2019]; `benchmarks/evidence_coverage.py` has its coverage.
 """
 
 import math
@@ -25,7 +23,6 @@ from dashboards.statistics.estimates import LEVEL
 from dashboards.statistics.seed_noise import Interval
 
 Vector = NDArray[np.float64]
-
 MIN_SETTINGS = 3  # fewer say nothing of how settings differ
 
 

@@ -32,13 +32,13 @@ def rank_agreement(here: Sequence[float], there: Sequence[float], weights: Array
 
     seen = float(tau(np.array(here), np.array(there)))
     x, noise = np.random.default_rng(0).standard_normal((2, _DRAWS, len(here)))
-    held = []
+    held = [seen]  # which no value of the grid may be near
     for value in _GRID:
         rho = np.sin(value * np.pi / 2)
         drawn = tau(x, rho * x + np.sqrt(1 - rho**2) * noise)
         if min((drawn >= seen - 1e-9).mean(), (drawn <= seen + 1e-9).mean()) >= (1 - LEVEL) / 2:
             held.append(float(value))
-    return Interval(seen, min(held, default=seen), max(held, default=seen))
+    return Interval(seen, min(held), max(held))
 
 
 def parameter_weights(points: Sequence[Mapping[str, Any]]) -> dict[str, Array]:

@@ -61,16 +61,13 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.queries import read_scores
 
     uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
-    _check_there(uri, "no MLflow store", "sweep run records sweeps there; or name another store")
+    _check_there(uri)
     sweeps = read_scores(uri)
     if arguments.json:
         print_json(evidence_json(sweeps))
         return 0
-    found = write_evidence(sweeps, uri, arguments.output)
-    for one in found:
+    for one in write_evidence(sweeps, uri, arguments.output):
         print(f"{one.metric}: {one.sentence}")
-    if not found:
-        print("no sweep has measured a rule on fresh seeds yet: sweep confirm NAME does")
     print(arguments.output)
     return 0
 
@@ -115,11 +112,11 @@ def recorded_uri(sweep: SweepRecord) -> str:
         hint = f"{sweep.command('upload')} sends it to MLflow"
         raise MissingError(f"sweep {folder.name} ran offline", str(folder.root), hint)
     uri = tracking_uri(tracking, folder.runs_dir)
-    _check_there(uri, "the MLflow store is gone", "restore it from a backup")
+    _check_there(uri)
     return uri
 
 
-def _check_there(uri: str, otherwise: str, hint: str) -> None:
+def _check_there(uri: str) -> None:
     database = sqlite_path(uri)
     if database is not None and not database.exists():
-        raise StorageError(otherwise, str(database), hint)
+        raise StorageError("no MLflow store", str(database), "restore it from a backup, or name another")

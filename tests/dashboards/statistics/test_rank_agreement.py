@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from dashboards.statistics.rank_agreement import parameter_weights, rank_agreement
@@ -36,3 +37,7 @@ def test_pairs_count_by_what_they_differ_in() -> None:
     here, there = [0.0, 4.0, 1.0, 5.0], [1.0, 5.0, 0.0, 4.0]
     assert rank_agreement(here, there, weights["lr"]).value == 1
     assert rank_agreement(here, there, weights["rule"]).value == pytest.approx((-2 + 2 / 8) / (2 + 2 / 8))
+    nearly = np.ones((4, 4))
+    nearly[0, 1] = 0.02  # the one pair that is turned round hardly counts
+    found = rank_agreement([1, 2, 3, 4], [2, 1, 3, 4], nearly)
+    assert found.low < found.value <= found.high and found.value == pytest.approx(4.98 / 5.02)

@@ -31,15 +31,14 @@ def test_an_offline_sweep_has_no_pages_yet(tmp_path: Path, verb: str, capsys: py
 def test_a_store_that_has_gone_exits_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_sweep(tmp_path, "demo", SCORES)
     assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 4
-    assert "error: the MLflow store is gone" in capsys.readouterr().err
+    assert "error: no MLflow store" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.db"))
 
 
 def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, demo_uri = tmp_path / "evidence.html", synthetic.write_sweep(tmp_path / "store")
     assert main(["evidence", demo_uri, "--output", str(page)]) == 0
-    told = "no sweep has measured a rule on fresh seeds yet: sweep confirm NAME does"
-    assert capsys.readouterr().out.splitlines() == [told, str(page)]
+    assert capsys.readouterr().out.splitlines()[-1] == str(page)
     assert "not confirmed on fresh seeds" in page.read_text()
     assert main(["evidence", demo_uri, "--json"]) == 0
     assert [one["sweep"] for one in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]
