@@ -73,7 +73,8 @@ def measured_in(sweep: Sweep) -> list[Measured]:
     Of several finalists of a rule, fresh seeds must not choose: the best of them would be too good.
     """
     fresh, (model, task) = sweep.full or sweep.confirmation, sweep.setting
-    of = dict(zip(sweep.trials.configuration, sweep.trials.variant, strict=True))
+    known = sweep.trials[sweep.trials.state != "FAIL"]  # a trial that never started recorded no rule
+    of = dict(zip(known.configuration, known.variant, strict=True))
     metric = "/".join(sweep.objective.metric.split("/")[:2])
     nothing = Measured(sweep.name, model, task, metric, "", "")
     if fresh is None:
