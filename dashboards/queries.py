@@ -34,8 +34,6 @@ from trainer.metrics.tags import (
     ROUNDS_TAG,
     RUN_TAG,
     SWEEP_TAG,
-    TWO_STAGES_TAG,
-    WEIGHTS_TAG,
 )
 
 _BRACKETS = str.maketrans("", "", "[]")
@@ -78,9 +76,7 @@ def _with_fresh(client: Any, name: str, uri: str, parents: list[Any], curves: bo
     sweep = _sweep(client, name, uri, parent, curves=curves)
     for run in parents:
         if run.data.tags.get(CONFIRMS_TAG) == name:
-            fresh = _sweep(client, name, uri, run, sweep.searched, curves)
-            full = run.data.tags.get(WEIGHTS_TAG) == "full"
-            sweep = replace(sweep, full=fresh) if full else replace(sweep, confirmation=fresh)
+            sweep = replace(sweep, confirmation=_sweep(client, name, uri, run, sweep.searched, curves))
     return sweep
 
 
@@ -132,7 +128,6 @@ def _sweep(
         solved=read_solved(client, _finished(trials, children) if curves else [], objective.metric, objective.window),
         setting=_setting([run.data.params for run in children]),
         adaptive=tags.get(ADAPTIVE_TAG) == "true",
-        two_stages=tags.get(TWO_STAGES_TAG) == "true",
         gpus_per_trial=float(params.get("gpus_per_trial", 0)),
         cpus_per_trial=float(params.get("cpus_per_trial", 1)),
         kinds=kinds,

@@ -90,9 +90,7 @@ class Sweep:
     solved: Mapping[str, Solved] = field(default_factory=dict)  # trial -> which problems; where recorded
     adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
     confirmation: "Sweep | None" = None  # the finalists on fresh seeds, under their numbers in this sweep
-    full: "Sweep | None" = None  # the finalists with full weights, where this sweep trained adapters
     rounds: Rounds | None = None  # of a confirmation that runs in rounds
-    two_stages: bool = False  # whether its space says how finalists are trained in full
     kinds: Mapping[str, str] = field(default_factory=dict)  # searched parameter -> e.g. loguniform
     changes: str = ""  # of data and reward files between its trials, which were accepted
     run_id: str = ""  # of its run in MLflow

@@ -8,7 +8,7 @@ from dashboards.artifacts import Answered
 from dashboards.pages.export import write_csvs
 from dashboards.pages.html import cell, render_page, render_table
 from dashboards.pages.samples import answers_of_both, samples_html
-from dashboards.pictures.confirmation import finalists, full_finalists
+from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.decision import decision
 from dashboards.pictures.difficulty import by_difficulty
@@ -30,7 +30,7 @@ _DATA_FOLDER = "data"  # a CSV per picture
 # The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it shows; None
 # where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Sweep], Picture | None]]] = {
-    "Verdict": [tournament, best_differences, finalists, full_finalists, decision, precision],
+    "Verdict": [tournament, best_differences, finalists, decision, precision],
     "What matters": [variants_compared, parameter_importance],
     "How training went": [learning_curves, by_difficulty, training_health, probability_bands, reward_audit, failures],
 }
@@ -77,7 +77,7 @@ def report_html(sweep: Sweep, chapters: Mapping[str, Sequence[Picture]], answere
         f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} ({window}), read from MLflow on "
         f"{now}. The sweep is {sweep.progress}."
     )
-    for one in (sweep, sweep.confirmation, sweep.full):
+    for one in (sweep, sweep.confirmation):
         if one is not None and one.changes:
             meta += f" Its trials are not all comparable: while it ran, files were changed. {one.changes}."
     table, gain = trials_html(sweep), headline(sweep).confirmed

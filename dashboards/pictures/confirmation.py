@@ -1,7 +1,6 @@
 """The picture of the finalists: the score they were chosen for, fresh seeds, and the sealed test split."""
 
 import html
-from collections.abc import Mapping
 
 import pandas as pd
 
@@ -21,40 +20,28 @@ def finalists(sweep: Sweep) -> Picture:
     title = "Finalists on unseen seeds and the sealed test"
     if sweep.confirmation is None:
         return Picture("finalists", title, f"Not run yet: `sweep confirm {sweep.name}` runs them.")
-    return _drawn(sweep, sweep.confirmation, "finalists", title, _KINDS)
-
-
-def full_finalists(sweep: Sweep) -> Picture | None:
-    """Finalists that were found with adapters, and the baseline, with full weights; None where none were run."""
-    if sweep.full is None:
-        return None
-    title = "Finalists of the search with adapters, with full weights on unseen seeds and the sealed test"
-    kinds = {**_KINDS, "searched": ("in the search, with adapters", _KINDS["searched"][1])}
-    return _drawn(sweep, sweep.full, "full_finalists", title, kinds)
-
-
-def _drawn(sweep: Sweep, confirmation: Sweep, key: str, title: str, kinds: Mapping[str, tuple[str, str]]) -> Picture:
+    confirmation = sweep.confirmation
     judged = comparable(confirmation)
     if judged.empty:
-        return Picture(key, title, f"No finalist has a score yet; it is {confirmation.progress}.")
+        return Picture("finalists", title, f"No finalist has a score yet; it is {confirmation.progress}.")
     table = finalist_scores(sweep, judged)
     means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
     order = list(means.sort_values("fresh", ascending=sweep.objective.mode == "max").index)
     drawing = figure(sweep.objective.metric, height=110 + 72 * len(order))
-    for kind, (name, shade) in kinds.items():
+    for kind, (name, shade) in _KINDS.items():
         own = table[table.kind == kind]
         if own.empty:
             continue
         notes = [html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(own)]
         dots_and_means(drawing, own.value, own.label, shade, notes, name)
     label_rows(drawing, order)
-    told = _sentence(means.loc[order[::-1]], judged, sweep.objective.sealed, confirmation is sweep.full)
-    return Picture(key, title, told, (drawing,))
+    told = _sentence(means.loc[order[::-1]], judged, sweep.objective.sealed)
+    return Picture("finalists", title, told, (drawing,))
 
 
 def finalist_scores(sweep: Sweep, judged: pd.DataFrame) -> pd.DataFrame:
     """label, kind (searched, fresh or test), seed, value: one row per score of a finalist."""
-    # Its label may differ: it names what differs among the trials, and with full weights less does.
+    # Its label may differ: it names what differs among the trials, and among finalists less does.
     labels = dict(zip(judged.configuration, judged.label, strict=True))
     searched = comparable(sweep)
     searched = searched[searched.configuration.isin(labels)]
@@ -66,17 +53,16 @@ def finalist_scores(sweep: Sweep, judged: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)[["label", "kind", "seed", "value"]].dropna(subset=["value"])
 
 
-def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str, full: bool) -> str:
+def _sentence(means: pd.DataFrame, judged: pd.DataFrame, sealed: str) -> str:
     sentences = []
     for label, row in means.iterrows():
         parts = [f"{number(row['fresh'])} on fresh seeds"]
-        if "searched" in row and row["searched"] == row["searched"] and not full:
+        if "searched" in row and row["searched"] == row["searched"]:
             parts.append(f"{row['fresh'] - row['searched']:+.3f} against the search")
         if "test" in row and row["test"] == row["test"]:
             parts.append(f"{number(row['test'])} on the sealed test")
         sentences.append(f"{label}: {', '.join(parts)}")
     seeds = judged.groupby("label").seed.nunique()
     told = f"; the sealed test is {sealed}" if "test" in means else ""
-    weights = "With full weights, " if full else ""
-    text = f"{weights}{'; '.join(sentences)} ({seeds.min()} to {seeds.max()} fresh seeds{told})."
+    text = f"{'; '.join(sentences)} ({seeds.min()} to {seeds.max()} fresh seeds{told})."
     return text if told else f"{text} No trial logged {sealed}."

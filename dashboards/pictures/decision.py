@@ -22,7 +22,7 @@ _SAID = {
 
 def decision(sweep: Sweep) -> Picture | None:
     """Gains with their bounds; None where no rounds were run."""
-    fresh = next((one for one in (sweep.confirmation, sweep.full) if one is not None and one.rounds), None)
+    fresh = sweep.confirmation
     if fresh is None or fresh.rounds is None:
         return None
     found, labels = fresh.rounds, _labels(fresh, fresh.rounds)

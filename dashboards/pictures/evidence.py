@@ -72,7 +72,7 @@ def measured_in(sweep: Sweep) -> list[Measured]:
 
     Of several finalists of a rule, fresh seeds must not choose: the best of them would be too good.
     """
-    fresh, (model, task) = sweep.full or sweep.confirmation, sweep.setting
+    fresh, (model, task) = sweep.confirmation, sweep.setting
     known = sweep.trials[sweep.trials.state != "FAIL"]  # a trial that never started recorded no rule
     of = dict(zip(known.configuration, known.variant, strict=True))
     metric = "/".join(sweep.objective.metric.split("/")[:2])
@@ -98,7 +98,7 @@ def measured_in(sweep: Sweep) -> list[Measured]:
 
 
 def _judged(sweep: Sweep, fresh: Sweep, label: str, nothing: Measured) -> Measured:
-    found = judge_fresh(fresh, None if fresh is sweep.full else sweep, label)
+    found = judge_fresh(fresh, sweep, label)
     if found is None or found.interval is None or found.deviation is None:
         return replace(nothing, left_out=found.reason if found else "its baseline has no score on fresh seeds")
     called, interval = short_names(fresh.varied), found.interval

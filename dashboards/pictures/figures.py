@@ -99,8 +99,9 @@ def _credit(sweep: Sweep) -> str:
 
 def best_differences(sweep: Sweep) -> Picture:
     """Differences to the baseline, on the seeds that decide: fresh ones where they were run."""
-    fresh = (one for one in (sweep.full, sweep.confirmation) if one is not None and not baseline_pairs(one).empty)
-    return paired_differences(next(fresh, sweep), colours(sweep.trials.variant))
+    fresh = sweep.confirmation
+    decide = sweep if fresh is None or baseline_pairs(fresh).empty else fresh
+    return paired_differences(decide, colours(sweep.trials.variant))
 
 
 def paired_differences(sweep: Sweep, shades: Mapping[str, str] | None = None) -> Picture:

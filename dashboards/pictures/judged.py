@@ -119,18 +119,17 @@ def judge(sweep: Sweep) -> Verdict | None:
     return verdict(seed_scores(sweep), base, sweep.objective.mode, adaptive=sweep.adaptive, answers=answers(sweep))
 
 
-def judge_fresh(fresh: Sweep, search: Sweep | None, only: str | None = None) -> Verdict | None:
+def judge_fresh(fresh: Sweep, search: Sweep, only: str | None = None) -> Verdict | None:
     """The verdict on fresh seeds of finalists and baseline, under the numbers they have in the search.
 
-    A search in which they were trained alike tells how much each of them varies. ``only`` is the label of the one
+    The search tells how much each of them varies. ``only`` is the label of the one
     finalist to judge; all if None.
     """
     base = baseline(fresh)
     if base is None:
         return None
     labels = dict(zip(fresh.trials.configuration, fresh.trials.label, strict=True))
-    own = {} if search is None else _own_noise(search)
-    own = {str(labels[number]): noise for number, noise in own.items() if number in labels}
+    own = {str(labels[number]): noise for number, noise in _own_noise(search).items() if number in labels}
     scores = {label: row for label, row in seed_scores(fresh).items() if only is None or label in (base, only)}
     return verdict(scores, base, fresh.objective.mode, own=own, answers=answers(fresh))
 

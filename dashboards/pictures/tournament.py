@@ -106,7 +106,7 @@ def rule_table(sweep: Sweep) -> tuple[list[str], list[list[object]]]:
 
 def _fresh_scores(sweep: Sweep) -> dict[str, dict[str, float]]:
     """Rule -> fresh seed -> score; NaN where the trial failed."""
-    fresh = sweep.confirmation or sweep.full
+    fresh = sweep.confirmation
     if fresh is None:
         return {}
     arms = dict(zip(sweep.trials.configuration, sweep.trials.arm, strict=True))

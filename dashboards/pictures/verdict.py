@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from dashboards.pictures.confirmation import finalists, full_finalists
+from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.decision import decided
 from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge, judge_fresh, seed_scores
 from dashboards.pictures.theme import device_time, number, rows, signed
@@ -41,41 +41,35 @@ def verdict(sweep: Sweep) -> list[str]:
     """The headline, what to run next, then what it rests on. A configuration is named in full once, then by #N."""
     told = headline(sweep)
     found = None if comparable(sweep).empty or sweep.arms else judge(sweep)
-    fresh = [one for one in (sweep.confirmation, sweep.full) if one is not None]
+    fresh = sweep.confirmation
     lines = [
         told.sentence,
         told.step,
         _apart(sweep, found),
-        _noise(found) if found is not None and not fresh else "",
-        *(
-            f"On fresh seeds{' with full weights alone' * (one is sweep.full)}: {_on_fresh_seeds(sweep, one)}"
-            for one in fresh
-        ),
+        _noise(found) if found is not None and fresh is None else "",
+        f"On fresh seeds: {_on_fresh_seeds(sweep, fresh)}" if fresh else "",
         f"The search, whose best was also picked for its luck: {_in_search(sweep).sentence}"
         if fresh and found
         else "",
-        _cost(sweep, *fresh),
+        _cost(sweep, fresh),
         _counts(sweep),
     ]
     return _named_once([line for line in lines if line], set(sweep.trials.label))
 
 
 def headline(sweep: Sweep) -> Headline:
-    """What the best evidence says: seeds with full weights, else fresh seeds, else those of the search."""
+    """What the best evidence says: fresh seeds, else those of the search."""
     if sweep.arms:  # the best of many on the seeds that chose it is no finding
         return Headline(tournament_line(sweep))
-    for fresh in (sweep.full, sweep.confirmation):
-        if fresh is not None and (told := _of_fresh_seeds(sweep, fresh)) is not None:
-            return told
-    return _in_search(sweep)
+    told = _of_fresh_seeds(sweep, sweep.confirmation) if sweep.confirmation else None
+    return told or _in_search(sweep)
 
 
-def confirmed(sweep: Sweep, full: bool = False) -> list[str]:
+def confirmed(sweep: Sweep) -> list[str]:
     """A confirmation's result, for the end of its command: the verdict, then the scores on the sealed test."""
-    told, fresh = headline(sweep), sweep.full if full else sweep.confirmation
-    picture = full_finalists(sweep) if full else finalists(sweep)
+    told, fresh = headline(sweep), sweep.confirmation
     reason = "" if fresh is None else _on_fresh_seeds(sweep, fresh)
-    return [line for line in (told.sentence, reason, told.step, picture.sentence if picture else "") if line]
+    return [line for line in (told.sentence, reason, told.step, finalists(sweep).sentence) if line]
 
 
 def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
@@ -132,7 +126,7 @@ def _of_fresh_seeds(sweep: Sweep, fresh: Sweep) -> Headline | None:
         label = labels.get(best.configuration, f"#{best.configuration}")
         sentence = f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} ({best.seeds} fresh seeds)."
         return Headline(sentence, f"Next: train with it; {export}", True, best.configuration)
-    found = judge_fresh(fresh, None if fresh is sweep.full else sweep)
+    found = judge_fresh(fresh, sweep)
     if found is None or (found.best == found.baseline and not found.silent):
         return None
     gain = _gain(found, "fresh ")
@@ -159,7 +153,7 @@ def _on_fresh_seeds(sweep: Sweep, fresh: Sweep) -> str:
     """What the headline of a confirmation rests on, or how far the confirmation is."""
     if fresh.rounds is not None:
         return decided(fresh)
-    found = judge_fresh(fresh, None if fresh is sweep.full else sweep)
+    found = judge_fresh(fresh, sweep)
     if found is None or (found.best == found.baseline and not found.silent):
         return f"{fresh.progress}."
     return f"{found.finding} {found.reason}"
@@ -204,8 +198,8 @@ def _noise(found: Verdict) -> str:
     )
 
 
-def _cost(sweep: Sweep, *fresh: Sweep) -> str:
-    hours = pd.concat([one.device_hours() for one in (sweep, *fresh)]).dropna()
+def _cost(sweep: Sweep, fresh: Sweep | None) -> str:
+    hours = pd.concat([one.device_hours() for one in (sweep, fresh) if one]).dropna()
     if hours.empty:
         return ""
     several = " (search and fresh seeds)" if fresh else ""
@@ -229,8 +223,6 @@ def _next_step(sweep: Sweep, found: Verdict) -> str:
         step = "Run the best configuration and the baseline on fresh seeds."
     command = f"sweep confirm {sweep.name} --finalists 1 --seeds {seeds}"
     trials = configurations * seeds
-    if sweep.two_stages:
-        return f"Next: {step} `{command} --full` does it with full weights: {trials} trials."
     price = sweep.device_hours()[sweep.trials.state == "COMPLETE"].median()
     cost = "" if math.isnan(price) else f", about {device_time(price * trials, sweep.device)}"
     rounds = " With --rounds it stops as soon as it is known."

@@ -9,8 +9,7 @@ from sweep.commands.arguments import add_machine, add_named, prepare, run_option
 from sweep.commands.report import recorded_uri
 from sweep.record.folder import read_spec, sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
-from sweep.space.arms import arms
-from sweep.space.full import ARM_SEEDS, FINALISTS, FRESH_SEEDS
+from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.points import trial_config
 from sweep.space.spec import DecideSpec, SweepSpec
 from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space
@@ -19,6 +18,10 @@ from trainer.config.yaml_document import YamlDocument, validate
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
+
+# What `sweep confirm` runs where nothing else is asked for.
+_FINALISTS = 2  # besides the baseline
+_FRESH_SEEDS = 3
 
 
 def add_confirm(commands: Commands) -> None:
@@ -30,20 +33,15 @@ def add_confirm(commands: Commands) -> None:
     confirm.add_argument(
         "--finalists",
         type=count,
-        help=f"finalists besides the baseline (default: the space's `decide`, every arm, or {FINALISTS})",
+        help=f"finalists besides the baseline (default: the space's `decide`, every arm, or {_FINALISTS})",
     )
     confirm.add_argument(
         "--seeds",
         type=count,
-        help=f"fresh seeds per configuration (default: {FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most 30)",
+        help=f"fresh seeds per configuration (default: {_FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most 30)",
     )
     confirm.add_argument(
         "--test", help="file with the sealed test problems (default: the split `test`; none in rounds)"
-    )
-    confirm.add_argument(
-        "--full",
-        action="store_true",
-        help="train full weights instead of adapters, as the space's section `full` says",
     )
     confirm.add_argument("--gpu-hours", type=positive, help="budget of all rounds (default: the space's)")
     confirm.add_argument("--cpu-hours", type=positive, help="budget of all rounds, for trials without GPUs")
@@ -75,17 +73,17 @@ def _confirm(arguments: argparse.Namespace) -> int:
         return _run_rounds(sweep, _rounds_settings(sweep, arguments), arguments)
     if arguments.gpu_hours or arguments.cpu_hours:
         raise ConfigError("a budget is counted over rounds", "command line", "add --rounds")
-    spec, chosen = finalists_of(sweep, arguments.finalists or _finalists(sweep.spec), arguments.full)
-    seeds = ARM_SEEDS if sweep.spec.search.tune_within else FRESH_SEEDS
-    space = fresh_space(sweep, spec, chosen, arguments.seeds or seeds, arguments.test)
+    chosen = finalists_of(sweep, arguments.finalists or _finalists(sweep.spec))
+    seeds = ARM_SEEDS if sweep.spec.search.tune_within else _FRESH_SEEDS
+    space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test)
     prepare(space, arguments)
     from sweep.driver.run import start_sweep
 
-    fresh = SweepRecord(space, confirmation_folder(sweep, arguments.full))
+    fresh = SweepRecord(space, confirmation_folder(sweep))
     inherit_inputs(fresh.folder.root, sweep.folder.root)
     code = start_sweep(fresh, replace(run_options(arguments), report=False))
     if code in (0, 1):
-        _report_on(sweep, fresh.folder.log, arguments.full)
+        _report_on(sweep, fresh.folder.log, ended=True)
     return code
 
 
@@ -112,7 +110,7 @@ def _transfer(arguments: argparse.Namespace) -> int:
 
 def _finalists(spec: SweepSpec) -> int:
     """How many run besides the baseline where nothing says so."""
-    return FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
+    return _FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
 
 
 def _rounds_settings(sweep: SweepRecord, arguments: argparse.Namespace) -> DecideSpec:
@@ -152,18 +150,17 @@ def _run_rounds(sweep: SweepRecord, settings: DecideSpec, arguments: argparse.Na
     from sweep.winner.rounds import Asked, decide, log_decision
 
     options = replace(run_options(arguments), report=False)
-    full = getattr(arguments, "full", False)
-    inherit_inputs(confirmation_folder(sweep, full).root, sweep.folder.root)
-    words = ["--rounds", *options.machine, *(["--full"] if full else [])]
-    asked = Asked(settings, full, getattr(arguments, "test", None), sweep.command("confirm", *words))
+    inherit_inputs(confirmation_folder(sweep).root, sweep.folder.root)
+    again = sweep.command("confirm", "--rounds", *options.machine)
+    asked = Asked(settings, getattr(arguments, "test", None), again)
     code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
     if decision.looks:
-        log_decision(sweep, decision, full)
-        _report_on(sweep, confirmation_folder(sweep, full).log)
+        log_decision(sweep, decision)
+        _report_on(sweep, confirmation_folder(sweep).log)
     return code
 
 
-def _report_on(sweep: SweepRecord, log: Path, confirmed_full: bool | None = None) -> None:
+def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
     """Write the sweep's report; before it print the finding of a confirmation where there is a new one."""
     if sweep.spec.base.tracking.offline:
         return
@@ -174,7 +171,7 @@ def _report_on(sweep: SweepRecord, log: Path, confirmed_full: bool | None = None
 
         uri = recorded_uri(sweep)
         recorded = read_sweep(sweep.folder.name, uri)
-        for line in [] if confirmed_full is None else confirmed(recorded, full=confirmed_full):
+        for line in confirmed(recorded) if ended else []:
             print(line)
         print(f"report: {write_report(sweep, uri, recorded=recorded)}")
 

@@ -7,6 +7,8 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 
+ARM_SEEDS = 8  # fresh ones of the best of every arm: few seeds tell nothing of many arms
+
 
 def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
     """Name -> the search of an arm, in the order of the choice; the first is what the others are held against.

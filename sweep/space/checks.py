@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweep.space.arms import arms
-from sweep.space.full import ADAPTER, full_space, trains_adapters
 from sweep.space.parameters import ParameterSpec, same_value
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint, is_section, is_switch
 from sweep.space.spec import SweepSpec
@@ -38,8 +37,6 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     _check_workers(spec, document)
     _check_servers(spec, document)
     _check_device(spec, document)
-    if spec.full is not None:
-        _check_full(spec, document)
 
 
 def _check_objective(spec: SweepSpec, document: YamlDocument) -> None:
@@ -314,37 +311,6 @@ def _check_device(spec: SweepSpec, document: YamlDocument) -> None:
             document.where(("resources", "gpus_per_trial")),
             "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the CPU all the same",
         )
-
-
-def _check_full(spec: SweepSpec, document: YamlDocument) -> None:
-    assert spec.full is not None
-    where, overrides = document.where(("full",)), ("full", "overrides")
-    if not trains_adapters(spec):
-        hint = "remove it, and repeat finalists with sweep confirm NAME; or add trainer.model.lora.r=16"
-        raise ConfigError("`full` is for trials that train adapters, and these train full weights", where, hint)
-    for key in spec.full.overrides:
-        check_key(key, document.place((*overrides, key)))
-        if key == "seed" or f"{key}.".startswith(ADAPTER):
-            own = "their seeds are fresh" if key == "seed" else "full weights have no adapter"
-            raise ConfigError(f"full.overrides sets {key}: {own}", document.where((*overrides, key)), "remove it")
-    try:
-        full = full_space(spec)
-    except ConfigError as error:
-        path = (*overrides, *([error.key] if error.key in spec.full.overrides else []))
-        raise ConfigError(error.what, document.where(path), error.hint) from None
-    if not full.parameters:
-        raise ConfigError(
-            "nothing that is searched is left with full weights",
-            where,
-            "search a key of neither model.lora nor full.overrides, or remove full",
-        )
-    try:
-        _check_combinations(full.base, _check_conditions(full.parameters, document), document)
-        for check in (_check_workers, _check_servers, _check_device):
-            check(full, document)
-    except ConfigError as error:  # its hint names keys of the search, as the command line has them
-        hint = error.hint.replace("trainer.", "full.overrides.").replace("resources.", "full.resources.")
-        raise ConfigError(f"with full weights: {error.what}", where, hint) from None
 
 
 def _show(values: Mapping[str, Any]) -> str:

@@ -110,8 +110,6 @@ def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
         raise ConfigError(f"unknown key {key}", f"command line, key {key}", hint)
     if head == "trainer" and rest not in ("", "preset"):
         return ("trainer", "overrides", rest.removeprefix("overrides.")), value
-    if key.startswith("full.overrides."):
-        return ("full", "overrides", key.removeprefix("full.overrides.")), value
     if head == "parameters" and rest:
         return ("parameters", rest), value
     return tuple(key.split(".")), value

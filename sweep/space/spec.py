@@ -194,19 +194,11 @@ class DecideSpec(Section):
         return self.gpu_hours or self.cpu_hours
 
 
-class FullSpec(Section):
-    """Changes of `sweep confirm --full` besides training full weights in place of an adapter."""
-
-    overrides: ValueMapping = Field(default_factory=dict, description="dotted trainer keys -> values")
-    resources: ResourcesSpec | None = Field(None, description="what one trial occupies; as in the search if null")
-
-
 class ConfirmsSpec(Section):
     """The origin of finalists, in the space that `sweep confirm` writes."""
 
     sweep: str = Field(description="name of the sweep that chose them")
     configurations: list[int] = Field(description="its numbers of the configurations under `baselines`")
-    full: bool = Field(False, description="full weights in place of the adapters of that sweep")
 
 
 class SweepSpec(Section):
@@ -233,7 +225,6 @@ class SweepSpec(Section):
     limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")
     storage: StorageSpec = Field(StorageSpec(), description="what the sweep leaves on disk")
     decide: DecideSpec | None = Field(None, description="decide in rounds of fresh seeds once the search is done")
-    full: FullSpec | None = Field(None, description="how finalists found with adapters are trained in full")
     confirms: ConfirmsSpec | None = Field(None, description="the sweep whose finalists run; written by `confirm`")
 
     @property

@@ -20,7 +20,6 @@ from trainer.metrics.tags import (
     SWEEP_TAG,
     TRIAL_TAG,
     VARIANT_TAG,
-    WEIGHTS_TAG,
 )
 
 TrialState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
@@ -91,10 +90,4 @@ def trial_tags(spec: SweepSpec, trial: TrialKey) -> dict[str, str]:
         CONFIGURATION_TAG: str(spec.reported(trial.configuration)),
         SEED_TAG: str(trial.seed),
         RUN_TAG: f"{spec.name}/{trial.name}",
-        **weights_tag(spec),
     }
-
-
-def weights_tag(spec: SweepSpec) -> dict[str, str]:
-    """The tag of a sweep of finalists with full weights, and of its trials."""
-    return {WEIGHTS_TAG: "full"} if spec.confirms is not None and spec.confirms.full else {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sweep.record.sweep_record import SweepRecord, planned_trials
 from sweep.space.arms import arms
 from sweep.space.spec import SweepSpec
-from sweep.tracking.outcomes import TrialOutcome, TrialState, trial_outcomes, weights_tag
+from sweep.tracking.outcomes import TrialOutcome, TrialState, trial_outcomes
 from sweep.tracking.view import save_view
 from trainer.metrics.recorded_runs import find_runs
 from trainer.metrics.tags import (
@@ -24,7 +24,6 @@ from trainer.metrics.tags import (
     RUN_TAG,
     STATE_TAG,
     SWEEP_TAG,
-    TWO_STAGES_TAG,
 )
 from trainer.tracking.inputs import INPUTS_FILE, change_tags
 from trainer.tracking.mlflow_store import (
@@ -181,9 +180,7 @@ def _parent_tags(spec: SweepSpec) -> dict[str, str]:
         ADAPTIVE_TAG: str(spec.adaptive).lower(),
         **({BASELINE_TAG: str(spec.reported(0))} if spec.baselines else {}),
         **({ARMS_TAG: json.dumps(list(arms(spec)))} if spec.search.tune_within else {}),
-        **({TWO_STAGES_TAG: "true"} if spec.full else {}),
         **({CONFIRMS_TAG: confirms.sweep} if confirms else {}),
-        **weights_tag(spec),
     }
 
 

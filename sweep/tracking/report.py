@@ -30,7 +30,7 @@ def write_report(sweep: SweepRecord, uri: str, *, recorded: Sweep | None = None)
     """
     recorded = recorded or read_sweep(sweep.folder.name, uri)
     path = write_pages(recorded, sweep.folder.report)
-    if recorded.confirmation is not None or recorded.full is not None:
+    if recorded.confirmation is not None:
         write_atomically(sweep.folder.report / VERDICT_FILE, json.dumps(asdict(headline(recorded))))
     first, *rest = verdict(recorded)
     more = f"Report: `{path}`; charts: `{sweep.command('ui')}`"

@@ -47,13 +47,13 @@ def save_view(uri: str, spec: SweepSpec) -> str:
     return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
 
 
-def view_id(name: str) -> str:
-    """The id of a sweep's view, or of a chart in it."""
-    return uuid.uuid5(_SPACE, name).hex
+def view_id(sweep: str) -> str:
+    """The id of a sweep's view."""
+    return uuid.uuid5(_SPACE, sweep).hex
 
 
 def view_state(spec: SweepSpec) -> dict[str, Any]:
-    """The state of MLflow's runs page, where it is not its default: the best trial first, then its charts."""
+    """The state of MLflow's runs page that shows a sweep: the best trial first, then its charts."""
     searched = [key for key, parameter in spec.parameters.items() if "." in key and parameter.kind != "value"]
     # What is searched first, and of it the rule: a window shows two or three columns.
     parameters = sorted(dict.fromkeys([*searched, *RULE]), key=lambda key: (key not in searched, key not in RULE))
@@ -62,11 +62,15 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         *(f"params.`{key}`" for key in parameters),
         *(f"tags.`{tag}`" for tag in (SEED_TAG, VARIANT_TAG, STATE_TAG)),
     ]
-    section = view_id("section")
+    section = _id("section")
     return {
         "searchFilter": f"tags.`{SWEEP_TAG}` = '{spec.name}'",
         "orderByKey": told[0],
         "orderByAsc": spec.objective.mode == "min",
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "modelVersionFilter": "All Runs",
+        "datasetsFilter": [],
         # All trials have the same devices, so that their duration is what they cost.
         "selectedColumns": [*told, "attributes.`Duration`", "attributes.`Description`"],
         "columnOrder": [NAME, *told, "duration", "attributes.`Description`"],
@@ -75,6 +79,14 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         "compareRunSections": [{"uuid": section, "name": f"Sweep {spec.name}", "display": True, **GRID}],
         "compareRunCharts": [{**chart, "metricSectionId": section} for chart in _charts(spec, searched)],
         "isAccordionReordered": True,  # so that MLflow puts its own sections below
+        "viewMaximized": False,
+        "runListHidden": False,
+        "groupBy": None,
+        "groupsExpanded": {},
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+        "autoRefreshEnabled": True,
+        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
     }
 
 
@@ -85,9 +97,14 @@ def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
         "metricKey": metric,
         "selectedMetricKeys": [metric],
         "xAxisKey": "step",
+        "selectedXAxisMetricKey": "",
         "yAxisKey": "metric",
         "yAxisExpressions": [],
+        "scaleType": "linear",
+        "xAxisScaleType": "linear",
+        "lineSmoothness": 0,
         "range": {},
+        "ignoreOutliers": False,
         "useGlobalXaxisKey": True,
         "useGlobalLineSmoothing": True,
     }
@@ -100,4 +117,8 @@ def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
             "yaxis": {"key": SCORE, "type": "METRIC"},
         }
     common = {"runsCountToCompare": 100, "deleted": False, "isGenerated": False}
-    return [{**common, **chart, "uuid": view_id(name), "displayName": name} for name, chart in charts.items()]
+    return [{**common, **chart, "uuid": _id(name), "displayName": name} for name, chart in charts.items()]
+
+
+def _id(name: str) -> str:
+    return uuid.uuid5(_SPACE, name).hex

@@ -10,21 +10,19 @@ from typing import Any
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.table import duration, parameter_text
-from sweep.space.arms import arms
-from sweep.space.full import ARM_SEEDS, FINALISTS, FRESH_SEEDS, full_space
+from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.parameters import ParameterSpec
-from sweep.space.spec import SchedulerSpec, SearchSpec, SweepSpec
+from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from sweep.trials.preflight import trial_memory
 from sweep.views.step_time import time_step
 from trainer.config.schema import value_of
 from trainer.errors import MissingError
 from trainer.files import free_bytes
-from trainer.planning.advice import held_out
 from trainer.planning.memory import Footprint, planned_checkpoint_bytes, size_text
 from trainer.problems.sampler import training_steps
 from trainer.shell.table import counted, print_columns
-from trainer.shell.wrapping import PLAIN_WIDTH, fill, text_width, wrapped
+from trainer.shell.wrapping import PLAIN_WIDTH, fill, text_width
 
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 
@@ -61,7 +59,6 @@ class Plan:
     seconds: float | None  # of the whole sweep, evaluations not counted
     gpu_hours: float | None
     noise: NoiseForecast | None  # what the seeds can tell apart; None where no earlier sweep measured it
-    full: "Plan | None"  # of `sweep confirm --full`, where the space has the section
 
 
 def make_plan(
@@ -109,7 +106,6 @@ def make_plan(
         seconds=seconds,
         gpu_hours=gpu_hours,
         noise=forecast_noise(spec, earlier, trials // len(spec.seeds)),
-        full=None if spec.full is None else make_plan(SweepRecord(_second_stage(spec), folder), nodes, None),
     )
 
 
@@ -155,22 +151,9 @@ def _machines(nodes: list[Node]) -> str:
     return ", ".join(f"{f'{count} x ' if count > 1 else ''}{node_text(node)}" for node, count in counts.items())
 
 
-def _second_stage(spec: SweepSpec) -> SweepSpec:
-    """The space that `sweep confirm --full` would run without further options."""
-    return full_space(spec).model_copy(
-        update={
-            "baselines": [],
-            "search": SearchSpec(sampler="random", configurations=FINALISTS + 1),
-            "seeds": list(range(FRESH_SEEDS)),
-            "scheduler": SchedulerSpec(),
-        }
-    )
-
-
 def as_json(plan: Plan) -> dict[str, Any]:
     """The plan as JSON values."""
-    full = None if plan.full is None else as_json(plan.full)
-    return {**asdict(plan), "memory": plan.memory and plan.memory.as_json(), "full": full}
+    return {**asdict(plan), "memory": plan.memory and plan.memory.as_json()}
 
 
 def print_space(spec: SweepSpec) -> None:
@@ -188,14 +171,6 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
     noise = [("noise", text) for text in noise_lines(plan.noise, spec, plan.configurations)]
     for heading, text in [*noise[:1], *(("", text) for _, text in noise[1:]), *_lines(plan, spec)]:
         print_wrapped(heading, text)
-    if plan.full is not None:
-        assert spec.full is not None
-        changed = parameter_text(spec.full.overrides)
-        then = f"`sweep confirm {spec.name} --full` would train full weights{f': {changed}' if changed else ''}"
-        print(f"\n{wrapped(then, PLAIN_WIDTH)}")
-        for heading, text in _lines(plan.full, _second_stage(spec)):
-            if heading != "forecast" or plan.full.seconds is not None:  # --step-seconds are those of the search
-                print_wrapped(heading, text)
 
 
 def print_wrapped(heading: str, text: str) -> None:
@@ -220,7 +195,6 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
         ("trials", f"{plan.trials}: {size}"),
         *_arms_lines(plan, spec),
         ("each", f"{devices}; {_steps_text(plan, spec)}"),
-        *(("held out", text) for text in held_out(spec.base)),
         ("machines", _machines(plan.nodes)),
     ]
     if plan.slots:

@@ -2,11 +2,10 @@
 
 The best of many configurations looks better than it is, because it was chosen for its luck too. Its score on
 seeds that played no part in the choice is free of that. The runs form a sweep of their own, NAME-confirm, in the
-same MLflow experiment, so that they are stopped, resumed and looked at like any other; finalists that were found
-with adapters can be repeated with full weights, as NAME-full. All seeds run at once, or in rounds (`rounds`).
+same MLflow experiment, so that they are stopped, resumed and looked at like any other. All seeds run at once, or in
+rounds (`rounds`).
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.file import dump_space, resolve_space
-from sweep.space.full import full_point, full_space, trains_adapters
-from sweep.space.points import Space, fingerprint, trial_config
+from sweep.space.points import trial_config
 from sweep.space.spec import ConfirmsSpec, SweepSpec
 from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError, MissingError
@@ -27,22 +25,18 @@ _TEST_SET = "test"
 _FILES = (".parquet", ".jsonl", ".json", ".csv")
 
 
-def confirmation_folder(sweep: SweepRecord, full: bool = False) -> SweepFolder:
-    """The folder of NAME-confirm, or of NAME-full."""
-    return SweepFolder(sweep.folder.runs_dir, sweep.folder.name + ("-full" if full else "-confirm"))
+def confirmation_folder(sweep: SweepRecord) -> SweepFolder:
+    """The folder of NAME-confirm."""
+    return SweepFolder(sweep.folder.runs_dir, f"{sweep.folder.name}-confirm")
 
 
-def finalists_of(sweep: SweepRecord, finalists: int, full: bool = False) -> tuple[SweepSpec, list[Configuration]]:
-    """The space that finalists train in, and the baseline with so many of the best others.
+def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
+    """The baseline with so many of the best others.
 
     Raises:
         MissingError: no configuration has run to its end.
-        ConfigError: full weights are wanted of a sweep that does not say how, or that has trained them.
     """
-    if full:
-        spec, chosen = _with_full_weights(sweep, finalists)
-    else:
-        spec, chosen = sweep.spec, choose(sweep.spec, sweep.configurations, finalists)
+    chosen = choose(sweep.spec, sweep.configurations, finalists)
     name, root = sweep.folder.name, str(sweep.folder.root)
     if not chosen:
         raise MissingError(f"no configuration of {name} is complete yet", root, sweep.command("status"))
@@ -50,35 +44,30 @@ def finalists_of(sweep: SweepRecord, finalists: int, full: bool = False) -> tupl
         first = next(iter(arms(sweep.spec)))
         told = f"no configuration of {first} in {name} is complete, and the others are held against it"
         raise MissingError(told, root, sweep.command("status"))
-    return spec, chosen
+    return chosen
 
 
 def fresh_space(
-    sweep: SweepRecord,
-    spec: SweepSpec,
-    chosen: list[Configuration],
-    seeds: int,
-    test: str | None = None,
-    sealed: bool = True,
+    sweep: SweepRecord, chosen: list[Configuration], seeds: int, test: str | None = None, sealed: bool = True
 ) -> SweepSpec:
-    """The space NAME-confirm or NAME-full: chosen configurations on seeds the sweep did not use, and nothing else.
+    """The space NAME-confirm: chosen configurations on seeds the sweep did not use, and nothing else.
 
     They become its baselines. Without a file ``test`` the sealed problems are the split of that name.
 
     Raises:
         ConfigError: the evaluation set is a file, which has no splits, and ``test`` is None.
     """
-    full = spec is not sweep.spec
-    folder, data = confirmation_folder(sweep, full), yaml.safe_load(dump_space(spec))
+    spec, folder = sweep.spec, confirmation_folder(sweep)
+    data = yaml.safe_load(dump_space(spec))
     trainer = _with_test_set(spec, test) if sealed else spec.base.model_dump(mode="json")
-    trainer["tracking"]["experiment"] = sweep.spec.experiment
+    trainer["tracking"]["experiment"] = spec.experiment
     numbers = [one.number for one in chosen]
     first = max(spec.spent_seeds) + 1
     data |= {
         "name": folder.name,
         "trainer": {"config": trainer},  # with the sweep's overrides, which would take the test set away again
         **alone(chosen),
-        "confirms": ConfirmsSpec(sweep=sweep.folder.name, configurations=numbers, full=full).model_dump(),
+        "confirms": ConfirmsSpec(sweep=sweep.folder.name, configurations=numbers).model_dump(),
         "seeds": list(range(first, first + seeds)),
     }
     return resolve_space(YamlDocument(data, {}, folder.name), Path.cwd())
@@ -91,7 +80,6 @@ def alone(chosen: list[Configuration]) -> dict[str, Any]:
         "search": {"sampler": "random", "configurations": 0},
         "scheduler": "none",
         "decide": None,
-        "full": None,
     }
 
 
@@ -111,30 +99,6 @@ def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> li
     base = [found for found in complete if is_baseline(spec, found)][:1]
     others = sorted((found for found in complete if found not in base), key=score, reverse=True)
     return base + others[:finalists]
-
-
-def _with_full_weights(sweep: SweepRecord, finalists: int) -> tuple[SweepSpec, list[Configuration]]:
-    """The space with full weights, and the choice among configurations that differ in it."""
-    spec, folder = sweep.spec, sweep.folder
-    if not trains_adapters(spec):
-        raise ConfigError(
-            f"the trials of {folder.name} train full weights already", str(folder.space), sweep.command("confirm")
-        )
-    if spec.full is None:
-        raise ConfigError(
-            f"the space of {folder.name} does not say how full weights are trained: it has no section `full`",
-            str(folder.space),
-            "remove its first line and add one at the end, such as "
-            "full: {overrides: {optim.lr: 1.0e-6}, resources: {gpus_per_trial: 4, workers_per_trial: 4}}",
-        )
-    full, different = full_space(spec), dict[str, Configuration]()
-    ranked = choose(spec, sweep.configurations, len(sweep.configurations))
-    for one in ranked:  # those that differ in their adapters alone are the same now: the best stands for them
-        parameters = full_point(spec, one.parameters)
-        mark = fingerprint(Space(full.parameters).resolve(parameters, full.base))
-        different.setdefault(mark, replace(one, parameters=parameters))
-    with_baseline = bool(ranked) and is_baseline(spec, ranked[0])
-    return full, list(different.values())[: finalists + with_baseline]
 
 
 def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:

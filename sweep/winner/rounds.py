@@ -1,6 +1,6 @@
 """Confirming finalists in rounds of fresh seeds, until it is known which of them beat the baseline.
 
-The ledger of NAME-confirm (or NAME-full) begins with the plan (the looks and their boundaries), and every look
+The ledger of NAME-confirm begins with the plan (the looks and their boundaries), and every look
 adds where each finalist stands: going on needs nothing else.
 """
 
@@ -64,7 +64,6 @@ class Asked:
     """Rounds as `sweep confirm` asks for them."""
 
     settings: DecideSpec = field(default_factory=DecideSpec)  # finalists, and the budget of all rounds
-    full: bool = False  # full weights in place of adapters
     test: str | None = None  # file of the sealed problems
     again: str = ""  # command to go on
 
@@ -113,7 +112,7 @@ def decide(
 
 def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tuple[SweepRecord, Decision]:
     """The sweep of the finalists, begun if it does not exist, and its decision so far."""
-    folder = confirmation_folder(sweep, asked.full)
+    folder = confirmation_folder(sweep)
     if not folder.ledger.exists():
         _begin(sweep, asked)
     fresh, decision = SweepRecord(read_spec(folder), folder), read_decision(folder)
@@ -123,7 +122,7 @@ def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tup
             str(folder.root),
             f"{fresh.command('status')} shows them",
         )
-    _, chosen = finalists_of(sweep, asked.settings.finalists, asked.full)
+    chosen = finalists_of(sweep, asked.settings.finalists)
     now, first = [one.number for one in chosen], fresh.spec.confirms.configurations
     if now != first:
         told = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
@@ -170,13 +169,13 @@ def decision_as_json(decision: Decision, space: SweepSpec, hours: float) -> dict
     }
 
 
-def log_decision(sweep: SweepRecord, decision: Decision, full: bool) -> None:
+def log_decision(sweep: SweepRecord, decision: Decision) -> None:
     """Write the decision to the MLflow run of NAME-confirm, for the report.
 
     Raises:
         StorageError: MLflow cannot be reached.
     """
-    folder = confirmation_folder(sweep, full)
+    folder = confirmation_folder(sweep)
     fresh = SweepRecord(read_spec(folder), folder)
     parent = open_parent(fresh)
     if parent is None:
@@ -212,24 +211,23 @@ def _outcome_text(decision: Decision, space: SweepSpec) -> str:
 
 def _begin(sweep: SweepRecord, asked: Asked) -> None:
     settings = asked.settings
-    spec, chosen = finalists_of(sweep, settings.finalists, asked.full)
-    if len(chosen) < 2 or not is_baseline(sweep.spec, chosen[0]):
+    spec, chosen = sweep.spec, finalists_of(sweep, settings.finalists)
+    if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
             f"{sweep.folder.name} has no baseline and another configuration that ran to their end on all seeds",
             str(sweep.folder.root),
             sweep.command("status"),
         )
     known = sweep_noise(sweep)
-    # Equal scores are coarse scores, not the absence of noise; and full weights have a noise of their own.
-    if known.deviation <= 1e-9 or asked.full:
+    if known.deviation <= 1e-9:  # equal scores are coarse scores, not the absence of noise
         known = Noise(float("nan"), 0)
     worthwhile = spec.objective.worthwhile
     design = make_design(known if known.freedom else None, worthwhile, len(chosen) - 1, settings.max_seeds)
     # The budget is counted over all rounds, before each.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
-    space = fresh_space(sweep, spec, chosen, design.looks[0], asked.test, sealed=asked.test is not None)
+    space = fresh_space(sweep, chosen, design.looks[0], asked.test, sealed=asked.test is not None)
     space = space.model_copy(update={"limits": limits})
-    folder = confirmation_folder(sweep, asked.full)
+    folder = confirmation_folder(sweep)
     folder.root.mkdir(parents=True, exist_ok=True)
     with hold(folder):
         write_spec(folder, space)

@@ -12,7 +12,7 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.file import dump_space, resolve_space
 from sweep.space.spec import SweepSpec
-from sweep.winner.confirm import alone
+from sweep.winner.confirm import alone, is_baseline
 from trainer.config.variants import short_names
 from trainer.config.yaml_document import YamlDocument
 from trainer.errors import MissingError
@@ -26,7 +26,8 @@ def transfer_space(
 ) -> SweepSpec:
     """The space that trains anchors on fresh seeds, from another preset or with overrides.
 
-    Of the complete configurations in the order of their scores, anchors are evenly spread from the best to the worst.
+    Of the complete configurations in the order of their scores, anchors are evenly spread from the worst to the best,
+    after the baseline in place of the nearest.
     Seeds are fresh, because a longer run on the same seed would begin as the shorter did.
 
     Raises:
@@ -38,6 +39,9 @@ def transfer_space(
         what = f"{len(ranked)} configurations of {sweep.folder.name} are complete, and {anchors} anchors are wanted"
         raise MissingError(what, str(sweep.folder.root), sweep.command("extend", "--configurations", "4"))
     chosen = [ranked[place] for place in np.linspace(0, len(ranked) - 1, anchors).round().astype(int)]
+    for base in [one for one in ranked if is_baseline(spec, one)][:1]:  # first, to be confirmed against there
+        near = min(range(anchors), key=lambda place: abs(ranked.index(chosen[place]) - ranked.index(base)))
+        chosen = [base, *chosen[:near], *chosen[near + 1 :]]
     data, first = yaml.safe_load(dump_space(spec)), max(spec.spent_seeds) + 1
     data |= {"name": name, **alone(chosen), "seeds": list(range(first, first + len(spec.seeds))), "confirms": None}
     if preset is not None:

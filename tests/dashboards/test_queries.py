@@ -135,15 +135,11 @@ def test_a_setting_is_a_model_and_a_task() -> None:
     assert _setting([]) == ("unknown", "unknown")
 
 
-def test_finalists_with_full_weights_are_kept_apart(tmp_path: Path) -> None:
+def test_finalists_are_kept_with_the_sweep_that_chose_them(tmp_path: Path) -> None:
     uri = sqlite_store(tmp_path)
-    open_parent_run(uri, "exp", "live", {"loptune.two_stages": "true"}, {}).finish("FINISHED")
-    tags = {"loptune.confirms": "live"}
-    for suffix, weights in (("confirm", {}), ("full", {"loptune.weights": "full"})):
-        parent = open_parent_run(uri, "exp", f"live-{suffix}", {**tags, **weights}, {"seeds": "1"})
-        outcome = TrialOutcome(f"{suffix}/1", suffix, "COMPLETE", score=1.0, tags={"loptune.configuration": "7"})
-        parent.reconcile([outcome])
-    sweep = read_sweep("live", uri)
-    assert sweep.two_stages and sweep.confirmation is not None and sweep.full is not None
-    for fresh, name in ((sweep.confirmation, "confirm"), (sweep.full, "full")):
-        assert list(fresh.trials.trial) == [name] and list(fresh.trials.configuration) == ["7"]
+    open_parent_run(uri, "exp", "live", {}, {}).finish("FINISHED")
+    parent = open_parent_run(uri, "exp", "live-confirm", {"loptune.confirms": "live"}, {"seeds": "1"})
+    parent.reconcile([TrialOutcome("1", "fresh", "COMPLETE", score=1.0, tags={"loptune.configuration": "7"})])
+    fresh = read_sweep("live", uri).confirmation
+    assert fresh is not None and list(fresh.trials.trial) == ["fresh"]
+    assert list(fresh.trials.configuration) == ["7"]

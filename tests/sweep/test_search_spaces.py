@@ -119,7 +119,7 @@ def test_every_space_plans(name, tmp_path, capsys):
 def small(name: str, policy: Path) -> list[str]:
     """Overrides that make a space small: all baselines, every arm of an ablation, one proposal of the others."""
     proposed = {"ablation_order": 3, "ablation_filters": 2}.get(name, 1)
-    own = ["trainer.model.lora.r=4", "full=null"] if name.endswith("_lora") else []
+    own = ["trainer.model.lora.r=4"] if name.endswith("_lora") else []
     return [*TINY, *own, f"trainer.model.name_or_path={policy}", f"search.configurations={proposed}"]
 
 

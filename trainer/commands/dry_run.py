@@ -13,7 +13,7 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
 from trainer.evaluation.look import take_look
 from trainer.parallel.device import compute_dtype, local_device
-from trainer.planning.advice import advise, advise_data, advise_overlap, held_out
+from trainer.planning.advice import advise, advise_data, advise_overlap
 from trainer.planning.memory import Device, footprint
 from trainer.policy.architectures import ModelSize
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
@@ -56,8 +56,6 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
         sizes = [config.rollout.group_size]
         look = take_look(config, model, tokenizer, problems, sets, rewards, sample, sizes) if sample else None
     print(_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()}))
-    for text in held_out(config):
-        print(f"{'held out:':<13}{text}")
     for index, line in enumerate(look.lines(config, sizes) if look else []):
         print(f"{'' if index else 'sample:':<13}{line}")
     context = getattr(model.config, "max_position_embeddings", None)

@@ -23,7 +23,5 @@ PLANNED_TAG = "loptune.planned_trials"
 ADAPTIVE_TAG = "loptune.adaptive"  # true where scores on its seeds steered the search
 ARMS_TAG = "loptune.arms"  # names of the values that are tuned within, as JSON; the first is the baseline
 BASELINE_TAG = "loptune.baseline"  # configuration that the others are held against
-TWO_STAGES_TAG = "loptune.two_stages"  # true where finalists can be trained with full weights
 CONFIRMS_TAG = "loptune.confirms"  # of a sweep of finalists: the sweep that chose them
-WEIGHTS_TAG = "loptune.weights"  # of a sweep of finalists and its trials: full where the search trained adapters
 ROUNDS_TAG = "loptune.rounds"  # of a sweep of finalists in rounds: design and looks as JSON

@@ -1,12 +1,10 @@
 """Warnings before a run starts about settings that are allowed but seldom intended."""
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from trainer.config.schema import TrainConfig
-from trainer.problems.tasks.puzzle_generator import generate, logically_different
 
 # Rules whose advantage is not relative to the other completions of the prompt.
 _WITHOUT_GROUPS = ("reinforce_plus_plus",)
@@ -102,25 +100,6 @@ def advise_overlap(train: Collection[str], sets: Mapping[str, Collection[str]]) 
                 f"evaluation.sets.{name}",
                 "take them out of data.train",
             )
-
-
-def held_out(config: TrainConfig) -> Iterator[str]:
-    """A line for every generated set of puzzles that repeats its questions in other words.
-
-    Few puzzles of two or three people differ in logic: ``dev: 50 puzzles of 2 people ask 6 different questions``.
-    No question of one split is asked in another.
-    """
-    if config.data.task != "knights_knaves":
-        return
-    for name, dataset in config.evaluation.sets.items():
-        if dataset.source != "generated" or dataset.split not in ("train", "dev", "test"):
-            continue
-        puzzles = generate(dataset.split, dataset.people, dataset.size, dataset.seed)[: dataset.limit]  # type: ignore[arg-type]
-        counts = Counter(len(puzzle.names) for puzzle in puzzles)
-        repeated = {people: n for people, n in logically_different(puzzles).items() if n < counts[people]}
-        if repeated:
-            texts = [f"{counts[people]} puzzles of {people} people ask {n}" for people, n in repeated.items()]
-            yield f"{name}: {', '.join(texts)} different questions"
 
 
 def _template(config: TrainConfig) -> Iterator[Advice]:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from dashboards.pictures.confirmation import finalist_scores, finalists, full_finalists
+from dashboards.pictures.confirmation import finalist_scores, finalists
 from dashboards.pictures.judged import comparable
 from tests.dashboards.table import sweep_of
 
@@ -39,21 +39,6 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
         "0.500 on fresh seeds, -0.050 against the search, 0.450 on the sealed test (2 to 2 fresh seeds; the "
         "sealed test is eval/accuracy/test)."
     )
-
-
-def test_full_weights_are_not_held_against_adapters() -> None:
-    sweep = sweep_of()
-    assert full_finalists(sweep) is None
-    picture = full_finalists(replace(sweep, full=replace(sweep, trials=fresh_finalists())))
-    assert picture is not None and picture.key == "full_finalists"
-    assert picture.sentence == (
-        "With full weights, #1 grpo α 0.3: 0.650 on fresh seeds, 0.550 on the sealed test; #0 grpo: 0.500 on "
-        "fresh seeds, 0.450 on the sealed test (2 to 2 fresh seeds; the sealed test is eval/accuracy/test)."
-    )
-    (drawing,) = picture.figures
-    named = {trace.name: list(trace.x) for trace in drawing.data if trace.name}
-    assert named["in the search, with adapters"] == [0.5, 0.6, 0.7, 0.8]
-    assert named["fresh seeds"] == [0.5, 0.5, 0.6, 0.7]
 
 
 def test_finalists_are_the_same_where_less_tells_them_apart() -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.pictures.judged import comparable, judge_fresh
-from dashboards.pictures.verdict import confirmed, headline, verdict
+from dashboards.pictures.judged import comparable
+from dashboards.pictures.verdict import headline, verdict
 from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
 
@@ -126,19 +126,3 @@ def test_fresh_seeds_decide() -> None:
         assert "24 GPU-hours in 12 trials (search and fresh seeds)" in lines[-2]
         assert lines[0].count("#1 grpo α 0.3") == 1 and not any("#1 grpo α 0.3" in line for line in lines[1:])
     assert not headline(search).confirmed and headline(search).configuration is None
-
-
-def test_full_weights_are_judged_by_themselves() -> None:
-    adapters = sweep_with({(0.0, 0.0): [0.50, 0.52, 0.54], (0.3, 0.0): [0.60, 0.62, 0.641]})
-    step = next(line for line in verdict(replace(adapters, two_stages=True)) if line.startswith("Next: "))
-    assert step.endswith("`sweep confirm demo --finalists 1 --seeds 3 --full` does it with full weights: 6 trials.")
-    fresh = sweep_with({(0.0, 0.0): [0.7, 0.72], (0.3, 0.0): [0.73, 0.76]})
-    lines = verdict(replace(adapters, full=fresh))
-    told = next(line for line in lines if line.startswith("On fresh seeds with full weights alone: "))
-    # The noise of the adapters' scores is not borrowed.
-    alone, pooled = judge_fresh(fresh, None), judge_fresh(fresh, adapters)
-    assert alone is not None and pooled is not None and alone.reason != pooled.reason
-    assert alone.reason.replace("#1 grpo α 0.3", "#1").replace("#0 grpo", "#0") in told
-    begun = replace(adapters, full=replace(fresh, trials=fresh.trials.iloc[:0], status="RUNNING"))
-    assert "full weights alone: running: 0 of 4" in " ".join(verdict(begun))
-    assert confirmed(replace(adapters, full=fresh), full=True)[0] == lines[0]

@@ -5,7 +5,7 @@ import pytest
 
 from sweep.cli import main
 from sweep.record.folder import sweep_folder, write_spec
-from sweep.record.sweep_record import open_sweep
+from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.warm_start import warm_started
 from sweep.search.proposals import propose_next
 from sweep.space.file import load_space
@@ -81,10 +81,10 @@ def test_seeds_that_chose_a_prior_are_not_fresh(tmp_path: Path) -> None:
     spec, _ = warm_started(space(tmp_path), tmp_path, "")
     write_sweep(tmp_path, "now", {0: {0: 0.5}, 1: {0: 0.6}})
     sweep = open_sweep(tmp_path, "now")
-    _, chosen = finalists_of(sweep, 1)
-    spec = sweep.spec.model_copy(update={"search": spec.search})
-    assert fresh_space(sweep, sweep.spec, chosen, 2).seeds == [1, 2]
-    assert fresh_space(sweep, spec, chosen, 2, sealed=False).seeds == [5, 6]
+    chosen = finalists_of(sweep, 1)
+    assert fresh_space(sweep, chosen, 2).seeds == [1, 2]
+    warm = SweepRecord(sweep.spec.model_copy(update={"search": spec.search}), sweep.folder)
+    assert fresh_space(warm, chosen, 2, sealed=False).seeds == [5, 6]
 
 
 def test_what_cannot_be_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

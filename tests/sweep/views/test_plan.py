@@ -172,22 +172,6 @@ def test_arms_and_their_confirmation_are_priced(tmp_path: Path, capsys: pytest.C
     assert f"`sweep confirm fake`: the best of each x 8 seeds, 16, {minutes} more" in out
 
 
-def test_a_second_stage_is_planned_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lora = {"preset": "tiny_kk", "overrides": {**SHORT, "model.lora.r": 4}}
-    full = {"overrides": {"optim.lr": 1e-5}, "resources": {"cpus_per_worker": 4}}
-    space = write_space(tmp_path / "space.yaml", trainer=lora, full=full, seeds=[0])
-    arguments = ["plan", str(space), "--runs-dir", str(tmp_path), "--cpus", "4", "--step-seconds", "90"]
-    assert main(arguments) == 0
-    first, second = capsys.readouterr().out.split("`sweep confirm fake --full` would train full weights: lr=1e-05\n")
-    assert "3: 3 configurations x 1 seed" in first and "0 GPUs, 1 CPU; 4 steps" in first
-    assert "9: 3 configurations x 3 seeds" in second and "0 GPUs, 4 CPUs; 4 steps" in second
-    assert "at 90 s a step" in first and "forecast" not in second  # a step of full weights is another
-    assert main([*arguments, "--json"]) == 0
-    planned = json.loads(capsys.readouterr().out)
-    assert (planned["trials"], planned["full"]["trials"], planned["full"]["full"]) == (3, 9, None)
-    assert planned["disk"]["one_checkpoint"] < planned["full"]["disk"]["one_checkpoint"]
-
-
 def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, monkeypatch):
     gpus = {"resources": FOUR_GPUS, "limits": {}}
     assert plan_of(tmp_path, ZERO_2, [Node(64, 8)], **gpus).short == []

@@ -2,14 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from sweep.cli import main
-from sweep.record.folder import existing_sweep
 from sweep.record.sweep_record import SweepRecord, open_sweep, planned_trials
 from sweep.search.ledger import Ledger, read_ledger
 from sweep.space.spec import ConfirmsSpec, SweepSpec
 from sweep.winner.confirm import choose, finalists_of, fresh_space
 from tests.sweep.ended_sweeps import SCORES, write_sweep
-from tests.sweep.harness import SHORT, write_space
 from trainer.config.schema import DatasetConfig
 from trainer.errors import ConfigError, MissingError
 
@@ -23,11 +20,8 @@ RESULTS: dict[int, dict[int, float | str]] = {
 }
 
 
-def confirmation(
-    sweep: SweepRecord, finalists: int, seeds: int, test: str | None = None, full: bool = False
-) -> SweepSpec:
-    spec, chosen = finalists_of(sweep, finalists, full)
-    return fresh_space(sweep, spec, chosen, seeds, test)
+def confirmation(sweep: SweepRecord, finalists: int, seeds: int, test: str | None = None) -> SweepSpec:
+    return fresh_space(sweep, finalists_of(sweep, finalists), seeds, test)
 
 
 def with_sets(sweep: SweepRecord, sets: dict[str, DatasetConfig]) -> SweepRecord:
@@ -98,51 +92,6 @@ def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tm
     hard = sets["dev"].model_copy(update={"limit": 7})
     space = confirmation(with_sets(sweep, {**sets, "hard": hard}), finalists=1, seeds=1)
     assert space.base.evaluation.sets["test"] == hard.model_copy(update={"split": "test"})
-
-
-def test_finalists_with_full_weights(tmp_path: Path) -> None:
-    lora = {"preset": "tiny_kk", "overrides": {**SHORT, "model.lora.r": 4, "optim.lr": 1e-3}}
-    full = {"overrides": {"optim.lr": 1e-4}, "resources": {"cpus_per_worker": 2}}
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=lora, full=full)
-    sweep = open_sweep(tmp_path, "demo")
-    space = confirmation(sweep, finalists=1, seeds=2, full=True)
-    assert space.name == "demo-full" and space.seeds == [4, 5]
-    assert space.baselines == [{"algorithm.ar_alpha": 0.0}, {"algorithm.ar_alpha": 0.4}]
-    assert (space.base.model.lora.r, space.base.optim.lr) == (0, 1e-4)
-    assert space.resources.cpus_per_worker == 2
-    assert space.full is None
-    assert list(space.base.evaluation.sets) == ["dev", "test"]
-    assert space.confirms == ConfirmsSpec(sweep="demo", configurations=[0, 4], full=True)
-    again = confirmation(sweep, finalists=1, seeds=2)  # without it, adapters again
-    assert (again.name, again.base.model.lora.r) == ("demo-confirm", 4)
-    assert again.confirms is not None and not again.confirms.full and again.full is None
-
-
-def test_finalists_that_differ_in_their_adapters_alone_are_one_with_full_weights(tmp_path: Path) -> None:
-    lora = {"preset": "tiny_kk", "overrides": SHORT}
-    searched = {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}, "model.lora.r": {"choice": [4, 8]}}
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=lora, parameters=searched, baselines=[], full={})
-    sweep = open_sweep(tmp_path, "demo")
-    parameters = {one.number: {**one.parameters, "model.lora.r": 4} for one in sweep.configurations}
-    parameters[4] = {"algorithm.ar_alpha": 0.2, "model.lora.r": 8}  # 2 with another rank, and better
-    space = confirmation(with_parameters(sweep, parameters), finalists=2, seeds=1, full=True)
-    assert space.confirms is not None and space.confirms.configurations == [0, 4, 3]
-    assert space.baselines == [{"algorithm.ar_alpha": alpha} for alpha in (0.0, 0.2, 0.3)]
-
-
-def test_full_weights_that_nothing_describes_are_refused(tmp_path, capsys):
-    confirm = ["confirm", "demo", "--full", "--runs-dir", str(tmp_path)]
-    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3])
-    assert main(confirm) == 2
-    space = existing_sweep(tmp_path, "demo").space
-    what, where, hint = capsys.readouterr().err.splitlines()
-    assert what == "error: the trials of demo train full weights already"
-    assert where == f"where: {space}" and "confirm demo" in hint
-    write_space(space, name="demo", trainer={"preset": "tiny_kk", "overrides": {**SHORT, "model.lora.r": 4}})
-    assert main(confirm) == 2
-    what, where, hint = capsys.readouterr().err.splitlines()
-    assert what == "error: the space of demo does not say how full weights are trained: it has no section `full`"
-    assert "add one at the end, such as full: {overrides: {optim.lr: 1.0e-6}, resources: {" in hint
 
 
 def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_path: Path) -> None:

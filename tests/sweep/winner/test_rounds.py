@@ -146,10 +146,9 @@ def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) 
 
 def test_rounds_do_not_follow_fixed_seeds(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
-    spec, chosen = finalists_of(sweep, 1)
     folder = confirmation_folder(sweep)
     folder.root.mkdir()
-    write_spec(folder, fresh_space(sweep, spec, chosen, 3))
+    write_spec(folder, fresh_space(sweep, finalists_of(sweep, 1), 3))
     folder.ledger.touch()
     with pytest.raises(ConfigError, match="run on fixed seeds"):
         decide(sweep, Asked(), trains({}), lambda line: None)

@@ -18,8 +18,9 @@ BEFORE: dict[int, dict[int, float | str]] = {
 }
 
 
-def before(folder: Path) -> SweepRecord:
-    write_sweep(folder, "small", BEFORE, seeds=[0, 2], parameters=PARAMETERS)
+def before(folder: Path, baseline: float = 0.0) -> SweepRecord:
+    scores = {**BEFORE, 0: dict.fromkeys((0, 2), baseline)}
+    write_sweep(folder, "small", scores, seeds=[0, 2], parameters=PARAMETERS)
     sweep = open_sweep(folder, "small")
     return with_parameters(sweep, {n: {ALPHA: n / 10, LR: 1e-4 * (1 + n % 2)} for n in BEFORE})
 
@@ -32,6 +33,8 @@ def test_anchors_are_spread_over_the_scores_and_run_on_fresh_seeds(tmp_path: Pat
     assert spec.search.configurations == 0 and spec.confirms is None
     other = transfer_space(sweep, "large", 5, "tiny_kk", [])
     assert other.base.max_steps == 50 and sweep.spec.base.max_steps == 4
+    middle = transfer_space(before(tmp_path / "middle", baseline=0.45), "large", 4, "tiny_kk", [])
+    assert [point[ALPHA] for point in middle.baselines] == [0.0, 0.1, 0.5, 0.7]  # the baseline, in place of 4
     with pytest.raises(MissingError, match="7 configurations of small are complete, and 8 anchors are wanted"):
         transfer_space(sweep, "large", 8, "tiny_kk", [])
     with pytest.raises(ConfigError, match="did you mean"):

@@ -46,6 +46,11 @@ def test_a_key_is_found_by_any_part_of_its_name(capsys):
     assert max(map(len, lines)) <= 100
 
 
+def test_a_word_that_no_key_has(capsys):
+    assert main(["options", "clip_hihg"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "next:  did you mean algorithm.clip_ratio_high?"
+
+
 def test_metrics_are_found_and_printed(capsys):
     assert main(["metrics", "kl"]) == 0
     assert "policy/kl  [nats]" in capsys.readouterr().out.splitlines()

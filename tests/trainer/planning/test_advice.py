@@ -2,7 +2,7 @@ import pytest
 
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
-from trainer.planning.advice import advise, advise_data, advise_overlap, held_out
+from trainer.planning.advice import advise, advise_data, advise_overlap
 
 
 def advice(*overrides: str) -> dict[str, str]:
@@ -71,24 +71,3 @@ def test_problems_that_are_trained_on_and_evaluated_are_counted():
     (found,) = advise_overlap(["a", "b", "c"], {"dev": ["b", "x", "c"], "test": ["y"]})
     assert found.what.startswith("2 of 3 problems of the evaluation set dev are trained on too")
     assert found.where == "evaluation.sets.dev"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (
-            ["evaluation.sets={dev: {source: generated, split: dev, people: [2], size: 74}}"],
-            ["dev: 74 puzzles of 2 people ask 6 different questions"],
-        ),
-        (
-            ["evaluation.sets={test: {source: generated, split: test, people: [2, 4], size: 40, limit: 20}}"],
-            ["test: 10 puzzles of 2 people ask 3 different questions"],
-        ),
-        ([], ["dev: 50 puzzles of 2 people ask 6, 50 puzzles of 3 people ask 41 different questions"]),
-        (["evaluation.sets={dev: {source: generated, split: dev, people: [6], size: 40}}"], []),
-        (["evaluation.sets={dev: {source: dev.jsonl}}"], []),
-        (["data.task=addition", "evaluation.sets={dev: {source: generated, split: dev, size: 5}}"], []),
-    ],
-)
-def test_a_set_that_repeats_its_questions_says_how_many_there_are(overrides, said):
-    assert list(held_out(load_config("tiny_kk", overrides))) == said

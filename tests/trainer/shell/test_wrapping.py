@@ -22,7 +22,7 @@ TEXT = " ".join(f"{'word' * (1 + number % 7)}{number}" for number in range(40))
 PRINTERS = {
     "print": lambda: print(TEXT),
     "table": lambda: print_table(["key", "meaning"], [["a", TEXT]]),
-    "columns": lambda: print_columns([{"key": "k" * 40, "meaning": TEXT}]),
+    "columns": lambda: print_columns([{"key": "a", "meaning": TEXT}]),
     "plan": lambda: print_wrapped("heading", TEXT),
     "sweep": lambda: Reporter(SweepFolder(Path(), "demo")).line(TEXT),
     "run": lambda: Progress().resumed(TEXT, 1, 2),
