@@ -31,12 +31,6 @@ def test_a_key_written_as_an_option_is_shown_as_an_override(words, meant):
     assert caught.value.hint == f"write trainer.{meant} (keys of the configuration have no dashes)"
 
 
-def test_a_misspelt_option_is_corrected(capsys):
-    with pytest.raises(SystemExit):
-        parse("--nane", "x")
-    assert capsys.readouterr().err.endswith("unrecognized arguments: --nane x; did you mean --name?\n")
-
-
 @pytest.mark.parametrize("main", [trainer, sweep])
 def test_the_version_names_what_a_bug_report_needs(main, capsys):
     with pytest.raises(SystemExit) as ended:

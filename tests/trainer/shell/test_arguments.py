@@ -25,7 +25,7 @@ def test_an_option_that_is_not_there_is_refused(parser, capsys):
     with pytest.raises(SystemExit) as caught:
         parse_arguments(parser, ["tiny_kk", "--name", "a", "--names=b"])
     assert caught.value.code == 2
-    assert "unrecognized arguments: --names=b" in capsys.readouterr().err
+    assert "unrecognized arguments: --names=b; did you mean --name?" in capsys.readouterr().err
 
 
 def test_counts_start_at_one():

@@ -70,14 +70,12 @@ def test_what_may_not_be_read_or_written_is_named(tmp_path, closed, mode, code):
     write_project(tmp_path, "gpt2")
     (tmp_path / "runs").mkdir()
     (tmp_path / closed).chmod(mode)
-    words = ["-m", "trainer", "run", "run.yaml", "--name", "r"]
     # Root may read everything: only without these capabilities is it a user like any other.
     bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     if bound and subprocess.run([*bound, "true"], capture_output=True).returncode:
         pytest.skip("root cannot give its capabilities up here")
+    command = [*bound, sys.executable, "-m", "trainer", "run", "run.yaml"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [*bound, sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ended.returncode == code, ended.stderr
     assert closed in ended.stderr and "Traceback" not in ended.stderr

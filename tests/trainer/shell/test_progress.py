@@ -31,10 +31,6 @@ def test_step_line_shows_the_figures_in_a_hundred_columns() -> None:
     )
 
 
-def test_missing_metrics_are_left_out() -> None:
-    assert step_line(1, 5, {"rollout/reward": -3.0}) == "step 1/5  reward -3.000"
-
-
 def test_evaluation_line_shows_the_accuracy_of_each_difficulty() -> None:
     metrics = {"eval/accuracy": 0.5, "eval/reward": 0.1, "eval/accuracy/3 people": 0.4, "eval/accuracy/2 people": 0.6}
     assert evaluation_line(20, metrics) == (
