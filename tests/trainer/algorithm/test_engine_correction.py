@@ -95,3 +95,16 @@ def test_rejection_drops_and_weighs_nothing(level, divergence, cap, kept):
     assert weights.tolist() == kept
     if level == "token":
         assert ratio_bounds(log_ratio, config).tolist() == kept
+
+
+@pytest.mark.parametrize("level", ["sequence", "geometric_mean"])
+@pytest.mark.parametrize("divergence", ["ratio", "k2", "k3"])
+def test_rejection_reads_nothing_of_padding(level, divergence):
+    log_ratio, mask = torch.tensor([[1.0, 1.5, 1.0]]).log(), torch.tensor([[1.0, 1.0, 0.0]])
+    config = AlgorithmConfig(
+        importance_sampling_rule="reject",
+        importance_sampling_level=level,
+        importance_sampling_divergence=divergence,
+        importance_sampling_cap=2.0,
+    )
+    assert importance_weights(log_ratio, torch.zeros(1, 3), mask, config).tolist() == [[1, 1, 1]]

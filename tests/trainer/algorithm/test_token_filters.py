@@ -34,6 +34,12 @@ def test_the_entropies_of_all_ranks_decide():
     assert torch.equal(everything, MASK)
 
 
+def test_a_quantile_lies_between_its_two_neighbours():
+    # Of 0.1 to 0.5 the one at 0.6 of the way from 0.3 to 0.4: 0.36.
+    kept = high_entropy_tokens(batch_with(ENTROPIES), 0.35, lambda items: items)
+    assert kept.tolist() == [[0, 1, 1], [0, 0, 0]]
+
+
 def test_equal_entropies_are_all_kept_and_no_token_is_none():
     assert torch.equal(high_entropy_tokens(batch_with([[0.3] * 3] * 2), 0.01, lambda items: items), MASK)
     nothing = batch_with(ENTROPIES, mask=torch.zeros(2, 3))
