@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
@@ -21,6 +22,7 @@ from sweep.record.sweep_record import FAILURE_FILE, evaluation_history
 from sweep.search.history import TrialKey
 from sweep.space.spec import EVALUATION, FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, STORAGE_KEY, SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
+from sweep.trials.lifeline import end_when_cut_off
 from sweep.trials.nodes import WorkerLostError, leave_if_blind
 from sweep.trials.worker import START_TIMEOUT_S, Assignment, Period, TrainerFactory, WorkerGroup, build_trainer
 from trainer.attempt import Attempt, SupersededError, begin_attempt
@@ -86,6 +88,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any]) -> None:
         """Take note of the trial; its ranks start with the first step."""
+        if ray.is_initialized():  # else to ask for its address would start one
+            end_when_cut_off(ray.get_runtime_context().gcs_address)
         self._group: WorkerGroup | None = None
         self._is_warm = False  # whether its ranks have run another trial
         self._assign(config)

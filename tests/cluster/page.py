@@ -146,8 +146,8 @@ class Cluster:
         test = f"exec 3<>/dev/tcp/{self.head.address}/{port}"
         return subprocess.run(self.head.command("bash", "-c", test), capture_output=True).returncode == 0
 
-    def steps(self, sweep: str) -> dict[str, int]:
-        """The last step of every trial that has begun."""
+    def records(self, sweep: str) -> dict[str, int]:
+        """How many lines of metrics each trial has written."""
         files = (self.lab.shared / "runs" / sweep).glob("trials/*/metrics.jsonl")
         return {path.parent.name: path.read_text().count("\n") for path in files}
 

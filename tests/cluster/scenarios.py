@@ -4,17 +4,19 @@ make test-cluster
 """
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cluster.faults import FAULTS, Story
 from tests.cluster.lab import Lab, obstacle
 from tests.cluster.page import Cluster
 
-pytestmark = pytest.mark.timeout(900)
-ENDS_S = 500  # more than any sweep here takes
+pytestmark = pytest.mark.timeout(1800)
+ENDS_S = 900  # more than any sweep here takes
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,21 @@ def test_an_outsider_is_refused(cluster: Cluster, environment: str, command: str
     outside.start(f"{environment} {command.format(head=cluster.head.address)}")
     code, shown = outside.wait(120)
     assert code != 0 and answer in shown, shown
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_sweep_under_a_fault_ends_as_an_undisturbed_one(
+    cluster: Cluster, undisturbed: dict[str, dict[str, Any]], fault: Callable[[Story], None]
+) -> None:
+    cluster.complete()
+    story = Story(cluster, fault.__name__)
+    cluster.space(story.sweep)
+    fault(story)
+    cluster.pause(0)
+    code, shown = story.terminal.wait(ENDS_S)
+    assert code == 0, shown
+    print(f"{fault.__doc__} Noticed after {story.noticed:.0f} s, ended after {time.monotonic() - story.struck:.0f} s")
+    assert cluster.state(story.sweep) == undisturbed
 
 
 def test_no_secret_is_in_a_log_and_nothing_is_left_running(cluster: Cluster) -> None:

@@ -71,7 +71,11 @@ def test_a_requeued_job_resumes_its_sweep(slurm: tuple[Cluster, Terminal]) -> No
     )
     job = submitted.split()[-1]
     log = cluster.lab.shared / f"my_space-{job}.log"
-    wait_until(lambda: len(cluster.steps("my_space")) >= 2, 300, lambda: log.read_text() + login.type("squeue"))
+    wait_until(
+        lambda: sum(map(bool, cluster.records("my_space").values())) >= 2,
+        600,
+        lambda: log.read_text() + login.type("squeue"),
+    )
     cluster.pause(0)
     login.type(f"scontrol requeue {job}")
     over = re.compile("JobState=(COMPLETED|FAILED|NODE_FAIL)")  # a minute after the sweep

@@ -1,0 +1,76 @@
+"""What may happen to a cluster while a sweep runs there: each function lets one thing happen."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.cluster.lab import Terminal, wait_until
+from tests.cluster.page import RUNS, Cluster
+
+PAUSE_S = 5.0  # of each scoring until the fault has been noticed
+NOTICED_S = 150
+
+
+@dataclass
+class Story:
+    """A sweep and what happens to it; times are seconds since the fault."""
+
+    cluster: Cluster
+    sweep: str
+    terminal: Terminal = field(init=False)  # at which the sweep was typed
+    struck: float = 0.0
+    noticed: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.terminal = self.cluster.terminals["head"]
+
+    def begin(self) -> None:
+        """Start the sweep; returns once its three trials train, each on a node of its own."""
+        self.cluster.pause(PAUSE_S)
+        self.terminal.start(self.cluster.sweeps[1].replace("my_space", self.sweep))
+        wait_until(lambda: self.training() == 3, 600, self.terminal.shown)
+        self.struck = time.monotonic()
+
+    def training(self) -> int:
+        """How many trials have made a step."""
+        return sum(records >= 2 for records in self.cluster.records(self.sweep).values())  # the first is an evaluation
+
+    def until(self, pattern: str) -> None:
+        """Wait until the sweep says so."""
+        wait_until(lambda: bool(re.search(pattern, self.terminal.shown())), NOTICED_S, self.terminal.shown)
+        self.noticed = time.monotonic() - self.struck
+
+    def kill(self, node: str, words: str) -> None:
+        """Kill the process of a node that has these words in its command line."""
+        (process,) = self.cluster.lab.machines[node].processes(words)
+        process.kill()
+
+
+def raylet_killed(story: Story) -> None:
+    """A node's raylet is killed."""
+    story.begin()
+    story.kill("node3", "/raylet/raylet ")
+    story.until("retry not counted")
+
+
+def link_cut_for_ever(story: Story) -> None:
+    """A node's cable is out; it still sees the shared folder."""
+    story.begin()
+    story.cluster.pause(20)
+    story.cluster.lab.cut("node3")
+    story.until("retry not counted")
+
+
+def driver_killed(story: Story) -> None:
+    """The driver is killed; the sweep is resumed from another node."""
+    story.begin()
+    story.kill("head", f"bin/sweep run {story.sweep}")
+    story.until("was ended by force")
+    story.terminal.wait()
+    story.terminal = story.cluster.terminals["node2"]
+    story.terminal.type(*story.cluster.before_sweeps)
+    story.terminal.start(f"sweep resume {story.sweep} --address auto --runs-dir {RUNS}")
+
+
+FAULTS: list[Callable[[Story], None]] = [raylet_killed, driver_killed, link_cut_for_ever]
