@@ -1,6 +1,7 @@
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from sweep.cli import main
@@ -8,8 +9,9 @@ from sweep.record.folder import sweep_folder, write_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.warm_start import warm_started
 from sweep.search.proposals import propose_next
+from sweep.search.study import ask
 from sweep.space.file import load_space
-from sweep.space.points import Parameters
+from sweep.space.points import Parameters, Space
 from sweep.space.spec import PriorSpec, SweepSpec
 from sweep.winner.confirm import finalists_of, fresh_space
 from tests.sweep.ended_sweeps import write_sweep
@@ -74,6 +76,34 @@ def test_the_sampler_learns_from_ranks_and_not_from_the_scale(sampler: str, tmp_
 
     assert proposed(0.1, 1.0) == proposed(0.1, 1e6)
     assert max(proposed(0.1, 1.0)) < 0.25 < 0.3 < min(proposed(0.4, 1.0))
+
+
+class _Looking(optuna.samplers.BaseSampler):
+    """Remembers what it was told, and samples the middle."""
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: Any) -> dict[str, Any]:
+        self.told = [(one.params["algorithm.ar_alpha"], one.value) for one in study.get_trials() if one.values]
+        return {}
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        return (param_distribution.low + param_distribution.high) / 2
+
+
+def test_a_larger_sweep_does_not_outrank_a_smaller_one(tmp_path: Path) -> None:
+    small, large = (
+        PriorSpec(
+            sweep=name, seeds=[0], scores=scores, points=[{"algorithm.ar_alpha": score / 10} for score in scores]
+        )
+        for name, scores in (("small", [2.0, 1.0]), ("large", [1.0, 4.0, 3.0, 2.0]))
+    )
+    spec, looking = space(tmp_path), _Looking()
+    spec = spec.model_copy(update={"search": spec.search.model_copy(update={"prior": [small, large]})})
+    ask(spec, Space(spec.parameters), [], looking)
+    ranks = [(0.2, 0.75), (0.1, 0.25), (0.1, 0.125), (0.4, 0.875), (0.3, 0.625), (0.2, 0.375)]
+    assert looking.told == ranks
 
 
 def test_seeds_that_chose_a_prior_are_not_fresh(tmp_path: Path) -> None:
