@@ -26,6 +26,17 @@ def test_only_shared_seeds_with_finite_scores_are_paired():
     assert math.isnan(found["a"].mean.low)
 
 
+def test_what_rounding_leaves_is_no_difference():
+    # 0.9 - 0.8 and 0.1 - 0.2 add up to -3e-17; the third seed is equal.
+    scores = {"base": {0: 0.8, 1: 0.2, 2: 0.5}, "equal": {0: 0.9, 1: 0.1, 2: 0.5}}
+    assert paired_differences(scores, "base")["equal"].mean.value == 0.0
+
+
+def test_a_baseline_without_a_score_is_named():
+    with pytest.raises(ValueError, match="the baseline base has no score"):
+        paired_differences({"base": {0: math.nan}, "other": {0: 0.5}}, "base")
+
+
 def test_deviation_is_what_configuration_and_seed_leave_over():
     # Residuals in ninths: 2 -1 -1, -1 -4 5, -1 5 -4; their squares sum to 90/81 over 4 degrees of freedom.
     deviation, freedom = seed_noise(HAND)
