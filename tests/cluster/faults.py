@@ -25,11 +25,11 @@ class Story:
     def __post_init__(self) -> None:
         self.terminal = self.cluster.terminals["head"]
 
-    def begin(self) -> None:
-        """Start the sweep; returns once its three trials train, each on a node of its own."""
+    def begin(self, running: int = 3) -> None:
+        """Start the sweep; returns once so many trials train, each on a node of its own."""
         self.cluster.pause(PAUSE_S)
         self.terminal.start(self.cluster.sweeps[1].replace("my_space", self.sweep))
-        wait_until(lambda: self.training() == 3, 600, self.terminal.shown)
+        wait_until(lambda: self.training() == running, 600, self.terminal.shown)
         self.struck = time.monotonic()
 
     def training(self) -> int:
@@ -62,6 +62,19 @@ def link_cut_for_ever(story: Story) -> None:
     story.until("retry not counted")
 
 
+def nodes_join_late(story: Story) -> None:
+    """A node without the shared folder joins, then one that has it."""
+    story.cluster.terminals["node3"].type("ray stop --force")
+    story.begin(running=2)
+    story.cluster.pause(30)
+    story.cluster.add("node4", shared=False)
+    story.cluster.join("node4")
+    story.until("retry not counted")
+    story.cluster.join("node3")
+    node = story.cluster.lab.machines["node3"]
+    wait_until(lambda: bool(node.processes("RankWorker")), NOTICED_S, story.terminal.shown)
+
+
 def driver_killed(story: Story) -> None:
     """The driver is killed; the sweep is resumed from another node."""
     story.begin()
@@ -73,4 +86,4 @@ def driver_killed(story: Story) -> None:
     story.terminal.start(f"sweep resume {story.sweep} --address auto --runs-dir {RUNS}")
 
 
-FAULTS: list[Callable[[Story], None]] = [raylet_killed, driver_killed, link_cut_for_ever]
+FAULTS: list[Callable[[Story], None]] = [raylet_killed, driver_killed, nodes_join_late, link_cut_for_ever]
