@@ -50,6 +50,13 @@ def test_a_whole_trial_is_known_and_units_change_nothing() -> None:
     assert percent.overtakes(worst, best) == pytest.approx(forecast.overtakes(worst, best), abs=1e-3)
 
 
+def test_more_trials_tell_more_of_the_scales() -> None:
+    values = _curves(np.random.default_rng(3), 12)
+    scales = Forecast.of(_half_known(values, 4), EVALUATIONS, WINDOW).scales
+    found = [Forecast.of(_half_known(values[:count], 4), EVALUATIONS, WINDOW, scales).degrees for count in (3, 12)]
+    assert found == [2, 10]
+
+
 def test_seeds_of_a_configuration_are_forecast_together() -> None:
     values = _curves(np.random.default_rng(2), 9)
     values[7] = values[0] + 0.1

@@ -1,0 +1,39 @@
+import logging
+import threading
+import time
+
+import pytest
+
+from trainer.checkpoint.writer import CheckpointWriter
+
+
+def _fail() -> None:
+    raise OSError("no space left")
+
+
+def test_waiting_ends_when_the_checkpoint_is_written() -> None:
+    writer, may_end, written = CheckpointWriter(), threading.Event(), []
+    writer.begin(lambda: written.append(may_end.wait(10)))
+    writer.raise_if_failed()  # does not wait
+    assert written == []
+    may_end.set()
+    writer.wait()
+    assert written == [True]
+    writer.wait()  # nothing is being written
+
+
+def test_what_a_checkpoint_raises_is_raised_once(caplog: pytest.LogCaptureFixture) -> None:
+    writer = CheckpointWriter()
+    writer.begin(_fail)
+    with pytest.raises(OSError, match="no space left"):
+        writer.wait()
+    writer.raise_if_failed()
+    writer.begin(_fail)
+    with pytest.raises(OSError, match="no space left"):  # as soon as it has ended
+        for _ in range(1000):
+            writer.raise_if_failed()
+            time.sleep(0.01)
+    writer.begin(_fail)
+    with caplog.at_level(logging.ERROR):
+        writer.close()
+    assert "the last checkpoint was not written" in caplog.text
