@@ -86,4 +86,12 @@ def driver_killed(story: Story) -> None:
     story.terminal.start(f"sweep resume {story.sweep} --address auto --runs-dir {RUNS}")
 
 
+def one_of_two_nodes_lost(story: Story) -> None:
+    """The raylet of one of a trial's two nodes is killed."""
+    story.begin(running=1)
+    machines = story.cluster.lab.machines
+    story.kill(next(name for name in ("node2", "node3") if machines[name].processes("RankWorker")), "/raylet/raylet ")
+    story.until("retry not counted")
+
+
 FAULTS: list[Callable[[Story], None]] = [raylet_killed, driver_killed, nodes_join_late, link_cut_for_ever]

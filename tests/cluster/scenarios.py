@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.faults import FAULTS, Story
+from tests.cluster.faults import FAULTS, Story, one_of_two_nodes_lost
 from tests.cluster.lab import Lab, obstacle
 from tests.cluster.page import Cluster
 
@@ -70,19 +70,31 @@ def test_an_outsider_is_refused(cluster: Cluster, environment: str, command: str
     assert code != 0 and answer in shown, shown
 
 
+def end_of(story: Story, fault: Callable[[Story], None]) -> dict[str, dict[str, Any]]:
+    """The state in which a sweep ends that this happens to."""
+    story.cluster.complete()
+    fault(story)
+    story.cluster.pause(0)
+    code, shown = story.terminal.wait(ENDS_S)
+    assert code == 0, shown
+    print(f"{fault.__doc__} Noticed after {story.noticed:.0f} s, ended after {time.monotonic() - story.struck:.0f} s")
+    return story.cluster.state(story.sweep)
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_sweep_under_a_fault_ends_as_an_undisturbed_one(
     cluster: Cluster, undisturbed: dict[str, dict[str, Any]], fault: Callable[[Story], None]
 ) -> None:
-    cluster.complete()
-    story = Story(cluster, fault.__name__)
-    cluster.space(story.sweep)
-    fault(story)
-    cluster.pause(0)
-    code, shown = story.terminal.wait(ENDS_S)
-    assert code == 0, shown
-    print(f"{fault.__doc__} Noticed after {story.noticed:.0f} s, ended after {time.monotonic() - story.struck:.0f} s")
-    assert cluster.state(story.sweep) == undisturbed
+    cluster.space(fault.__name__)
+    assert end_of(Story(cluster, fault.__name__), fault) == undisturbed
+
+
+def test_a_trial_on_two_nodes_outlives_one_of_them(cluster: Cluster) -> None:
+    states = []
+    for name, fault in (("two_nodes", lambda story: story.begin(running=1)), ("one_lost", one_of_two_nodes_lost)):
+        cluster.space(name, trials=1, strategy="ddp", workers_per_trial=2, placement="PACK")
+        states.append(end_of(Story(cluster, name), fault))
+    assert states[0] == states[1]
 
 
 def test_no_secret_is_in_a_log_and_nothing_is_left_running(cluster: Cluster) -> None:
