@@ -342,3 +342,15 @@ def test_nothing_is_removed_where_the_newest_checkpoint_is_not_all_there(tmp_pat
     (tmp_path / "step-8" / "manifest.json").write_text("{")
     keep_weights(tmp_path, set())
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_on_record_whose_checkpoints_are_gone_does_not_begin_again(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n{"step": 2}\n')
+    checkpoint.check_whole(tmp_path, 3, "again")  # none was due
+    with pytest.raises(StorageError, match="was at step 2, and it has no checkpoint"):
+        checkpoint.check_whole(tmp_path, 2, "again")
+    (tmp_path / "checkpoints" / "step-2").mkdir(parents=True)
+    checkpoint.check_whole(tmp_path, 2, "again")
+    (tmp_path / "metrics.jsonl").unlink()
+    with pytest.raises(StorageError, match=r"the record of .* is gone"):
+        checkpoint.check_whole(tmp_path, 2, "again")
