@@ -126,6 +126,13 @@ def test_nothing_above_the_baseline_is_no_evidence_for_anything():
     assert "Keep the baseline" in found.next_step
 
 
+def test_where_fresh_seeds_could_tell_their_number_is_advised():
+    near = {"base": {0: 0.50, 1: 0.54, 2: 0.52, 3: 0.49}, "ar": {0: 0.54, 1: 0.53, 2: 0.56, 3: 0.52}}
+    found = verdict(near, "base")
+    assert not found.evidence and found.confirmation_seeds is not None
+    assert f"Run ar and base alone on {found.confirmation_seeds} fresh seeds" in found.next_step
+
+
 def test_one_seed_is_never_evidence():
     found = verdict({"base": {0: 0.1}, "a": {0: 0.9}, "b": {0: 0.5}}, "base")
     assert not found.evidence
