@@ -75,6 +75,16 @@ def nodes_join_late(story: Story) -> None:
     wait_until(lambda: bool(node.processes("RankWorker")), NOTICED_S, story.terminal.shown)
 
 
+def link_cut_for_a_minute(story: Story) -> None:
+    """A node's cable is out for a minute."""
+    story.begin()
+    story.cluster.pause(20)
+    story.cluster.lab.cut("node3")
+    time.sleep(60)
+    story.cluster.lab.mend("node3")
+    story.until("retry not counted")
+
+
 def driver_killed(story: Story) -> None:
     """The driver is killed; the sweep is resumed from another node."""
     story.begin()
@@ -94,4 +104,10 @@ def one_of_two_nodes_lost(story: Story) -> None:
     story.until("retry not counted")
 
 
-FAULTS: list[Callable[[Story], None]] = [raylet_killed, driver_killed, nodes_join_late, link_cut_for_ever]
+FAULTS: list[Callable[[Story], None]] = [
+    raylet_killed,
+    driver_killed,
+    nodes_join_late,
+    link_cut_for_a_minute,
+    link_cut_for_ever,
+]
