@@ -96,6 +96,18 @@ def driver_killed(story: Story) -> None:
     story.terminal.start(f"sweep resume {story.sweep} --address auto --runs-dir {RUNS}")
 
 
+def mlflow_hangs(story: Story) -> None:
+    """MLflow answers nobody for a minute."""
+    story.begin()
+    servers = story.cluster.lab.machines["head"].processes("mlflow")
+    processes = [one for server in servers for one in (server, *server.children(recursive=True))]
+    for process in processes:
+        process.suspend()
+    time.sleep(60)
+    for process in processes:
+        process.resume()
+
+
 def one_of_two_nodes_lost(story: Story) -> None:
     """The raylet of one of a trial's two nodes is killed."""
     story.begin(running=1)
@@ -110,4 +122,5 @@ FAULTS: list[Callable[[Story], None]] = [
     nodes_join_late,
     link_cut_for_a_minute,
     link_cut_for_ever,
+    mlflow_hangs,
 ]

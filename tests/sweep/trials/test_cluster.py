@@ -196,9 +196,12 @@ def nothing_is_left(simulated: Simulated, folder: Path) -> None:
     """No process, actor, placement group or port."""
     wait_until(lambda: not marked(sweep_folder(folder.parent, "fake").root), what="the ranks to end")
     tables = simulated.cluster.global_state
-    actors = [actor["State"] for actor in tables.actor_table(None).values()]
-    assert len(actors) >= 2 * (1 + 4)  # ranks stay warm for the next trial of their node
-    assert set(actors) == {"DEAD"}
+
+    def actors() -> list[str]:
+        return [actor["State"] for actor in tables.actor_table(None).values()]
+
+    assert len(actors()) >= 2 * (1 + 4)  # ranks stay warm for the next trial of their node
+    wait_until(lambda: set(actors()) == {"DEAD"}, what="Ray to miss the lost node's")
     groups = [group["state"] for group in tables.placement_group_table().values()]
     assert len(groups) >= 2
     assert set(groups) == {"REMOVED"}
