@@ -9,14 +9,11 @@ from tests.rewards.one_text import combine, resolve
 OWN = "tests.rewards.own_rewards"
 
 
-def test_own_function_may_return_a_number():
+def test_own_function_may_return_anything_that_is_a_number():
     assert combine({f"{OWN}:length": 0.1})("abc", None) == Score(
         pytest.approx(0.3), True, {"length": pytest.approx(0.3)}
     )
     assert not resolve(f"{OWN}:length")("", None).correct
-
-
-def test_a_number_is_anything_that_is_one():
     assert resolve(f"{OWN}:as_numpy")("", None) == Score(0.5, True, {"as_numpy": 0.5})
 
 
@@ -77,6 +74,10 @@ async def later(numbers, text):
     return float(text == str(max(numbers)))
 
 
+def lacking(texts, other):
+    return [float(one is None) for one in other]
+
+
 # Function -> rewards of the texts 3 and 4, both with answer 3, numbers 1 3 and 4, and scale 10 for the first.
 BOUND = {
     "by_name": [1.0, 0.0],
@@ -84,6 +85,7 @@ BOUND = {
     "of_columns": [10.0, 2.0],
     "batch_of_columns": [10.0, 1.0],
     "later": [1.0, 1.0],
+    "lacking": [0.0, 1.0],
 }
 
 
@@ -97,14 +99,6 @@ def test_arguments_are_bound_by_name(name):
     assert [score.reward for score in scores] == BOUND[name]
     with RewardPool(functions, timeout_s=5, memory_mb=1024, workers=1, failure_score=None) as pool:
         assert [one.score.reward for one in pool.score(["3", "4"], ["3", "3"], rows)] == BOUND[name]
-        needed = {"of_columns": ["numbers"], "batch_of_columns": ["scale", "numbers"], "later": ["numbers"]}
+        needed = {"of_columns": ["numbers"], "batch_of_columns": ["scale", "numbers"]}
+        needed |= {"later": ["numbers"], "lacking": ["other"]}
         assert [column for _, column in pool.needed_columns] == needed.get(name, [])
-
-
-def test_a_column_is_missing_where_its_row_lacks_it():
-    scores = combine_batch({"tests.rewards.test_own:against_none": 1.0})(["a"], [None], [{}])
-    assert scores[0].reward == 1.0
-
-
-def against_none(texts, numbers):
-    return [float(one is None) for one in numbers]

@@ -12,8 +12,6 @@ from rewards.sandbox import RewardPool, ScoringFailedError
 from tests.paths import ROOT
 
 OWN = "tests.rewards.own_rewards"
-RIGHT = "<think></think><answer>Ava is a knave</answer>"
-SOLUTION = "(1) Ava is a knave"
 
 
 def pool(*names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, **options) -> RewardPool:
@@ -52,14 +50,6 @@ def test_order_is_kept(workers):
         scored = rewards.score(texts, [None] * len(texts))
     assert [one.score.reward for one in scored] == [i % 97 for i in range(3000)]
     assert {one.status for one in scored} == {"ok"}
-
-
-def test_scores_are_those_of_the_function():
-    with pool("knights_knaves") as rewards:
-        right, wrong = rewards.score([RIGHT, "what?"], [SOLUTION, SOLUTION])
-    assert (right.score.reward, right.score.correct, right.score.parsed) == (3.0, True, True)
-    assert right.score.breakdown == {"format": 1.0, "answer": 2.0}
-    assert (wrong.score.reward, wrong.score.correct, wrong.score.parsed) == (-3.0, False, False)
 
 
 def test_a_batch_function_sees_the_share_of_each_process():
@@ -191,13 +181,10 @@ def test_the_number_of_processes_stays_and_none_is_left_after_close():
         rewards.score(["a"], [None])
 
 
-@pytest.mark.parametrize(
-    ("names", "said"), [(["maths"], "did you mean math"), ([f"{OWN}:nothing"], "has no function nothing")]
-)
-def test_unknown_rewards_are_refused_at_the_start(names, said):
+def test_an_unknown_reward_is_refused_at_the_start_and_leaves_no_process():
     before = workers_alive(recursive=True)
-    with pytest.raises(ValueError, match=said):
-        pool(*names)
+    with pytest.raises(ValueError, match="has no function nothing"):
+        pool(f"{OWN}:nothing")
     assert workers_alive(recursive=True) == before
 
 

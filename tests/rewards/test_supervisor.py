@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from tests.paths import ROOT
@@ -36,31 +35,6 @@ def test_the_supervisor_ends_as_its_child_did(body, code):
     process, lifeline = start(body)
     assert process.wait(30) == code
     os.close(lifeline)
-
-
-# The child waits for the daemon's word: its own end is the daemon's, too.
-DAEMON = """
-told, tell = os.pipe()
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print(os.getpid(), flush=True)
-        os.write(tell, b".")
-        time.sleep(600)
-    os._exit(0)
-os.wait()
-os.read(told, 1)
-"""
-
-
-def test_everything_ends_with_the_lifeline():
-    process, lifeline = start(DAEMON + "time.sleep(600)")
-    daemon = int(process.stdout.readline())
-    assert psutil.pid_exists(daemon) and process.poll() is None
-    os.close(lifeline)
-    assert process.wait(30) == -signal.SIGKILL  # as the child that it had to kill
-    assert wait_until_gone({daemon}, 10) == set()
 
 
 def test_the_child_does_not_outlive_its_supervisor():
