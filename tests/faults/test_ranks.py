@@ -31,26 +31,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
     return runs / "fake", code, out, err
 
 
-def last_state(folder: Path, trial: str) -> dict[str, float]:
-    state: dict[str, float] = json.loads((folder / "trials" / trial / "checkpoints/step-4/state.json").read_text())
-    return state
-
-
-def test_a_killed_rank_costs_one_retry(finished: tuple[Path, int, str, str]) -> None:
+def test_a_killed_rank_costs_one_retry_and_changes_nothing(finished: tuple[Path, int, str, str]) -> None:
     folder, _, out, err = finished
     assert results(folder)["c000-s0"]["state"] == "COMPLETE", err
     assert "c000-s0  retry 1 of 1: rank 1 died" in out
     assert [event["step"] for event in history(folder, "c000-s0", "resume")] == [0, 2]
     assert [line["step"] for line in metrics(folder, "c000-s0")] == [1, 2, 3, 4]
-
-
-def test_the_retried_trial_ends_in_the_state_of_an_undisturbed_one(finished: tuple[Path, int, str, str]) -> None:
-    folder, *_ = finished
-    value = 1.25
-    for step in range(4):
-        value = 0.9 * value + (1 + 2) * (step + 1) ** 0.5
-    assert last_state(folder, "c000-s1") == {"step": 4, "value": pytest.approx(value, rel=1e-12)}
-    assert last_state(folder, "c000-s0") == last_state(folder, "c000-s1")
+    retried, undisturbed = (folder / "trials" / f"c000-s{seed}" / "checkpoints/step-4/state.json" for seed in (0, 1))
+    assert retried.read_text() == undisturbed.read_text()
 
 
 def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished: tuple[Path, int, str, str]) -> None:
