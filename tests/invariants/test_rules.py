@@ -22,7 +22,7 @@ from trainer.algorithm.loss import update_loss
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.scoring import attach_logprobs
+from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.token_filters import TOKEN_FILTERS, select_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
@@ -63,7 +63,13 @@ def weights(model: torch.nn.Module) -> torch.Tensor:
 def gradient(rule: dict, tokens_per_microbatch: int, rewards: tuple[float, float], **settings) -> torch.Tensor:
     """The gradient of one update batch, all passes added."""
     config = algorithm(rule, **settings)
-    model, batch = scored(config, rewards)
+    return moved(*scored(config, rewards), config, tokens_per_microbatch)
+
+
+def moved(
+    model: LogprobModel, batch: TrainBatch, config: AlgorithmConfig, tokens_per_microbatch: int = 10_000
+) -> torch.Tensor:
+    """By what one update batch with advantages moves the weights at a learning rate of 1."""
     batch, before = reweight_advantages(batch, config), weights(model)
     updater = Updater(model, torch.optim.SGD(model.parameters(), lr=1.0), config, 1e9, Parallel(), 16)
     plan = plan_update_batches(batch, 8, tokens_per_microbatch)
@@ -109,7 +115,7 @@ def test_the_suite_has_every_registered_rule():
 @pytest.mark.parametrize("name", RULES)
 def test_accumulation_is_one_batch(name):
     rule, rewards = RULES[name], rewards_of(RULES[name])
-    whole, cut = (gradient(rule, tokens, rewards, ar_alpha=0.3) for tokens in (10_000, 20))
+    whole, cut = (gradient(rule, tokens, rewards, ar_alpha=0.3, lopti_eta=0.02) for tokens in (10_000, 20))
     assert whole.norm() > 1e-3
     assert difference(cut, whole) < TOLERANCE
 
@@ -122,6 +128,20 @@ def test_alpha_and_eta_do_what_their_equations_say_and_nothing_where_they_are_ze
     assert difference(found, gradient_by_hand(rule, rewards, alpha, eta)) < TOLERANCE
     if alpha or eta:
         assert difference(found, gradient_by_hand(rule, rewards, 0.0, 0.0)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "reinforce_plus_plus"])
+def test_with_an_exact_engine_the_gradient_is_that_of_recomputed_logprobs(name):
+    config, found = algorithm(RULES[name], ar_alpha=0.3, lopti_eta=0.02), []
+    for recompute in (True, False):
+        model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
+        batch = build_batch(make_groups(SIZES, PROMPTS), 0, torch.device("cpu"))
+        plan = plan_update_batches(batch, 8, 10_000)
+        batch = replace(batch, rollout_logprobs=score_batch(model, batch, plan, with_entropy=False).logprobs)
+        batch = attach_logprobs(batch, model if recompute else None, None, plan)
+        found.append(moved(model, estimate_advantages(batch, config), config))
+    assert found[0].norm() > 1e-3
+    assert difference(found[1], found[0]) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -37,9 +37,10 @@ def test_plan_covers_every_row_once_in_length_sorted_microbatches():
     assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [[[3, 1], [0, 2]], [[7], [4, 6], [5]]]
 
 
-def test_a_row_longer_than_the_budget_stands_alone():
-    plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1)
-    assert sorted(int(rows) for rows in plan[0].microbatches) == list(range(8))
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_row_longer_than_the_budget_stands_alone(packed):
+    plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1, packed=packed)
+    assert sorted(rows.tolist() for rows in plan[0].microbatches) == [[row] for row in range(8)]
 
 
 def test_packed_rows_stay_with_their_group_and_a_prompt_counts_once():
@@ -52,11 +53,6 @@ def test_packed_rows_stay_with_their_group_and_a_prompt_counts_once():
     assert [rows.tolist() for rows in plan[0].microbatches] == [[0, 1, 2], [3], [4, 5, 6, 7]]
     plan = plan_update_batches(batch, update_batch_size=2, tokens_per_microbatch=1000, packed=True)
     assert [[rows.tolist() for rows in part.microbatches] for part in plan] == [[[k, k + 1]] for k in (0, 2, 4, 6)]
-
-
-def test_a_packed_row_longer_than_the_budget_stands_alone():
-    plan = plan_update_batches(make_batch(), update_batch_size=8, tokens_per_microbatch=1, packed=True)
-    assert [rows.tolist() for rows in plan[0].microbatches] == [[row] for row in range(8)]
 
 
 def test_every_rank_has_as_many_microbatches_as_the_one_with_the_most():

@@ -7,10 +7,6 @@ from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.config.algorithm import AlgorithmConfig
 
 
-def test_importance_sampling_off_has_no_weights():
-    assert importance_weights(torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1), AlgorithmConfig()) is None
-
-
 @pytest.mark.parametrize(
     ("level", "rule", "floor", "expected"),
     [

@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 
 import pytest
@@ -53,15 +52,6 @@ def test_truncated_completions_are_left_out_where_asked(token_filter):
     left_out = AlgorithmConfig(token_filter=token_filter, entropy_share=1.0, mask_truncated=True)
     assert select_tokens(batch, kept).tolist() == MASK.tolist()
     assert select_tokens(batch, left_out).tolist() == [[0, 0, 0], [1, 1, 0]]
-
-
-def test_a_filter_is_applied_at_the_threshold_of_lopti():
-    batch = batch_with(ENTROPIES)
-    assert math.isclose(batch.old_logprobs[0, 1].exp().item(), 0.5)
-    low = select_tokens(batch, AlgorithmConfig(token_filter="drop_high", lopti_eta=0.6))
-    high = select_tokens(batch, AlgorithmConfig(token_filter="drop_low", lopti_eta=0.6))
-    assert low.tolist() == [[1, 1, 0], [0, 1, 0]]
-    assert torch.equal(low + high, MASK)
 
 
 @pytest.mark.parametrize(
