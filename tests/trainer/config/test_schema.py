@@ -15,14 +15,7 @@ from trainer.config.schema import (
     parse_override,
     save_config,
 )
-from trainer.errors import ConfigError, MissingError
-
-
-def test_a_list_at_the_top_and_a_missing_file_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="mapping"):
-        load_config(write(tmp_path, "- 1\n"))
-    with pytest.raises(MissingError, match="no such file"):
-        load_config(str(tmp_path / "absent.yaml"))
+from trainer.errors import ConfigError
 
 
 def test_overrides_are_yaml_values(tmp_path):

@@ -35,7 +35,7 @@ from trainer.errors import ConfigError, MissingError
         ("max_steps: yes\n", 1, "max_steps must be a number, got true", "trainer options max_steps"),
         ("rollout: {vllm: {server_base_urls: [ftp://x]}}\n", 1, "must be an address, http://HOST:PORT", ""),
         ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),
-        ("seed: !!python/object/apply:os.system [touch x]\n", 1, "not valid YAML", ""),
+        ("max_steps: 1\nseed: !!python/object/apply:os.system [touch x]\n", 2, "not valid YAML", ""),
     ],
 )
 def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, what, hint):
@@ -61,12 +61,6 @@ def test_an_error_carries_the_key_that_is_refused(override: str, key: str) -> No
     with pytest.raises(ConfigError) as caught:
         load_config("tiny_kk", [override])
     assert caught.value.key == key
-
-
-def test_the_line_of_the_refusal_is_named():
-    with pytest.raises(ConfigError) as caught:
-        parse_yaml("name: x\nseed: !!python/name:os.system\n", "space.yaml")
-    assert caught.value.where == "space.yaml:2"
 
 
 def test_a_file_is_read_no_further_than_the_limit(tmp_path):
@@ -111,7 +105,7 @@ def test_a_key_without_its_section_is_found_in_it(tmp_path):
 
 def test_files_that_cannot_be_read_say_which(tmp_path):
     with pytest.raises(MissingError, match="no such file") as missing:
-        read_yaml(tmp_path / "absent.yaml")
+        load_config(str(tmp_path / "absent.yaml"))
     assert missing.value.where == str(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes("a: é".encode("latin-1"))
     with pytest.raises(ConfigError) as refused:

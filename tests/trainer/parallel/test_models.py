@@ -1,5 +1,3 @@
-from contextlib import nullcontext
-
 import pytest
 import torch
 
@@ -38,28 +36,6 @@ def test_policy_and_reference_begin_alike_and_the_policy_alone_is_trained(folder
 
     next(iter(policy.values())).data.add_(1.0)  # the reference has weights of its own
     assert not torch.equal(next(iter(policy.values())), next(iter(reference.values())))
-
-
-def test_a_strategy_that_shards_loads_the_reference_anew(folder, monkeypatch):
-    """No rank has a whole model to copy. A strategy that only says that it shards stands for ZeRO stage 3."""
-
-    class Sharding(Parallel):
-        shards_parameters = True
-        prepared = 0
-
-        def prepare_frozen(self, model):
-            self.prepared += 1
-            return model
-
-        def full_parameters(self, model):
-            return nullcontext()
-
-    monkeypatch.setattr("trainer.parallel.models.frozen_copy", None)
-    parallel = Sharding()
-    models = load_models(config_of(folder), parallel)
-    assert parallel.prepared == 1
-    assert models.reference.causal_lm is not models.causal_lm
-    assert not any(parameter.requires_grad for parameter in models.reference.parameters())
 
 
 def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(folder):

@@ -144,15 +144,6 @@ def test_truncated_logprobs_are_renormalised_over_the_kept_tokens() -> None:
             assert completion.logprobs == pytest.approx(expected.tolist(), abs=rounding(model))
 
 
-def test_bfloat16_models_report_single_precision_logprobs() -> None:
-    model = make_model().bfloat16()
-    for prompt, group in zip(PROMPTS, sample(model), strict=True):
-        for completion in group:
-            logits = teacher_forced(model, prompt, completion.token_ids).float() / 0.7
-            chosen = torch.log_softmax(logits, dim=-1).gather(-1, torch.tensor(completion.token_ids)[:, None])
-            assert completion.logprobs == pytest.approx(chosen[:, 0].tolist(), abs=0.05)
-
-
 def watch(model: PreTrainedModel) -> tuple[list[tuple[int, int]], list[int]]:
     """From now on, the shapes of the model's own inputs, and the number of rows each time logits are made."""
     shapes: list[tuple[int, int]] = []

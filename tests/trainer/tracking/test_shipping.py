@@ -49,14 +49,17 @@ def test_a_run_is_opened_by_one_shipper_at_a_time(tmp_path: Path) -> None:
     assert state.run_id == "run"
 
 
-def test_nonfinite_values_stay_out_of_mlflow(tmp_path: Path, uri: str) -> None:
+def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path: Path, uri: str) -> None:
     tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.log({"policy/loss": math.inf, "policy/kl": 0.5}, 1)
+    nonfinite = {"policy/loss": math.nan, "optim/grad_norm": math.inf, "policy/kl": -math.inf}
+    tracker.log({**nonfinite, "optim/lr": 0.1}, 1)
     assert tracker.close("FAILED")
     assert tracker.run_id
-    assert history(uri, tracker.run_id, "policy/loss") == []
-    assert history(uri, tracker.run_id, "policy/kl") == [(1, 0.5)]
-    assert lines_of(tracker.run_dir)[0]["nonfinite"] == {"policy/loss": "inf"}
+    assert [history(uri, tracker.run_id, name) for name in nonfinite] == [[]] * 3
+    assert history(uri, tracker.run_id, "optim/lr") == [(1, 0.1)]
+    (line,) = lines_of(tracker.run_dir)
+    assert [line[name] for name in nonfinite] == [None] * 3
+    assert line["nonfinite"] == {"policy/loss": "nan", "optim/grad_norm": "inf", "policy/kl": "-inf"}
 
 
 def test_more_metrics_than_one_request_takes_all_arrive(tmp_path: Path, uri: str) -> None:

@@ -176,13 +176,6 @@ def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
     assert VllmServer(server.url).prompt_logprobs([3, 4, 6]).tolist() == [-4.0, -6.0]
 
 
-def test_completions_of_other_weights_are_refused(server, engine):
-    engine.sync_weights(random_model())
-    server.version = "another-run-3"
-    with pytest.raises(EngineError, match=r"not this run's \(another-run-3\)"):
-        engine.generate([[1, 2]], [[1]], PARAMS)
-
-
 def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(server, engine):
     engine.sync_weights(random_model())
     server.asked.clear()

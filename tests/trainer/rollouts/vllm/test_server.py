@@ -277,18 +277,6 @@ def as_safetensors(weights: dict[str, torch.Tensor]) -> dict[str, str]:
     return {"safetensors": base64.b64encode(save(weights)).decode()}
 
 
-def test_a_server_that_dies_ends_the_run_and_not_silently(tmp_path):
-    model = random_qwen(tied=True, layers=1)
-    server = start(model, tmp_path)
-    engine = connect(server)
-    engine.sync_weights(model)
-    server.stop()
-    with pytest.raises(EngineError, match=r"is gone"):
-        engine.generate(prompts((20,)), [[1]], PARAMS)
-    with pytest.raises(requests.RequestException):
-        requests.get(f"{server.url}/health", timeout=5)
-
-
 def test_a_run_trains_with_a_server(tmp_path):
     policy = ensure_tiny_policy(tmp_path / "cache", TinyRecipe(heads=2, steps=60, puzzles=500))
     run = ["rollout.max_new_tokens=48"]
