@@ -13,7 +13,7 @@ from tests.invariants.rules import ADVANTAGES, LOSSES, RULES, algorithm, rewards
 from tests.invariants.rules_job import run_rule
 from tests.invariants.update_job import RANKS_TERMS, update_config
 from tests.rounding import adamw_tolerance, gradient_terms, sum_tolerance
-from tests.trainer.algorithm.batches import make_groups
+from tests.trainer.algorithm.batches import loss_inputs, make_groups
 from trainer.algorithm.advantages import ADVANTAGE_ESTIMATORS, estimate_advantages
 from trainer.algorithm.batching import build_batch, plan_update_batches
 from trainer.algorithm.chosen_tokens import choose_tokens
@@ -158,15 +158,8 @@ def test_gradients_are_finite_at_extreme_ratios(name, advantage, log_ratio):
     old = torch.tensor([[-101.0, -0.5]]) if log_ratio > 0 else torch.tensor([[-1.0, -0.5]])
     new = (old + torch.tensor([[log_ratio, 0.0]])).requires_grad_()
     ones = torch.ones(1, 2)
-    inputs = LossInputs(
-        logprobs=new,
-        old_logprobs=old,
-        ref_logprobs=old,
-        rollout_logprobs=new.detach(),
-        advantages=advantage * ones,
-        completion_mask=ones,
-        token_mask=ones,
-        totals=UpdateTotals(2, 1, 16),
+    inputs = loss_inputs(
+        new, old, advantage * ones, UpdateTotals(2, 1, 16), ref_logprobs=old, rollout_logprobs=new.detach()
     )
     output = update_loss(inputs, algorithm(RULES[name]))
     output.loss.backward()

@@ -1,11 +1,11 @@
 """One rank of a training run that samples from vLLM: five updates, differences after each synchronisation."""
 
-import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from tests.invariants.ranks import be_a_rank
 from tests.trainer.rollouts.vllm.models import STOP, prompts, random_qwen, saved_config
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.parallel.start import make_parallel
@@ -33,8 +33,7 @@ def as_tensors(asked, samples) -> dict[str, torch.Tensor]:
     return {"input_ids": input_ids, "lengths": lengths, "mask": mask, "engine": engine}
 
 
-def main(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text())
+def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     config = apply_overrides(TrainConfig(), job["overrides"])
     parallel = make_parallel(config)
     model = random_qwen(tied=job["tied"])
@@ -77,9 +76,8 @@ def main(folder: Path) -> None:
     engine.close()
     alive = float(parallel.sum(torch.ones(())))
     parallel.close()
-    result = {"differences": differences, "movements": movements, "alive": alive}
-    (folder / f"rank-{parallel.rank}.json").write_text(json.dumps(result))
+    return {"differences": differences, "movements": movements, "alive": alive}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    be_a_rank(work)

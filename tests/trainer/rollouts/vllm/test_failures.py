@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from trainer.errors import EngineError
-from trainer.rollouts.vllm import failures
-from trainer.rollouts.vllm.failures import failures_named, is_short_of_memory
+from trainer.rollouts.vllm.failures import failures_named, start_error
 
 
 @pytest.mark.parametrize(
@@ -11,11 +10,13 @@ from trainer.rollouts.vllm.failures import failures_named, is_short_of_memory
     [
         ("No available memory for the cache blocks.\nTry more", "gpu_memory_utilization"),
         ("CUDA out of memory. Tried to allocate 2 GiB", "gpu_memory_utilization"),
+        ("The KV cache is too small", "gpu_memory_utilization"),
+        ("No free Cache Blocks", "gpu_memory_utilization"),
         ("Model architectures ['Odd'] are not supported", "rollout.engine=transformers"),
     ],
 )
 def test_a_failed_start_names_the_knobs(message, knob):
-    error = failures.start_error(ValueError(message))
+    error = start_error(ValueError(message))
     assert knob in error.hint and message.splitlines()[0] in error.what
 
 
@@ -45,11 +46,3 @@ def test_what_is_no_failure_of_the_engine_passes():
         raise KeyboardInterrupt
     with pytest.raises(KeyError), failures_named("now"):
         raise KeyError("a fault of ours")
-
-
-@pytest.mark.parametrize(
-    ("message", "short"),
-    [("The KV cache is too small", True), ("No free Cache Blocks", True), ("unknown architecture", False)],
-)
-def test_missing_memory_is_told_by_its_words(message, short):
-    assert is_short_of_memory(ValueError(message)) is short
