@@ -58,6 +58,14 @@ def random_model(
     return LlamaForCausalLM(LlamaConfig(**shape)).eval()
 
 
+@pytest.fixture(scope="session")
+def random_policy(tmp_path_factory) -> Path:
+    """Folder of a random model without a tokenizer."""
+    folder = tmp_path_factory.mktemp("random")
+    random_model().save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(params=[("qwen2", True), ("qwen2", False), ("llama", False)], ids=["qwen2-tied", "qwen2", "llama"])
 def causal_lm(request) -> "PreTrainedModel":
     family, tied = request.param

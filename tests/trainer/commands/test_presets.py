@@ -2,18 +2,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import random_model
 from trainer.cli import main
 from trainer.commands import presets
 from trainer.commands.presets import memory_comment
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "model"
-    random_model().save_pretrained(path)
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -46,26 +38,25 @@ def head(config: TrainConfig, ranks: int | None = None, gpu_gb: float | None = N
     return comment[0]
 
 
-def config_of(folder, **changes) -> TrainConfig:
-    return apply_overrides(TrainConfig(), {"model.name_or_path": str(folder), **changes})
+def config_of(random_policy, **changes) -> TrainConfig:
+    return apply_overrides(TrainConfig(), {"model.name_or_path": str(random_policy), **changes})
 
 
-def test_the_device_is_the_one_the_run_will_have(folder, monkeypatch):
-    auto = config_of(folder)
-    on_gpus = config_of(folder, **{"parallel.device": "cuda"})
+def test_the_device_is_the_one_the_run_will_have(random_policy, monkeypatch):
+    auto = config_of(random_policy)
+    on_gpus = config_of(random_policy, **{"parallel.device": "cuda"})
     assert head(auto) == "# memory of one rank on a CPU of 16.0 GB, simulated:"
     assert head(on_gpus) == "# memory of one rank on a GPU of 80.0 GB, simulated:"
     assert head(auto, gpu_gb=24) == "# memory of one rank on a GPU of 24.0 GB, simulated:"
     monkeypatch.setattr(presets, "visible_gpus", lambda: 2)
     monkeypatch.setattr(presets, "gpu_bytes", lambda: 48 * 10**9)
     assert head(auto) == head(on_gpus) == "# memory of one rank on a GPU of 48.0 GB, simulated:"
-    assert (
-        head(config_of(folder, **{"parallel.device": "cpu"})) == "# memory of one rank on a CPU of 16.0 GB, simulated:"
-    )
+    on_cpu = config_of(random_policy, **{"parallel.device": "cpu"})
+    assert head(on_cpu) == "# memory of one rank on a CPU of 16.0 GB, simulated:"
 
 
-def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(folder):
-    sharded = config_of(folder, **{"parallel.strategy": "deepspeed", "parallel.device": "cuda"})
+def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(random_policy):
+    sharded = config_of(random_policy, **{"parallel.strategy": "deepspeed", "parallel.device": "cuda"})
     assert head(sharded).startswith("# memory of each of 4 ranks on a GPU")
     assert head(sharded, ranks=2).startswith("# memory of each of 2 ranks on a GPU")
     assert head(sharded, ranks=1).startswith("# memory of one rank on a GPU")

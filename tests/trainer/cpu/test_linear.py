@@ -70,9 +70,8 @@ def test_autocast_still_lowers_the_precision() -> None:
         assert OneDnnLinear(layer)(rows).dtype == torch.bfloat16
 
 
-def test_a_loaded_models_layers_are_replaced_and_its_weights_stay(tmp_path: Path) -> None:
-    random_model().save_pretrained(tmp_path)
-    model = load_policy(ModelConfig(name_or_path=str(tmp_path)), torch.device("cpu"))
+def test_a_loaded_models_layers_are_replaced_and_its_weights_stay(random_policy: Path) -> None:
+    model = load_policy(ModelConfig(name_or_path=str(random_policy)), torch.device("cpu"))
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     assert len(layers) > 2 and {type(layer) for layer in layers} == {OneDnnLinear}
     assert list(model.state_dict()) == list(random_model().state_dict())

@@ -8,19 +8,12 @@ from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "model"
-    random_model().save_pretrained(path)
-    return path
+def config_of(random_policy, **changes) -> TrainConfig:
+    return apply_overrides(TrainConfig(), {"model.name_or_path": str(random_policy), **changes})
 
 
-def config_of(folder, **changes) -> TrainConfig:
-    return apply_overrides(TrainConfig(), {"model.name_or_path": str(folder), **changes})
-
-
-def test_policy_and_reference_begin_alike_and_the_policy_alone_is_trained(folder):
-    config = config_of(folder, **{"optim.lr": 0.25, "optim.betas": [0.8, 0.9], "optim.weight_decay": 0.5})
+def test_policy_and_reference_begin_alike_and_the_policy_alone_is_trained(random_policy):
+    config = config_of(random_policy, **{"optim.lr": 0.25, "optim.betas": [0.8, 0.9], "optim.weight_decay": 0.5})
     models = load_models(config, Parallel())
     assert isinstance(models.policy, LogprobModel)
     assert models.policy.causal_lm is models.causal_lm
@@ -38,8 +31,8 @@ def test_policy_and_reference_begin_alike_and_the_policy_alone_is_trained(folder
     assert not torch.equal(next(iter(policy.values())), next(iter(reference.values())))
 
 
-def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(folder):
-    config = config_of(folder, **{"rollout.temperature": 0.5, "optim.logits_chunk_mb": 1})
+def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(random_policy):
+    config = config_of(random_policy, **{"rollout.temperature": 0.5, "optim.logits_chunk_mb": 1})
     model = logprob_model(random_model(), config, torch.float32)
     assert (model.head.temperature, model.head.chunk_tokens) == (0.5, 2**20 // (4 * 61))
 
@@ -52,7 +45,6 @@ def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(folder):
         (torch.bfloat16, "bfloat16", torch.float32),  # the weights themselves are in bfloat16: no autocast
     ],
 )
-def test_autocast_is_for_weights_kept_in_float32(folder, stored, wanted, computed):
-    assert (
-        logprob_model(random_model(), config_of(folder, **{"model.dtype": wanted}), stored).compute_dtype == computed
-    )
+def test_autocast_is_for_weights_kept_in_float32(random_policy, stored, wanted, computed):
+    config = config_of(random_policy, **{"model.dtype": wanted})
+    assert logprob_model(random_model(), config, stored).compute_dtype == computed

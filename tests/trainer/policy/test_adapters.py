@@ -147,11 +147,6 @@ def test_samples_are_those_of_the_merged_model(family):
 
 def test_a_checkpoint_of_another_rank_does_not_fit(tmp_path):
     saved(adapted(random_model()), tmp_path / "adapter")
-    again = adapted(random_model())
-    for tensor in adapter_tensors(again).values():
-        tensor.data.zero_()
-    load_weights(tmp_path / "adapter", again)
-    assert torch.equal(logprobs(again), logprobs(adapted(random_model())))
     with pytest.raises(StorageError, match="other layers or another rank"):
         load_weights(tmp_path / "adapter", adapted(random_model(), r=2))
 

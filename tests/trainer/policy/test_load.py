@@ -13,9 +13,8 @@ from trainer.policy.logprobs import LogprobModel
 
 
 @pytest.mark.parametrize(("recompute", "calls"), [(False, 1), (True, 2)])
-def test_gradient_checkpointing_computes_layers_again_in_the_backward_pass(tmp_path, recompute, calls):
-    random_model().save_pretrained(tmp_path)
-    config = ModelConfig(name_or_path=str(tmp_path), gradient_checkpointing=recompute)
+def test_gradient_checkpointing_computes_layers_again_in_the_backward_pass(random_policy, recompute, calls):
+    config = ModelConfig(name_or_path=str(random_policy), gradient_checkpointing=recompute)
     policy = load_policy(config, torch.device("cpu"))
     seen = []
     policy.model.layers[0].mlp.register_forward_pre_hook(lambda *_: seen.append(1))

@@ -98,14 +98,18 @@ def test_problem_ids_do_not_depend_on_tokenizer_or_prompt():
     assert len(ids) == 1
 
 
-def test_too_long_prompts_are_dropped_and_counted(tmp_path, caplog):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "x" * n, "answer": "1"} for n in (5, 11, 10, 12)])
+def test_too_long_prompts_are_dropped_and_counted_by_source(tmp_path, caplog):
+    sources = []
+    for name, lengths in (("a", (5, 11, 10)), ("b", (50, 7))):
+        rows = [{"prompt": name * length, "answer": "1"} for length in lengths]
+        sources.append(DatasetConfig(source=str(write_jsonl(tmp_path / f"{name}.jsonl", rows))))
     with caplog.at_level(logging.WARNING):
-        problems = load(path, data={"max_prompt_tokens": 10})
-    assert [len(problem.prompt) for problem in problems] == [5, 10]
-    assert "dropped 2 of 4 prompts longer than 10 tokens" in caplog.text
-    with pytest.raises(ConfigError, match="all 4 prompts"):
-        load(path, data={"max_prompt_tokens": 4})
+        mixed = load_problems(sources, DataConfig(task="custom", max_prompt_tokens=10), PLAIN)
+    assert Counter(len(problem.prompt) for problem in mixed) == {5: 1, 10: 1, 7: 2}
+    assert "a.jsonl: dropped 1 of 3 prompts longer than 10 tokens" in caplog.text
+    assert "b.jsonl: dropped 1 of 2 prompts longer than 10 tokens" in caplog.text
+    with pytest.raises(ConfigError, match="all 3 prompts"):
+        load(tmp_path / "a.jsonl", data={"max_prompt_tokens": 4})
 
 
 def test_the_embedded_policy_reads_published_puzzles_whose_names_it_knows(tmp_path):
@@ -216,18 +220,6 @@ def test_conversations_of_the_orz_files(tmp_path):
     assert first.prompt.startswith("What is 1+1? Let's think step by step")
     assert (first.answer, second.answer) == ("2", "3")
     assert first.source == "orz_math_57k_collected"
-
-
-def test_a_mixture_drops_and_counts_too_long_prompts_by_source(tmp_path, caplog):
-    sources = []
-    for name, lengths in (("a", (5, 50, 6)), ("b", (50, 7))):
-        rows = [{"prompt": name * length, "answer": "1"} for length in lengths]
-        sources.append(DatasetConfig(source=str(write_jsonl(tmp_path / f"{name}.jsonl", rows))))
-    with caplog.at_level(logging.WARNING):
-        mixed = load_problems(sources, DataConfig(task="custom", max_prompt_tokens=10), PLAIN)
-    assert Counter(problem.source for problem in mixed) == {"a": 2, "b": 2}
-    assert "a.jsonl: dropped 1 of 3 prompts" in caplog.text
-    assert "b.jsonl: dropped 1 of 2 prompts" in caplog.text
 
 
 @pytest.mark.parametrize(

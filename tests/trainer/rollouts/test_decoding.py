@@ -17,9 +17,6 @@ def test_prompts_are_padded_on_the_left():
     prefill = read_prompts(model, PROMPTS, pad_token_id=0)
     assert prefill.mask.tolist() == [[False] * 4 + [True] * 3, [True] * 7]
     assert prefill.positions.tolist() == [2, 6]
-    for prompt, logits in zip(PROMPTS, prefill.logits, strict=True):
-        expected = model(input_ids=torch.tensor([prompt])).logits[0, -1]
-        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
