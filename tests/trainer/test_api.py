@@ -15,8 +15,8 @@ from trainer.errors import ConfigError, MissingError
 
 
 def test_names_are_found_at_their_first_use_and_nothing_is_imported_before():
-    heavy = ("torch", "pandas", "pydantic", "ray")
-    code = f"import sys, trainer, sweep; print([name for name in {heavy} if name in sys.modules])"
+    heavy = ("torch", "pandas", "pydantic", "ray", "sympy", "math_verify")
+    code = f"import sys, trainer, sweep, rewards; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     for package in (trainer, sweep):

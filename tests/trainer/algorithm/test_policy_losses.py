@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import loss_inputs
-from trainer.algorithm.loss import update_loss
 from trainer.algorithm.loss_inputs import UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.config.algorithm import AlgorithmConfig
@@ -81,14 +80,6 @@ def test_a_chosen_token_is_held_still_or_pulled_back(loss, gradient):
     )
     POLICY_LOSSES[loss](inputs, AlgorithmConfig(loss=loss, chosen_coef=3.0)).losses.sum().backward()
     assert logprobs.grad[0].tolist() == pytest.approx(gradient, rel=1e-5)
-
-
-def test_the_squared_log_ratio_pulls_every_token_back():
-    logprobs = torch.tensor([[-0.5]], requires_grad=True)
-    inputs = loss_inputs(logprobs, torch.tensor([[-1.0]]), torch.zeros(1, 1), UpdateTotals(1, 1))
-    output = update_loss(inputs, AlgorithmConfig(kl_coef=0.0, log_ratio_coef=0.1))
-    output.loss.backward()
-    assert (output.loss.item(), logprobs.grad.item()) == pytest.approx((0.1 * 0.25, 0.1 * 2 * 0.5))
 
 
 def test_lp_reg_pulls_chosen_tokens_up_to_the_proxy_and_no_further():

@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -8,14 +6,7 @@ from trainer.config.rollout import VllmConfig
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
 from trainer.rollouts.vllm import setup
-from trainer.rollouts.vllm.setup import (
-    EngineSetup,
-    check_request,
-    engine_setup,
-    llm_options,
-    transfer_kind,
-    without_dual_chunk_attention,
-)
+from trainer.rollouts.vllm.setup import EngineSetup, check_request, engine_setup, llm_options, transfer_kind
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -103,9 +94,3 @@ def test_a_request_fits_to_the_last_token():
     )
     with pytest.raises(ValueError, match="prompt 2 has no tokens"):
         check_request(2, [], max_new_tokens=4, max_model_len=10)
-
-
-def test_attention_for_contexts_of_a_million_tokens_is_taken_out():
-    config = SimpleNamespace(dual_chunk_attention_config={"chunk_size": 262144}, hidden_size=8)
-    assert vars(without_dual_chunk_attention(config)) == {"hidden_size": 8}
-    assert vars(without_dual_chunk_attention(config)) == {"hidden_size": 8}
