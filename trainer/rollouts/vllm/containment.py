@@ -6,7 +6,9 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -74,6 +76,26 @@ def eager_on_cpu(device: torch.device) -> Iterator[None]:
         return
     with torch.compiler.set_stance("force_eager"):
         yield
+
+
+@contextmanager
+def no_shared_names(device: torch.device) -> Iterator[None]:
+    """On a CPU, let ranks that share a model exchange over their process group, not over named shared memory.
+
+    Under a launcher vLLM 0.24 gives that memory one name for all runs of a machine, so that a second run's ranks, or
+    the first ones after a killed run, do not start ("create shm in SHMManager failed. errno: 17"). Where the names of
+    the ranks differ, it uses the process group.
+    """
+    if device.type != "cpu":
+        yield
+        return
+    shared_memory = import_module("vllm.distributed.device_communicators.cpu_communicator")._CPUSHMDistributed
+    name_of = shared_memory.make_group_name
+    shared_memory.make_group_name = staticmethod(lambda communicator: f"{name_of(communicator)}-{uuid4()}")
+    try:
+        yield
+    finally:
+        shared_memory.make_group_name = staticmethod(name_of)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine, Sample, Sa
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
     eager_on_cpu,
+    no_shared_names,
     process_state_kept,
     random_state_kept,
     send_log_to,
@@ -90,7 +91,8 @@ class VllmEngine(RolloutEngine):
             except ImportError as error:
                 raise start_error(error) from error
             try:
-                llm = llm_of(**options)
+                with no_shared_names(self.device):
+                    llm = llm_of(**options)
                 gc.unfreeze()  # vLLM has frozen all there is, the run's models among it: they would stay for ever
                 return llm
             except (ImportError, RuntimeError, ValueError, AssertionError) as error:

@@ -1,5 +1,7 @@
 """vLLM beside two gloo ranks that train together."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.invariants.ranks import run_ranks
@@ -12,6 +14,18 @@ DDP = {"parallel.strategy": "ddp"}
 ZERO_3 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3}
 
 
+@pytest.fixture
+def _killed_run():
+    """Shared memory that vLLM's ranks leave behind where they are killed."""
+    left = [Path(f"/dev/shm/-tp:0-[0-1]-cpushm_{rank}") for rank in range(2)]
+    for file in left:
+        file.touch()
+    yield
+    for file in left:
+        file.unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("_killed_run")
 @pytest.mark.parametrize(
     ("overrides", "tied"),
     [(DDP, True), (DDP | {"rollout.vllm.tensor_parallel": 2}, False), (ZERO_3, True)],
