@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dashboards.pages.export import write_csvs
 from dashboards.pages.html import cell, render_page, render_table
 from dashboards.pictures.evidence import Evidence, Measured, forest, gathered
 from dashboards.sweep import Sweep
@@ -27,7 +26,7 @@ def evidence_json(sweeps: Sequence[Sweep]) -> dict[str, Any]:
 
 
 def write_evidence(sweeps: Sequence[Sweep], uri: str, path: Path) -> list[Evidence]:
-    """Write the page and ``data/*.csv`` beside it; return the evidence."""
+    """Write the page; return the evidence."""
     found, left = gathered(sweeps)
     pictures = [forest(one, f"evidence-{place}") for place, one in enumerate(found)]
     none = "No sweep of this store has measured a rule on fresh seeds: `sweep confirm NAME` does."
@@ -43,7 +42,6 @@ def write_evidence(sweeps: Sequence[Sweep], uri: str, path: Path) -> list[Eviden
         "Evidence on update rules", meta, told, {"Rules": pictures}, _table(left), heading="What does not count"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_csvs(pictures, path.parent / "data")
     write_atomically(path, page)
     return found
 

@@ -27,7 +27,6 @@ def render_page(
     table: str,
     *,
     confirmed: bool = False,
-    more: str = "",
     heading: str = "All trials",
     score: tuple[str, str] = ("", ""),
 ) -> str:
@@ -40,7 +39,6 @@ def render_page(
         chapters: title -> pictures. The first of all stands on the first screen; empty chapters are left out.
         table: the table at the end, already HTML.
         confirmed: whether the verdict is a gain on fresh seeds.
-        more: HTML below the table.
         heading: what the table shows.
         score: the metric of scores, and whether max or min is better: the best points are never cut off.
     """
@@ -77,8 +75,8 @@ def render_page(
             for name, several in below
         ),
         f'<section id="trials" class="long"><h2>{html.escape(heading)}</h2>',
-        "<p>A click on a heading sorts. The numbers of every picture are beside this page in data/.</p>",
-        f'<div class="scroll tall">{table}</div>{more}</section>',
+        "<p>A click on a heading sorts.</p>",
+        f'<div class="scroll tall">{table}</div></section>',
         _packed("figures", json.dumps(figures, allow_nan=False)),
         _packed("plotly", get_plotlyjs()),
         f"<script>{_asset('report.js')}</script>",

@@ -1,13 +1,10 @@
-"""A sweep's report: one self-contained HTML file, the trials and the numbers of every picture as CSV beside it."""
+"""A sweep's report: one self-contained HTML file, with the trials as CSV beside it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dashboards.artifacts import Answered
-from dashboards.pages.export import write_csvs
 from dashboards.pages.html import cell, render_page, render_table
-from dashboards.pages.samples import answers_of_both, samples_html
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.decision import decision
@@ -25,7 +22,6 @@ from trainer.files import write_atomically
 
 _REPORT_FILE = "report.html"
 _TRIALS_FILE = "trials.csv"
-_DATA_FOLDER = "data"  # a CSV per picture
 
 # The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it shows; None
 # where there is nothing to tell apart.
@@ -38,18 +34,11 @@ _TOLD = ("tournament", "precision", "failures")  # have sentences alone
 
 
 def write_pages(sweep: Sweep, out_dir: Path) -> Path:
-    """Write ``report.html``, ``trials.csv`` and ``data/*.csv``; return the page.
-
-    Raises:
-        StorageError: the store cannot be read.
-    """
-    chapters = chapters_of(sweep)
-    pictures = [picture for several in chapters.values() for picture in several]
+    """Write ``report.html`` and ``trials.csv``; return the page."""
     out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / _REPORT_FILE
     write_atomically(out_dir / _TRIALS_FILE, sweep.trials.to_csv(index=False))
-    write_csvs(pictures, out_dir / _DATA_FOLDER)
-    write_atomically(path, report_html(sweep, chapters, answers_of_both(sweep)))
+    write_atomically(path, report_html(sweep, chapters_of(sweep)))
     return path
 
 
@@ -68,7 +57,7 @@ def chapters_of(sweep: Sweep) -> dict[str, list[Picture]]:
     }
 
 
-def report_html(sweep: Sweep, chapters: Mapping[str, Sequence[Picture]], answered: Sequence[Answered] = ()) -> str:
+def report_html(sweep: Sweep, chapters: Mapping[str, Sequence[Picture]]) -> str:
     """The report as one page."""
     objective = sweep.objective
     window = "last evaluation" if objective.window == 1 else f"mean of the last {objective.window} evaluations"
@@ -81,10 +70,9 @@ def report_html(sweep: Sweep, chapters: Mapping[str, Sequence[Picture]], answere
         if one is not None and one.changes:
             meta += f" Its trials are not all comparable: while it ran, files were changed. {one.changes}."
     table, gain = trials_html(sweep), headline(sweep).confirmed
-    samples = samples_html(sweep, answered)
     score = (objective.metric, objective.mode)
     told = verdict(sweep)
-    return render_page(sweep.name, meta, told, chapters, table, confirmed=gain, more=samples, score=score)
+    return render_page(sweep.name, meta, told, chapters, table, confirmed=gain, score=score)
 
 
 def trials_html(sweep: Sweep) -> str:

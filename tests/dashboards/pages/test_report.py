@@ -133,4 +133,4 @@ def test_report_is_replaced_whole(report: Path, demo_uri: str) -> None:
     report.write_text("old")
     assert write_pages(read_sweep("demo", demo_uri), report.parent) == report
     assert report.read_text(encoding="utf-8").endswith("</html>")
-    assert {path.name for path in report.parent.iterdir()} == {"report.html", "trials.csv", "data"}
+    assert {path.name for path in report.parent.iterdir()} == {"report.html", "trials.csv"}
