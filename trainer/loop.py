@@ -98,7 +98,7 @@ class Trainer:
     def _load(self, config: TrainConfig) -> None:
         self.progress.phase(f"loading {config.model.name_or_path}")
         self.models = load_models(config, self.parallel)
-        self.scorer = Scorer(config, self.models, self.tokenizer.pad_token_id, self.parallel)
+        self.scorer = Scorer(config.optim, self.models, self.tokenizer.pad_token_id, self.parallel)
         self.updater = Updater(
             self.models.policy,
             self.models.optimizer,

@@ -103,9 +103,7 @@ class TrainBatch:
     rewards: Tensor  # [B] float32, on the host
     group_ids: Tensor  # [B] int64, on the host
     truncated: Tensor  # [B] float32, on the host, 1 where the completion ran into the token limit
-    reward_parts: Tensor | None = (
-        None  # [B, R, 2] float32, on the host, R parts of the reward before their weights, and the weights
-    )
+    reward_parts: Tensor | None = None  # [B, R, 2] float32, on the host: R parts of the reward, and their weights
     proxy_logprobs: Tensor | None = None  # [B, T] float32, of Lp-Reg's proxy; -inf at tokens that it has not
     chosen: Tensor | None = None  # [B, T] bool, tokens that the loss singles out; None where it singles out none
 

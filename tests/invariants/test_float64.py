@@ -63,7 +63,7 @@ def trained(config, folder, monkeypatch, sampled, rounding=None):
             for parameter in trainer.models.causal_lm.double().parameters():
                 parameter.data *= 1 + rounding * torch.empty_like(parameter).uniform_(-1, 1, generator=generator)
             trainer.updater.policy = Exact(trainer.models.causal_lm)
-            trainer.models = trainer.scorer._models = replace(trainer.models, policy=trainer.updater.policy)
+            trainer.models = trainer.scorer.models = replace(trainer.models, policy=trainer.updater.policy)
         moved = [trainer.training_step()["rollout/engine_logprob_diff_max"] for _ in range(2)]
     weights = [p.detach().double().flatten() for p in trainer.models.causal_lm.parameters() if p.requires_grad]
     trainer.close("KILLED")

@@ -17,8 +17,10 @@ def clipped_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
     ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``; where ``A < 0``, ``l = min(l, -A c)``. GRPO's loss
     [arXiv:2402.03300, equation 3]; with ``high > low`` DAPO's [arXiv:2503.14476, equation 8]. As verl, TRL.
     """
-    losses, clipped, dual_clipped = _clipped(inputs.log_ratio.exp(), inputs.advantages, config)
-    return TokenLosses(losses, clipped, dual_clipped)
+    surrogate, clipped = _surrogate(inputs.log_ratio.exp(), inputs.advantages, config)
+    bound, bad = -inputs.advantages * config.dual_clip, inputs.advantages < 0
+    losses = torch.where(bad, torch.minimum(surrogate, bound), surrogate)
+    return TokenLosses(losses, clipped, (surrogate > bound) & bad)
 
 
 def gspo_loss(inputs: LossInputs, config: AlgorithmConfig) -> TokenLosses:
@@ -160,13 +162,6 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
 _RATIO_CAP = 20.0  # of DPPO's weight, as in verl
 _ROUNDING = 1e-5  # of a log-ratio in float32
 _BELOW_1 = 1 - 1e-7  # of probabilities whose complement is divided by
-
-
-def _clipped(ratio: Tensor, advantages: Tensor, config: AlgorithmConfig) -> tuple[Tensor, Tensor, Tensor]:
-    surrogate, held_back = _surrogate(ratio, advantages, config)
-    bound = -advantages * config.dual_clip
-    losses = torch.where(advantages < 0, torch.minimum(surrogate, bound), surrogate)
-    return losses, held_back, (surrogate > bound) & (advantages < 0)
 
 
 def _surrogate(ratio: Tensor, advantages: Tensor, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,14 @@
 """Log-probabilities of a rollout batch by the policy before its update and by the reference."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from trainer.algorithm.batching import UpdateBatch, build_batch, lengths_to_mask, plan_update_batches, select_rows
-from trainer.config.schema import TrainConfig
+from trainer.config.optim import OptimConfig
 from trainer.errors import check_finite
 from trainer.parallel.models import Models
 from trainer.parallel.ranks import Parallel
@@ -15,28 +16,27 @@ from trainer.policy.logprobs import TokenScores
 from trainer.types import RolloutGroup, TrainBatch
 
 
+@dataclass
 class Scorer:
     """Makes the batch of a training step and scores it by the policy and the reference."""
 
-    def __init__(self, config: TrainConfig, models: Models, pad_token_id: int, parallel: Parallel) -> None:
-        self._optim = config.optim
-        self._models = models
-        self._pad_token_id = pad_token_id
-        self._parallel = parallel
-        self._recomputes = config.optim.old_logprobs == "recompute"
+    optim: OptimConfig
+    models: Models
+    pad_token_id: int
+    parallel: Parallel
 
     def score(self, groups: Sequence[RolloutGroup]) -> tuple[TrainBatch, list[UpdateBatch]]:
         """The batch of this rank's groups with log-probabilities, without advantages; and its update batches."""
-        batch = build_batch(groups, self._pad_token_id, self._parallel.device)
+        batch = build_batch(groups, self.pad_token_id, self.parallel.device)
         plan = plan_update_batches(
             batch,
-            self._optim.update_batch_size // self._parallel.world_size,
-            self._optim.tokens_per_microbatch,
-            self._parallel.gather,
-            self._models.packs_rows,
+            self.optim.update_batch_size // self.parallel.world_size,
+            self.optim.tokens_per_microbatch,
+            self.parallel.gather,
+            self.models.packs_rows,
         )
-        policy = self._models.policy if self._recomputes else None
-        return attach_logprobs(batch, policy, self._models.reference, plan), plan
+        policy = self.models.policy if self.optim.old_logprobs == "recompute" else None
+        return attach_logprobs(batch, policy, self.models.reference, plan), plan
 
 
 def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
@@ -91,8 +91,7 @@ def score_batch(model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch]
 
     Entropies and gradient norms are added where they are asked for.
     """
-    logprobs, entropies, gradient_norms, proxies = (torch.zeros_like(batch.completion_mask) for _ in range(4))
-    has_proxy = False
+    found: dict[str, Any] = {}
     for update_batch in plan:
         for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.stand_in)
@@ -102,13 +101,11 @@ def score_batch(model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch]
                 continue
             rows = rows.to(batch.input_ids.device, non_blocking=True)
             width = part.completion_mask.shape[1]
-            logprobs[rows, :width] = scores.logprobs
-            if scores.entropies is not None and scores.gradient_norms is not None:
-                entropies[rows, :width] = scores.entropies
-                gradient_norms[rows, :width] = scores.gradient_norms
-            if scores.proxy_logprobs is not None:
-                has_proxy = True
-                proxies[rows, :width] = scores.proxy_logprobs
-    if not with_entropy:
-        return TokenScores(logprobs, None)
-    return TokenScores(logprobs, entropies, gradient_norms, proxy_logprobs=proxies if has_proxy else None)
+            for name in ("logprobs", "entropies", "gradient_norms", "proxy_logprobs"):
+                values = getattr(scores, name)
+                if values is None:
+                    continue
+                if name not in found:
+                    found[name] = torch.zeros_like(batch.completion_mask)
+                found[name][rows, :width] = values
+    return TokenScores(**found)

@@ -61,24 +61,16 @@ class UpdateStatistics:
         self.ratio_max = torch.maximum(self.ratio_max, metrics["ratio_max"])
 
 
+@dataclass
 class Updater:
     """Takes optimizer steps on a policy: a `LogprobModel`, possibly wrapped by ``parallel``."""
 
-    def __init__(
-        self,
-        policy: nn.Module,
-        optimizer: Any,
-        algorithm: AlgorithmConfig,
-        max_grad_norm: float,
-        parallel: Parallel,
-        max_new_tokens: int,
-    ) -> None:
-        self.policy = policy
-        self.optimizer = optimizer
-        self.algorithm = algorithm
-        self.max_grad_norm = max_grad_norm
-        self.parallel = parallel
-        self.max_new_tokens = max_new_tokens
+    policy: nn.Module
+    optimizer: Any
+    algorithm: AlgorithmConfig
+    max_grad_norm: float
+    parallel: Parallel
+    max_new_tokens: int
 
     def set_entropy_coef(self, coefficient: float) -> None:
         """Set the weight of the entropy bonus in the following optimizer steps."""

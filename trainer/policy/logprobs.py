@@ -21,7 +21,7 @@ class TokenScores(NamedTuple):
     """
 
     logprobs: Tensor  # [b, T], with gradient where grad mode is on
-    entropies: Tensor | None  # [b, T], with gradient where grad mode is on
+    entropies: Tensor | None = None  # [b, T], with gradient where grad mode is on
     gradient_norms: Tensor | None = None  # [b, T], detached: norm of the logprob's gradient by the scaled logits
     computed: int = 0  # positions that the model ran on
     proxy_logprobs: Tensor | None = None  # [b, T], detached, -inf at tokens that the proxy has not
