@@ -2,14 +2,14 @@
 
 import json
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -54,14 +54,16 @@ def microbatch_bytes(shape: Microbatch) -> int:
     model, head = _model(shape)
     with FakeTensorMode():
         model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype)).tie_weights()
-        with _counted(model) as live, torch.no_grad():
+        held = [*model.parameters(), *model.buffers()]
+        with LiveBytes(held) as live, torch.no_grad():
             _score(shape, model, head, with_entropy=True)
         scoring = live.peak
         for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
             parameter.register_post_accumulate_grad_hook(_hand_over)
-        with _counted(model) as live:
+        with LiveBytes(held) as live:
             _score(shape, model, head, with_entropy=False).sum().backward()
-    return max(scoring, live.peak)
+    most: int = max(scoring, live.peak)
+    return most
 
 
 @lru_cache(maxsize=64)
@@ -100,12 +102,6 @@ class LiveBytes(TorchDispatchMode):
 
     def _remove(self, key: int) -> None:
         self.now -= self._sizes.pop(key)
-
-
-@contextmanager
-def _counted(model: nn.Module) -> Iterator[LiveBytes]:
-    with LiveBytes([*model.parameters(), *model.buffers()]) as live:
-        yield live
 
 
 def _model(shape: Microbatch) -> tuple[Any, ScoringHead]:

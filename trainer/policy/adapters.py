@@ -111,9 +111,15 @@ class BaseParameter(NamedTuple):
             return [self.parameter]
         return [self.parameter, self.layer.lora_A[_NAME].weight, self.layer.lora_B[_NAME].weight]
 
+    @torch.no_grad()
     def merged(self) -> Tensor:
-        """The parameter with the adapter added, detached; the parameter itself where there is none."""
-        return self.parameter.detach() if self.layer is None else merged_weight(self.layer)
+        """``W + s B A`` in W's dtype, computed in float32; W itself, detached, where there is no adapter."""
+        weight = self.parameter.detach()
+        if self.layer is None:
+            return weight
+        _, first, second = self.parts
+        product: Tensor = (second.float() @ first.float()).mul_(self.layer.scaling[_NAME])
+        return product.add_(weight).to(weight.dtype)
 
 
 def base_parameters(model: nn.Module) -> Iterator[BaseParameter]:
@@ -133,17 +139,6 @@ def base_layer(module: nn.Module) -> nn.Module:
     """The layer that an adapter was put around; the module itself where there is none."""
     base: nn.Module = module.base_layer if _is_adapted(module) else module  # type: ignore[assignment]
     return base
-
-
-@torch.no_grad()
-def merged_weight(layer: Any) -> Tensor:
-    """``W + s B A`` of a linear layer in W's dtype, computed in float32; W itself where there is no adapter."""
-    weight: Tensor = layer.weight.detach()
-    if not _is_adapted(layer):
-        return weight
-    first, second = layer.lora_A[_NAME].weight, layer.lora_B[_NAME].weight
-    product: Tensor = (second.float() @ first.float()).mul_(layer.scaling[_NAME])
-    return product.add_(weight).to(weight.dtype)
 
 
 def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:

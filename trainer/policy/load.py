@@ -95,24 +95,16 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
             load_policy(_base_of(config), device, dtype), Path(config.name_or_path).expanduser()
         )
     source = model_source(config)
-    options = {
-        "revision": config.revision,
-        "trust_remote_code": config.trust_remote_code,
-        "attn_implementation": config.attn_implementation,
-        "dtype": dtype,
-    }
+    repository = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+    options = {"attn_implementation": config.attn_implementation, "dtype": dtype}
     try:
         if config.random_weights:
-            revision = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-            shape = AutoConfig.from_pretrained(source, **revision)
+            shape = AutoConfig.from_pretrained(source, **repository)
             with torch.device(device):
-                model = AutoModelForCausalLM.from_config(
-                    shape, dtype=dtype, attn_implementation=config.attn_implementation
-                )
+                model = AutoModelForCausalLM.from_config(shape, **options)
         else:
-            model, found = AutoModelForCausalLM.from_pretrained(
-                source, use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True, **options
-            )
+            whole = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
+            model, found = AutoModelForCausalLM.from_pretrained(source, **repository, **options, **whole)
             _check_loaded(model, found, config)
     except _LOAD_ERRORS as error:
         raise _load_error("model", config, error) from error

@@ -63,30 +63,23 @@ class LogprobModel(nn.Module):
             with_entropy: also return the entropy of each next-token distribution, and the gradient norm of each
                 log-probability with respect to ``logits / temperature``: ``|onehot(token) - pi|``.
         """
-        device = input_ids.device.type
-        with torch.autocast(device, self.compute_dtype, enabled=self.compute_dtype != torch.float32):
-            return self._forward(input_ids, prompt_lengths, completion_mask, with_entropy)
-
-    def _forward(
-        self, input_ids: Tensor, prompt_lengths: Tensor, completion_mask: Tensor, with_entropy: bool
-    ) -> TokenScores:
-        rows, columns = completion_mask.nonzero(as_tuple=True)
-        positions = prompt_lengths.to(rows.device)[rows] + columns
-        if self.packs_rows:
-            packing = pack(input_ids, prompt_lengths, completion_mask)
-            predicting = attention.packed_hidden_states(self.causal_lm, packing)
-            computed = packing.input_ids.numel()
+        device = input_ids.device
+        with torch.autocast(device.type, self.compute_dtype, enabled=self.compute_dtype != torch.float32):
+            rows, columns = completion_mask.nonzero(as_tuple=True)
+            positions = prompt_lengths.to(rows.device)[rows] + columns
+            rows, columns, positions = torch.stack([rows, columns, positions]).to(device, non_blocking=True)
             targets = input_ids[rows, positions]
-        else:
-            places = torch.stack([rows, columns, positions]).to(input_ids.device, non_blocking=True)
-            rows, columns, positions = places
-            targets = input_ids[rows, positions]
-            hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-            predicting = hidden[rows, positions - 1]  # the state before a token predicts it
-            computed = input_ids.numel()
+            if self.packs_rows:
+                packing = pack(input_ids, prompt_lengths, completion_mask)
+                predicting = attention.packed_hidden_states(self.causal_lm, packing)
+                computed = packing.input_ids.numel()
+            else:
+                hidden = self.causal_lm.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+                predicting = hidden[rows, positions - 1]  # the state before a token predicts it
+                computed = input_ids.numel()
 
-        logprobs, entropies, gradient_norms, proxy_logprobs = self.head(predicting, targets, with_entropy)
-        zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=targets.device)
+            logprobs, entropies, gradient_norms, proxy_logprobs = self.head(predicting, targets, with_entropy)
+        zeros = torch.zeros(completion_mask.shape, dtype=torch.float32, device=device)
         return TokenScores(
             zeros.index_put((rows, columns), logprobs),
             zeros.index_put((rows, columns), entropies) if with_entropy else None,

@@ -6,6 +6,7 @@ used: its work per token outweighs a small model's forward pass.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -19,12 +20,11 @@ from trainer.rollouts.sampling import row_uniforms, sample_tokens
 from trainer.rollouts.shared_prefix import SharedPrefixBatch, is_supported
 
 _COMPACT_FRACTION = 1 / 8  # of finished rows; copying the cache costs about as much as one decoding step
-
-
 _USED_SHARE = 0.8  # of a GPU's free memory; the rest is for the activations of the prompts
 _LOGITS_BYTES = 32  # for each token of the vocabulary
 
 
+@dataclass(eq=False)
 class TransformersEngine(RolloutEngine):
     """Samples from the policy's own module, so that its weights are always the current ones.
 
@@ -40,22 +40,13 @@ class TransformersEngine(RolloutEngine):
         on_finished: told how many completions more are done.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        pad_token_id: int,
-        max_batch_tokens: int | None = None,
-        compute_dtype: torch.dtype = torch.float32,
-        whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext,
-        on_finished: Callable[[int], None] = lambda count: None,
-    ) -> None:
-        self.model = model
-        self.pad_token_id = pad_token_id
-        self.max_batch_tokens = max_batch_tokens
-        self.compute_dtype = compute_dtype
-        self.whole_weights = whole_weights
-        self.on_finished = on_finished
+    model: PreTrainedModel
+    _: KW_ONLY
+    pad_token_id: int
+    max_batch_tokens: int | None = None
+    compute_dtype: torch.dtype = torch.float32
+    whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext
+    on_finished: Callable[[int], None] = lambda count: None
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
