@@ -171,16 +171,11 @@ def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json" and text.lstrip().startswith("["):
-        yield from _objects([(1, text)], path, whole=True)
-    else:
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-        yield from _objects(lines, path, whole=False)
-
-
-def _objects(texts: Sequence[tuple[int, str]], path: Path, whole: bool) -> Iterator[Mapping[str, Any]]:
-    for number, text in texts:
+    content = path.read_text(encoding="utf-8")
+    whole = path.suffix == ".json" and content.lstrip().startswith("[")
+    for number, text in enumerate([content] if whole else content.split("\n"), start=1):
+        if not text.strip():
+            continue
         try:
             parsed = json.loads(text)
         except json.JSONDecodeError as error:

@@ -7,14 +7,6 @@ from typing import Any
 from trainer.problems.tasks import knights_knaves, math
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _unknown(answer: Any) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Task:
     """The defaults of one task.
@@ -28,9 +20,9 @@ class Task:
     prompt_columns: tuple[str, ...]
     answer_columns: tuple[str, ...]
     difficulty_columns: tuple[str, ...]
-    ask: Callable[[str], str] = _unchanged
-    read_answer: Callable[[Any], Any] = _unchanged
-    difficulty: Callable[[Any], str] = _unknown
+    ask: Callable[[str], str] = lambda question: question
+    read_answer: Callable[[Any], Any] = lambda answer: answer
+    difficulty: Callable[[Any], str] = lambda answer: ""
     prefill: str = ""
     system_prompt: str = ""
     raw_template: str = "{question}"

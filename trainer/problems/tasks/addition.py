@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,8 +51,8 @@ def generate(split: Split, digits: Sequence[int], size: int, seed: int) -> list[
     if not digits or not all(1 <= count <= _MAX_DIGITS for count in digits):
         raise ConfigError(f"digits must be 1 to {_MAX_DIGITS}, got {list(digits)}", "generated sums", "e.g. [1]")
     kinds = sorted(set(digits))
-    streams = [_shuffled(split, count, seed) for count in kinds]
-    taken = list(itertools.islice(_in_turn(streams), size))
+    in_turn = itertools.zip_longest(*(_shuffled(split, count, seed) for count in kinds))
+    taken = list(itertools.islice(filter(None, itertools.chain.from_iterable(in_turn)), size))
     if len(taken) < size:
         raise ConfigError(
             f"there are only {len(taken)} different {split} sums of numbers with {kinds} digits, not {size}",
@@ -67,8 +67,3 @@ def _shuffled(split: Split, digits: int, seed: int) -> list[Sum]:
     sums = [Sum(a, b, digits) for a in numbers for b in numbers if split_of(a, b) == split]
     random.Random(f"{split} {digits} {seed}").shuffle(sums)
     return sums
-
-
-def _in_turn(streams: Sequence[list[Sum]]) -> Iterator[Sum]:
-    for row in itertools.zip_longest(*streams):
-        yield from (item for item in row if item is not None)
