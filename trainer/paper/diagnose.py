@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
@@ -128,22 +127,22 @@ class Diagnosis:
         return [{"update": update.name, **self._row(update, everything)} for update in self.updates]
 
     def _row(self, update: Update, chosen: Tensor) -> dict[str, float]:
+        """The figures of the chosen tokens; a mean over none is NaN."""
         advantages = self.advantages[chosen]
         change = self.change(update)[chosen]
-        positive, negative = change[advantages > 0], change[advantages < 0]
         moved = ((update.logprobs - self.logprobs)[chosen]).abs() > RESOLUTION
         return {
             "tokens": int(chosen.sum()),
-            "probability": _mean(self.logprobs[chosen].exp()),
-            "advantage_abs": _mean(advantages.abs()),
-            "gradient_norm": _mean(self.gradient_norms[chosen]),
+            "probability": float(self.logprobs[chosen].exp().mean()),
+            "advantage_abs": float(advantages.abs().mean()),
+            "gradient_norm": float(self.gradient_norms[chosen].mean()),
             "gradient_share": _share(self.advantages.abs() * self.gradient_norms, chosen),
-            "change_abs": _mean(change.abs()),
-            "change_positive": _mean(positive),
-            "change_negative": _mean(negative),
-            "moved": _mean(moved.float()),
-            "positive_rose": _mean((change[moved & (advantages > 0)] > 0).float()),
-            "negative_fell": _mean((change[moved & (advantages < 0)] < 0).float()),
+            "change_abs": float(change.abs().mean()),
+            "change_positive": float(change[advantages > 0].mean()),
+            "change_negative": float(change[advantages < 0].mean()),
+            "moved": float(moved.float().mean()),
+            "positive_rose": float((change[moved & (advantages > 0)] > 0).float().mean()),
+            "negative_fell": float((change[moved & (advantages < 0)] < 0).float().mean()),
         }
 
 
@@ -251,7 +250,7 @@ def _after_passes(
 ) -> list[Tensor]:
     """Log-probabilities [B, T] after each pass of an update of a copy of the policy."""
     config = trainer.config
-    policy = _scored(trainer, copy.deepcopy(trainer.models.causal_lm))
+    policy = logprob_model(copy.deepcopy(trainer.models.causal_lm), config, trainer.models.stored_dtype)
     stepping = _copied_adamw(trainer, policy) if optimizer == "adamw" else torch.optim.SGD(_trained(policy), SGD_LR)
     updater = Updater(
         policy, stepping, config.algorithm, config.optim.max_grad_norm, Parallel(), config.rollout.max_new_tokens
@@ -277,10 +276,6 @@ def _trained(policy: LogprobModel) -> list[nn.Parameter]:
     return [parameter for parameter in policy.parameters() if parameter.requires_grad]
 
 
-def _scored(trainer: Trainer, causal_lm: PreTrainedModel) -> LogprobModel:
-    return logprob_model(causal_lm, trainer.config, trainer.models.stored_dtype)
-
-
 def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor:
     """Norm of the gradient of single log-probabilities by all parameters, [N]; NaN where not measured."""
     rows, columns = batch.completion_mask.nonzero(as_tuple=True)
@@ -289,7 +284,7 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
     order = torch.randperm(len(rows), generator=generator)
     chosen = torch.cat([order[bands[order] == band][: sample // len(BANDS)] for band in range(len(BANDS))])
     norms = torch.full((len(rows),), math.nan)
-    policy = _scored(trainer, trainer.models.causal_lm)
+    policy = logprob_model(trainer.models.causal_lm, trainer.config, trainer.models.stored_dtype)
     parameters = _trained(policy)
     trainer.progress.phase("gradients by all parameters", len(chosen), unit="tokens")
     for index in chosen.tolist():
@@ -307,10 +302,6 @@ def _parameter_norms(trainer: Trainer, batch: TrainBatch, sample: int) -> Tensor
 def _share(values: Tensor, chosen: Tensor) -> float:
     total = float(values.sum())
     return float(values[chosen].sum()) / total if total else math.nan
-
-
-def _mean(values: Tensor) -> float:
-    return float(values.mean()) if len(values) else math.nan
 
 
 def _correlation(first: Tensor, second: Tensor) -> float:
