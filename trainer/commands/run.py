@@ -124,7 +124,8 @@ def report_outcome(outcome: RunOutcome) -> int:
         lines += _table_lines("w/ Lopti" if outcome.uses_lopti else "w/o Lopti", seconds) if seconds else []
         code, stream = 0, sys.stdout
     if outcome.rank == 0 and outcome.silent and outcome.done:
-        print(silent_warning(f"all {outcome.step} steps"), file=sys.stderr, flush=True)
+        steps = "its only step" if outcome.step == 1 else f"all {outcome.step} steps"
+        print(silent_warning(steps), file=sys.stderr, flush=True)
     if outcome.rank == 0:
         print("\n".join(lines), file=stream, flush=True)
     if outcome.done and not outcome.recorded:

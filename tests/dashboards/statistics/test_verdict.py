@@ -144,6 +144,8 @@ def test_scores_that_do_not_vary_are_never_evidence():
     found = verdict({"base": {0: 0.5, 1: 0.5, 2: 0.5}, "a": {0: 0.6, 1: 0.6, 2: 0.6}}, "base")
     assert not found.evidence and found.deviation is None
     assert "coarse" in found.reason
+    alike = verdict({name: {0: 0.5, 1: 0.5} for name in ("base", "a", "b")}, "base")
+    assert (alike.evidence, alike.best, alike.difference) == (False, "a", 0.0)
 
 
 def test_without_shared_seeds_or_other_configurations_there_is_no_evidence():

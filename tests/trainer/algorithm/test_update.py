@@ -1,4 +1,5 @@
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -40,6 +41,21 @@ def test_an_empty_pass_takes_no_step():
     plain, one_pass = updated_parameters(AlgorithmConfig(kl_coef=0.0))
     assert statistics.updates == one_pass.updates == 2
     assert all(torch.equal(a, b) for a, b in zip(parameters, plain, strict=True))
+
+
+class Overflowing(Parallel):
+    """A gradient norm beyond float32, as clipping would hide it."""
+
+    def step(self, *arguments: object) -> float:
+        return math.inf
+
+
+def test_a_gradient_norm_that_overflows_stops():
+    model = LogprobModel(random_model(), 1.0, 16)
+    batch, plan = scored(model, AlgorithmConfig())
+    updater = Updater(model, torch.optim.SGD(model.parameters()), AlgorithmConfig(), 1.0, Overflowing(), 8)
+    with pytest.raises(DivergedError, match="diverged at step 7: gradient norm is inf"):
+        updater.run_pass(batch, batch.completion_mask, plan, UpdateStatistics.of(batch), step=7)
 
 
 def test_a_non_finite_loss_stops_before_the_weights_change():
@@ -102,6 +118,7 @@ def test_statistics_add_up_and_a_learning_rate_of_zero_moves_nothing():
     batch = make_batch()
     plan = plan_update_batches(batch, 8, 40)
     batch = estimate_advantages(attach_logprobs(batch, model, None, plan), algorithm)
+    batch = replace(batch, old_logprobs=batch.old_logprobs - 1.0)
     updater = Updater(model, torch.optim.SGD(model.parameters(), lr=1.0), algorithm, 1.0, Parallel(), 12)
     updater.set_learning_rate(0.0)
     found = []
@@ -110,10 +127,16 @@ def test_statistics_add_up_and_a_learning_rate_of_zero_moves_nothing():
         for _ in range(passes):
             updater.run_pass(batch, batch.completion_mask, plan, statistics, step=1)
         found.append((float(statistics.loss), statistics.grad_norm, float(statistics.updates)))
+        assert torch.equal(statistics.times_updated, passes * batch.completion_mask)
+        assert torch.equal(statistics.times_clipped, passes * batch.completion_mask * (batch.advantages > 0))
+        assert statistics.tokens["tokens"] == passes * batch.completion_mask.sum()
+        assert float(statistics.ratio_max) == pytest.approx(math.e, rel=1e-5)
     assert found[1] == pytest.approx([2 * number for number in found[0]])
     assert min(map(abs, found[0])) > 1e-3
     updater.set_learning_rate(0.25)
+    updater.set_entropy_coef(0.5)
     assert [group["lr"] for group in updater.optimizer.param_groups] == [0.25]
+    assert updater.algorithm == algorithm.model_copy(update={"entropy_coef": 0.5})
 
 
 ASKED = torch.tensor([[0.0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]])
@@ -122,8 +145,9 @@ ASKED = torch.tensor([[0.0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]])
 def test_a_pass_asks_for_its_tokens_and_gspo_for_their_completions():
     mask = torch.tensor([[1.0, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
     assert torch.equal(asked_tokens(ASKED, mask, AlgorithmConfig()), ASKED)
-    gspo = AlgorithmConfig(loss="gspo")
-    assert asked_tokens(ASKED, mask, gspo).tolist() == [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
+    for loss in ("gspo", "gmpo"):
+        whole = asked_tokens(ASKED, mask, AlgorithmConfig(loss=loss)).tolist()
+        assert whole == [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
 
 
 def scored(model: LogprobModel, algorithm: AlgorithmConfig, tokens: int = 10_000):

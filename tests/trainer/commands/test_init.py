@@ -85,4 +85,4 @@ def test_the_random_policy_trains_on_the_project(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path / "mine")
     words = ["max_steps=1", "rollout.max_new_tokens=8", "tracking.offline=true", "--name", "r"]
     assert main(["run", "run.yaml", *words]) == 0
-    assert "in all 1 steps all completions of every prompt had the same reward" in capsys.readouterr().err
+    assert "in its only step all completions of every prompt had the same reward" in capsys.readouterr().err

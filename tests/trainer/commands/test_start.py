@@ -146,6 +146,6 @@ def test_a_run_that_learns_nothing_says_so_at_its_end(tmp_path, capsys, monkeypa
     (tmp_path / "judge.py").write_text("def exact(text, answer): return 1.0\n")
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, "reward.functions={judge:exact: 1.0}"]
     assert run(tmp_path, *words) == 0
-    assert "in all 1 steps all completions of every prompt had the same reward" in capsys.readouterr().err
+    assert "in its only step all completions of every prompt had the same reward" in capsys.readouterr().err
     metrics = (tmp_path / "runs" / "r" / "metrics.jsonl").read_text()
     assert '"final/silent_steps": 1.0' in metrics
