@@ -1,6 +1,7 @@
 """Arguments that commands of ``sweep`` share: the sweep, and the machines it is planned for and runs on."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from sweep.driver.run import Options
 
 
-def add_named(commands: Commands, verb: str, text: str) -> argparse.ArgumentParser:
+def add_named(
+    commands: Commands, verb: str, command: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
     """A command on one sweep of a runs folder."""
     parser = commands.add_parser(verb, help=text)
+    parser.set_defaults(command=command)
     add_runs_dir(parser)
     parser.add_argument("name", help="name of the sweep, see `sweep ls`")
     return parser

@@ -18,8 +18,7 @@ from trainer.tracking.ui import serve
 
 def add_report(commands: Commands) -> None:
     """``sweep report``."""
-    report = add_named(commands, "report", "write a sweep's report again")
-    report.set_defaults(command=_report)
+    add_named(commands, "report", _report, "write a sweep's report again")
 
 
 def add_evidence(commands: Commands) -> None:
@@ -36,23 +35,25 @@ def add_evidence(commands: Commands) -> None:
 
 def add_upload(commands: Commands) -> None:
     """``sweep upload``."""
-    upload = add_named(commands, "upload", "send an offline sweep to MLflow, and write its report")
-    upload.set_defaults(command=_upload)
+    add_named(commands, "upload", _upload, "send an offline sweep to MLflow, and write its report")
 
 
 def add_ui(commands: Commands) -> None:
     """``sweep ui``."""
-    ui = add_named(commands, "ui", "open the MLflow UI on this machine")
+    ui = add_named(commands, "ui", _ui, "open the MLflow UI on this machine")
     ui.epilog = "Optuna's view of the search: optuna-dashboard sqlite:///runs/NAME/study.db"
     ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
-    ui.set_defaults(command=_ui)
 
 
 def _report(arguments: argparse.Namespace) -> int:
     from sweep.tracking.report import write_report
+    from sweep.tracking.upload import send_unsent
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    print(write_report(sweep, _complete_store(sweep)))
+    uri = recorded_uri(sweep)
+    if holder(sweep.folder) is None and (unsent := send_unsent(sweep, uri)):  # a running sweep sends by itself
+        raise unsent
+    print(write_report(sweep, uri))
     return 0
 
 
@@ -87,17 +88,6 @@ def _ui(arguments: argparse.Namespace) -> int:
     if not uri.startswith("http"):
         check_port(arguments.port, sweep.command("ui"))
     return serve(uri, arguments.port, save_view(uri, sweep.spec), f"sweep {name}")
-
-
-def _complete_store(sweep: SweepRecord) -> str:
-    """The MLflow store of a sweep, once it has all that the trials recorded; a running sweep sends by itself."""
-    from sweep.tracking.upload import send_unsent
-
-    uri = recorded_uri(sweep)
-    unsent = send_unsent(sweep, uri) if holder(sweep.folder) is None else None
-    if unsent is not None:
-        raise unsent
-    return uri
 
 
 def recorded_uri(sweep: SweepRecord) -> str:

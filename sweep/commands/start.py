@@ -49,23 +49,21 @@ def add_run(commands: Commands) -> None:
 
 def add_resume(commands: Commands) -> None:
     """``sweep resume``."""
-    resume = add_named(commands, "resume", "resume a stopped or killed sweep")
+    resume = add_named(commands, "resume", _resume, "resume a stopped or killed sweep")
     add_machine(resume)
     add_accept_changes(resume)
     resume.add_argument("--retry-failed", action="store_true", help="retry failed trials")
     resume.add_argument(
         "--start-over", action="store_true", help="restart trials whose checkpoints are damaged or gone"
     )
-    resume.set_defaults(command=_resume)
 
 
 def add_extend(commands: Commands) -> None:
     """``sweep extend``."""
-    extend = add_named(commands, "extend", "add configurations to a sweep and run them")
+    extend = add_named(commands, "extend", _extend, "add configurations to a sweep and run them")
     add_machine(extend)
     add_accept_changes(extend)
     extend.add_argument("--configurations", type=count, required=True, help="number of configurations to add")
-    extend.set_defaults(command=_extend)
 
 
 def add_space(parser: argparse.ArgumentParser) -> None:

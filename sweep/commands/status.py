@@ -14,15 +14,12 @@ from trainer.shell.table import number, print_json, print_table
 
 def add_status(commands: Commands) -> None:
     """``sweep status``."""
-    status = add_named(commands, "status", "show a sweep's trials")
-    add_json(status)
-    status.set_defaults(command=_status)
+    add_json(add_named(commands, "status", _status, "show a sweep's trials"))
 
 
 def add_stop(commands: Commands) -> None:
     """``sweep stop``."""
-    stop = add_named(commands, "stop", "stop a running sweep at the next training step")
-    stop.set_defaults(command=_stop)
+    add_named(commands, "stop", _stop, "stop a running sweep at the next training step")
 
 
 def add_ls(commands: Commands) -> None:
@@ -61,9 +58,7 @@ def _status(arguments: argparse.Namespace) -> int:
     for trial, (mean, low, high) in ends.items():
         print(f"{trial}: forecast {number(mean)} at its end ({100 * LEVEL:.0f} %: {number(low)} to {number(high)})")
     if best is not None:
-        print(best.text(sweep.spec.objective))
-        for line in sweep.caveats():
-            print(f"       {line}")
+        print(sweep.told_best(best))
     if by is None and ended < planned:
         print(f"to go on: {sweep.command('resume')}")
     return 0

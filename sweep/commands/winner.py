@@ -26,7 +26,7 @@ _FRESH_SEEDS = 3
 
 def add_confirm(commands: Commands) -> None:
     """``sweep confirm``."""
-    confirm = add_named(commands, "confirm", "run finalists on fresh seeds and the sealed test set")
+    confirm = add_named(commands, "confirm", _confirm, "run finalists on fresh seeds and the sealed test set")
     confirm.add_argument("--rounds", action="store_true", help="run rounds of fresh seeds until one is decided")
     add_machine(confirm)
     add_accept_changes(confirm)
@@ -45,26 +45,25 @@ def add_confirm(commands: Commands) -> None:
     )
     confirm.add_argument("--gpu-hours", type=positive, help="budget of all rounds (default: the space's)")
     confirm.add_argument("--cpu-hours", type=positive, help="budget of all rounds, for trials without GPUs")
-    confirm.set_defaults(command=_confirm)
 
 
 def add_transfer(commands: Commands) -> None:
     """``sweep transfer``."""
-    transfer = add_named(commands, "transfer", "train anchors of a sweep at another size, and compare their order")
+    transfer = add_named(
+        commands, "transfer", _transfer, "train anchors of a sweep at another size, and compare their order"
+    )
     transfer.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. trainer.max_steps=400 seeds=[7,8]")
     transfer.add_argument("--on", metavar="PRESET", help="preset or trainer file (default: the sweep's, changed)")
     transfer.add_argument("--to", metavar="NAME", help="name of the sweep that trains them (default: NAME-transfer)")
     transfer.add_argument("--anchors", type=int, choices=(4, 5, 6), default=5, help="configurations (default: 5)")
     add_machine(transfer)
-    transfer.set_defaults(command=_transfer)
 
 
 def add_export(commands: Commands) -> None:
     """``sweep export``."""
-    export = add_named(commands, "export", "write the winner as a file for `trainer run`")
+    export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     export.add_argument("--configuration", type=int, help="its number (default: the best of `sweep status`)")
-    export.set_defaults(command=_export)
 
 
 def _confirm(arguments: argparse.Namespace) -> int:
@@ -192,9 +191,7 @@ def _export(arguments: argparse.Namespace) -> int:
         save_config(config, output)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}", str(output), "choose --output") from None
-    print(best.text(spec.objective))
-    for line in sweep.caveats():
-        print(f"       {line}")
+    print(sweep.told_best(best))
     launch = f"torchrun --nproc-per-node {workers} -m " if workers > 1 else ""
     print(f"{launch}trainer run {output}")
     return 0

@@ -336,9 +336,7 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
         print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
     best = sweep.best()
     if best is not None:
-        print(best.text(sweep.spec.objective))
-        for line in sweep.caveats():
-            print(f"       {line}")
+        print(sweep.told_best(best))
     if report is not None:
         print(f"report: {report}")
     if parent is not None:

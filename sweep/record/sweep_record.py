@@ -117,6 +117,10 @@ class SweepRecord:
             lines.append(f"{name}: {tuned} of {planned_trials(arm)} trials, {told}")
         return lines
 
+    def told_best(self, best: Best) -> str:
+        """A line that names the best, and below it the caveats."""
+        return "\n       ".join([best.text(self.spec.objective), *self.caveats()])
+
     def caveats(self) -> list[str]:
         """Why the best is not known to be better, in a line each; what fresh seeds said, where they were run."""
         if told := self.told():
@@ -226,10 +230,8 @@ def last_step(run_dir: Path) -> int:
     except OSError:
         return 0
     for line in reversed(lines):
-        start = line.find('"step": ')
-        if start >= 0 and line.endswith("}"):
-            digits = line[start + 8 :].split(",", 1)[0].split("}", 1)[0]
-            return int(digits) if digits.isdigit() else 0
+        with contextlib.suppress(ValueError, KeyError):  # torn, or cut at the beginning
+            return int(json.loads(line)["step"])
     return 0
 
 
