@@ -33,7 +33,7 @@ from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
-from sweep.trials.cluster import Node, check_fit, local_node, present_nodes, slots, start_ray
+from sweep.trials.cluster import Node, check_fit, present_nodes, slots, start_ray
 from sweep.trials.credentials import write_credentials
 from sweep.trials.nodes import failures_end_attempts
 from sweep.trials.preflight import check_training
@@ -119,7 +119,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         )
     if (folder.root / CONFIG_FILE).exists():
         raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
-    _check(sweep.spec, options)
+    options.check(sweep.spec)
     new_runs_dir = not folder.runs_dir.exists()
     try:
         with hold(folder):
@@ -142,7 +142,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     """
     folder = sweep.folder
     raise_held(folder)
-    _check(sweep.spec, options)
+    options.check(sweep.spec)
     with hold(folder):
         _keep_inputs(sweep, options)
         ended = end_leftovers(folder.root)
@@ -165,12 +165,6 @@ def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
     record_inputs(root, input_configs(sweep.spec), changes)
     for change in changes:
         print(f"accepted: {change}", flush=True)
-
-
-def _check(spec: SweepSpec, options: Options) -> None:
-    if options.address is None:
-        check_fit(spec.resources, [local_node(options.cpus)])
-    options.check(spec)
 
 
 def _drive(sweep: SweepRecord, options: Options) -> int:

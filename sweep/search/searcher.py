@@ -76,8 +76,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.configurations = replay(read_ledger(ledger_path)) if configurations is None else configurations
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
         self.halted = False
-        self._study_path = study_path
-        self._mirror: StudyMirror | None = None
+        self._mirror = None if study_path is None else StudyMirror(study_path, spec, self.space)
         self._before_trial = before_trial
         self._capacity = capacity
         self.failure: StorageError | None = None  # of the ledger
@@ -211,11 +210,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             raise
 
     def _mirror_changes(self) -> None:
-        if self._study_path is None:
-            return
-        if self._mirror is None:
-            self._mirror = StudyMirror(self._study_path, self.spec, self.space)
-        self._mirror.sync(self.configurations)
+        if self._mirror is not None:
+            self._mirror.sync(self.configurations)
 
     def _raise_failure(self) -> None:
         # Tune turns an exception of `on_trial_complete` into a failed trial; raised again here, it ends the sweep.

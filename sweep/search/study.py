@@ -65,7 +65,7 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
     process, and a restored sampler cannot repeat itself.
     """
     seed = int(np.random.SeedSequence([search.seed, number, attempt]).generate_state(1)[0])
-    startup = search.startup
+    startup = search.startup or 10
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if search.sampler == "tpe":
@@ -73,15 +73,10 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
             # as bad ones, so that parallel proposals spread. Of fewer candidates the best is less often the
             # one that was best before: on a grid the sampler repeats itself otherwise.
             return optuna.samplers.TPESampler(
-                n_startup_trials=startup or 10,
-                n_ei_candidates=max(1, _EI_CANDIDATES >> attempt),
-                group=True,
-                seed=seed,
+                n_startup_trials=startup, n_ei_candidates=max(1, _EI_CANDIDATES >> attempt), group=True, seed=seed
             )
         if search.sampler == "gp":
-            return optuna.samplers.GPSampler(
-                n_startup_trials=startup or 10, seed=seed, warn_independent_sampling=False
-            )
+            return optuna.samplers.GPSampler(n_startup_trials=startup, seed=seed, warn_independent_sampling=False)
         return optuna.samplers.RandomSampler(seed=seed)
 
 
@@ -113,14 +108,13 @@ def frozen_trial(
         found = so_far(configuration, effects)
     if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
-    system_attrs: dict[str, Any] = dict(configuration.attributes)
     stops = {found.step or 0: found.score} if found.state == "PRUNED" and found.score is not None else {}
     trial = optuna.create_trial(
         state=TrialState[found.state],
         value=found.score,
         **_place(space, configuration.parameters),
         user_attrs={} if for_sampler else notes(configuration),
-        system_attrs=system_attrs,
+        system_attrs=dict(configuration.attributes),
         intermediate_values=stops,
     )
     trial.datetime_start = datetime.fromtimestamp(configuration.time)

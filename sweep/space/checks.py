@@ -76,9 +76,8 @@ def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:
 
 def _check_switch(key: str, parameter: ParameterSpec, used: set[str], where: str) -> None:
     if key not in used:
-        names = [*(name for name in dotted_keys() if name.endswith(f".{key}")), *dotted_keys()]
-        exact = names[0] if names[0].endswith(f".{key}") else None
-        hint = f"did you mean {exact}?" if exact else nearest(key, dotted_keys(), "trainer options")
+        meant = next((name for name in dotted_keys() if name.endswith(f".{key}")), None)
+        hint = f"did you mean {meant}?" if meant else nearest(key, dotted_keys(), "trainer options")
         raise ConfigError(f"switch {key} is used in no `when` and is no key of the trainer", where, hint)
     if parameter.options is None:
         raise ConfigError(f"switch {key} needs values to choose from", where, "write choice: [false, true]")

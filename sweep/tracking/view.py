@@ -47,9 +47,9 @@ def save_view(uri: str, spec: SweepSpec) -> str:
     return f"/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={key}"
 
 
-def view_id(sweep: str) -> str:
-    """The id of a sweep's view."""
-    return uuid.uuid5(_SPACE, sweep).hex
+def view_id(name: str) -> str:
+    """The id of the view of a sweep, of a section in it, or of a chart."""
+    return uuid.uuid5(_SPACE, name).hex
 
 
 def view_state(spec: SweepSpec) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def view_state(spec: SweepSpec) -> dict[str, Any]:
         *(f"params.`{key}`" for key in parameters),
         *(f"tags.`{tag}`" for tag in (SEED_TAG, VARIANT_TAG, STATE_TAG)),
     ]
-    section = _id("section")
+    section = view_id("section")
     return {
         "searchFilter": f"tags.`{SWEEP_TAG}` = '{spec.name}'",
         "orderByKey": told[0],
@@ -117,8 +117,4 @@ def _charts(spec: SweepSpec, searched: list[str]) -> list[dict[str, Any]]:
             "yaxis": {"key": SCORE, "type": "METRIC"},
         }
     common = {"runsCountToCompare": 100, "deleted": False, "isGenerated": False}
-    return [{**common, **chart, "uuid": _id(name), "displayName": name} for name, chart in charts.items()]
-
-
-def _id(name: str) -> str:
-    return uuid.uuid5(_SPACE, name).hex
+    return [{**common, **chart, "uuid": view_id(name), "displayName": name} for name, chart in charts.items()]

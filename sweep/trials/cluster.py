@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from rewards.own import OWN_PACKAGES
 from sweep.space.spec import ResourcesSpec
 from sweep.trials.address import check_cluster, warn_if_open
 from sweep.trials.credentials import plain_environment
@@ -136,12 +137,13 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
         if port.isdecimal():
             check_cluster(host, int(port))  # the cluster that `auto` means may be gone
             warn_if_open(host, int(port))
+        packages = [str(Path(__file__).resolve().parents[2] / name) for name in OWN_PACKAGES]
         with _stderr_to(log):
             ray.init(
                 address=address,
                 log_to_driver=False,
                 configure_logging=False,
-                runtime_env={"env_vars": plain_environment(), "py_modules": _packages()},
+                runtime_env={"env_vars": plain_environment(), "py_modules": packages},
             )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise MissingError(
@@ -219,17 +221,12 @@ def node_text(node: Node) -> str:
 
 
 def _usable_cpus() -> int:
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):  # a container's share
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
             cpus = min(cpus, max(1, int(quota) // int(period)))
     return cpus
-
-
-def _packages() -> list[str]:
-    root = Path(__file__).resolve().parents[2]
-    return [str(root / name) for name in ("sweep", "trainer", "rewards", "dashboards", "search_spaces")]
 
 
 def _send_logs_to(path: Path) -> None:

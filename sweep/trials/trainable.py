@@ -120,7 +120,11 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         if self._assignment.stop_file.exists():
             return self._interrupted(self._last_step)
         try:
-            return self._train_period()
+            period = self._run_period()
+            if period.interrupted:
+                return self._interrupted(period.step)
+            self._last_step = period.step
+            return self._report(period)
         except (DivergedError, ConfigError, MissingError, RewardError) as error:
             return self._failed(error)
         except Exception as error:
@@ -135,13 +139,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             if fault is None:
                 raise
             return {**self._interrupted(self._last_step), STORAGE_KEY: [fault.what, fault.where, fault.hint]}
-
-    def _train_period(self) -> dict[str, Any]:
-        period = self._run_period()
-        if period.interrupted:
-            return self._interrupted(period.step)
-        self._last_step = period.step
-        return self._report(period)
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Checkpoint all ranks into the trial's folder and return where."""

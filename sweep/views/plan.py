@@ -168,8 +168,9 @@ def print_space(spec: SweepSpec) -> None:
 
 def print_plan(plan: Plan, spec: SweepSpec) -> None:
     """Print the plan."""
-    noise = [("noise", text) for text in noise_lines(plan.noise, spec, plan.configurations)]
-    for heading, text in [*noise[:1], *(("", text) for _, text in noise[1:]), *_lines(plan, spec)]:
+    for index, line in enumerate(noise_lines(plan.noise, spec, plan.configurations)):
+        print_wrapped("" if index else "noise", line)
+    for heading, text in _lines(plan, spec):
         print_wrapped(heading, text)
 
 

@@ -221,8 +221,7 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     known = sweep_noise(sweep)
     if known.deviation <= 1e-9:  # equal scores are coarse scores, not the absence of noise
         known = Noise(float("nan"), 0)
-    worthwhile = spec.objective.worthwhile
-    design = make_design(known if known.freedom else None, worthwhile, len(chosen) - 1, settings.max_seeds)
+    design = make_design(known, spec.objective.worthwhile, len(chosen) - 1, settings.max_seeds)
     # The budget is counted over all rounds, before each.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
     space = fresh_space(sweep, chosen, design.looks[0], asked.test, sealed=asked.test is not None)
