@@ -41,7 +41,7 @@ from sweep.trials.reach import check_reach, inputs_of
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
 from sweep.trials.worker import TrainerFactory, build_trainer
-from sweep.views.progress import Reporter, SweepCallback
+from sweep.views.progress import SweepCallback, say
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
@@ -80,7 +80,6 @@ class _Session:
     nodes: list[Node]
     parent: ParentRun | None  # None while tracking is offline
     control: StopControl
-    reporter: Reporter
 
     @property
     def trial_plan(self) -> TrialPlan:
@@ -182,7 +181,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
             if options.address is not None:
                 check_reach(sweep)
             parent = open_parent(sweep)
-            _search(_Session(sweep, options, nodes, parent, control, Reporter(folder, sweep.rows())))
+            _search(_Session(sweep, options, nodes, parent, control))
         control.check_folder()
     except KeyboardInterrupt:
         control.request("interrupted", interrupted=True)
@@ -213,12 +212,12 @@ def _search(session: _Session) -> None:
     searcher = ConfigurationSearcher(spec, folder.ledger, folder.study, begin_trial, known, session.capacity)
     try:
         with (
-            orderly_signals(session.control, session.reporter.line),
+            orderly_signals(session.control, say),
             _states_in_mlflow(session) as changed,
             failures_end_attempts(),
             tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch,
         ):
-            callback = SweepCallback(session.reporter, spec.resources, spec.limits.max_failures, changed)
+            callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed, sweep.rows())
             session.control.attach(searcher.halt, callback.running)
             _fit(_tuner(session, searcher, callback, Path(scratch)), searcher, session.control)
         ended.thin()

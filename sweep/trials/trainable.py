@@ -32,6 +32,7 @@ from trainer.errors import ConfigError, DivergedError, MissingError, RewardError
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
 from trainer.tracking.inputs import check_inputs
+from trainer.types import RunContext
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             self._note_failure(error)
             self._close("KILLED", _FAILED_CLOSE_TIMEOUT_S)
             self._end_group()
-            fault = _storage_fault(error, self._assignment.run_dir)
+            fault = _storage_fault(error, self._assignment.context.run_dir)
             if fault is None and inherited:
                 logger.warning("%s failed in ranks that ran another trial: tried in new ones", self._assignment.trial)
                 return self.step()
@@ -178,26 +179,30 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         tags = {**trial_tags(spec, key), VARIANT_TAG: variant}
         if self.plan.parent_run:
             tags[PARENT_TAG] = self.plan.parent_run
-        self._assignment = Assignment(
-            trial=key.name,
-            config=trial_config,
+        context = RunContext(
             run_dir=folder.trial(key.name),
             runs_dir=folder.runs_dir,
             experiment=spec.experiment,
-            working_dir=self.plan.working_dir,
-            stop_file=folder.stop,
-            credentials=folder.credentials,
-            attempt=config.get("attempt", 0),
-            inputs=self.plan.inputs,
-            tags=tags,
             run_name=trial_name(spec, key, variant),
+            tags=tags,
+            is_one_of_many=True,
+            attempt=config.get("attempt", 0),
+        )
+        self._assignment = Assignment(
+            key.name,
+            trial_config,
+            context,
+            folder.stop,
+            folder.credentials,
+            inputs=self.plan.inputs,
+            working_dir=self.plan.working_dir,
         )
         self._built = False
         self._last_step = 0
 
     def _run_period(self) -> Period:
         group = self._ready_group()
-        metrics_file = self._assignment.run_dir / "metrics.jsonl"
+        metrics_file = self._assignment.context.run_dir / "metrics.jsonl"
         periods: list[Period] = group.call(
             "run_period",
             timeout=self.plan.spec.limits.stall_timeout_s,
@@ -220,7 +225,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             leave_if_blind(self.plan.inputs)
             if not self.plan.folder.root.exists():
                 raise StorageError("the sweep's folder has disappeared", str(self.plan.folder.root), "put it back")
-            begin_attempt(self._assignment.run_dir, self._assignment.attempt)
+            context = self._assignment.context
+            begin_attempt(context.run_dir, context.attempt)
             try:
                 check_inputs(self.plan.folder.root, "sweep", False, self.plan.working_dir)
             except ConfigError as error:  # of the sweep, not of this trial: all others would train on it too
@@ -228,8 +234,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 raise StorageError(
                     error.what, error.where, f"sweep resume {again}, or with --accept-changes"
                 ) from None
-            (self._assignment.run_dir / FAILURE_FILE).unlink(missing_ok=True)
-            save_config(self._assignment.config, self._assignment.run_dir / "config.yaml")
+            (context.run_dir / FAILURE_FILE).unlink(missing_ok=True)
+            save_config(self._assignment.config, context.run_dir / "config.yaml")
             # Loading takes its time, on a busy machine more; the limit of a stall is one of training steps.
             timeout = max(START_TIMEOUT_S, self.plan.spec.limits.stall_timeout_s)
             built = self._group.call("build", self.plan.factory, self._assignment, timeout=timeout)
@@ -239,7 +245,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _report(self, period: Period) -> dict[str, Any]:
         objective = self.plan.spec.objective
-        history = evaluation_history(self._assignment.run_dir / "metrics.jsonl", objective.metric)
+        history = evaluation_history(self._assignment.context.run_dir / "metrics.jsonl", objective.metric)
         if objective.metric in period.metrics:
             history[period.step] = float(period.metrics[objective.metric])
         latest = history[max(history)] if history else math.nan
@@ -274,10 +280,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     def _note_failure(self, error: Exception) -> None:
         """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
-        text = " ".join(str(error).split()) or type(error).__name__
+        text, context = " ".join(str(error).split()) or type(error).__name__, self._assignment.context
         with contextlib.suppress(OSError, SupersededError):
-            Attempt(self._assignment.run_dir, self._assignment.attempt).check()
-            (self._assignment.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
+            Attempt(context.run_dir, context.attempt).check()
+            (context.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
 
     def _interrupted(self, step: int) -> dict[str, Any]:
         self._close("KILLED")

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from sweep.trials.nodes import NodeLostError, WorkerLostError, is_lost_node, lea
 from trainer.config.schema import TrainConfig
 from trainer.policy.cache import cache_folder, own_folder
 from trainer.progress import ProgressReport
+from trainer.types import RunContext
 
 if TYPE_CHECKING:
     from trainer.loop import Trainer
@@ -43,16 +44,11 @@ class Assignment:
 
     trial: str  # c003-s0
     config: TrainConfig
-    run_dir: Path
-    runs_dir: Path
-    experiment: str
+    context: RunContext
     stop_file: Path  # its existence asks every rank to stop at the next training step
     credentials: Path = Path()  # a file of credentials, where the sweep runs on a cluster
-    attempt: int = 0  # as the driver counts (`trainer.attempt`)
     inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
     working_dir: Path = Path()  # relative paths and reward modules of the configuration are looked up here
-    tags: Mapping[str, str] = field(default_factory=dict)
-    run_name: str = ""  # in MLflow
 
 
 @dataclass(frozen=True)
@@ -88,23 +84,14 @@ def build_trainer(assignment: Assignment, progress: StopWatcher) -> "Trainer":
     from trainer.parallel.device import free_memory
     from trainer.parallel.start import make_parallel
     from trainer.tracking.tracker import NullTracker, Tracker
-    from trainer.types import RunContext
 
-    context = RunContext(
-        run_dir=assignment.run_dir,
-        runs_dir=assignment.runs_dir,
-        experiment=assignment.experiment,
-        run_name=assignment.run_name,
-        tags=assignment.tags,
-        is_one_of_many=True,
-        attempt=assignment.attempt,
-    )
+    config, context = assignment.config, assignment.context
     free_memory()  # of the trial before in this process
-    parallel = make_parallel(assignment.config)
+    parallel = make_parallel(config)
     # MLflow may be away: the record is on disk, and is sent once it answers.
-    tracker = Tracker(assignment.config, context, must_connect=False) if parallel.is_main else NullTracker()
+    tracker = Tracker(config, context, must_connect=False) if parallel.is_main else NullTracker()
     try:
-        return Trainer(assignment.config, context, tracker, progress, parallel)
+        return Trainer(config, context, tracker, progress, parallel)
     except BaseException:
         tracker.close("FAILED")
         raise
@@ -140,7 +127,7 @@ class RankWorker:
     def build(self, factory: TrainerFactory, assignment: Assignment) -> int:
         """Build the trial's trainer, continue from its newest intact checkpoint and return the step."""
         leave_if_blind(assignment.inputs)
-        _send_stderr_to(assignment.run_dir / "stderr.log")
+        _send_stderr_to(assignment.context.run_dir / "stderr.log")
         self.close("KILLED")
         if assignment.working_dir.is_dir():  # a node of a cluster may lack it
             os.chdir(assignment.working_dir)
@@ -204,7 +191,8 @@ class WorkerGroup:
         self.pids = [place["pid"] for place in places]
         environments = rank_environments(places, max(1, math.floor(cpus)), gpus)
         pairs = zip(self._ranks, environments, strict=True)
-        self._gather([rank.set_environment.remote(environment, 0 < gpus < 1) for rank, environment in pairs])
+        answers = [rank.set_environment.remote(environment, 0 < gpus < 1) for rank, environment in pairs]
+        self._gather(answers, START_TIMEOUT_S)
 
     def call(
         self,
@@ -224,10 +212,7 @@ class WorkerGroup:
         return self._gather([getattr(rank, method).remote(*arguments) for rank in self._ranks], timeout, progress)
 
     def _gather(
-        self,
-        futures: Sequence[ray.ObjectRef],
-        timeout: float = START_TIMEOUT_S,
-        progress: Callable[[], object] = lambda: None,
+        self, futures: Sequence[ray.ObjectRef], timeout: float, progress: Callable[[], object] = lambda: None
     ) -> list[Any]:
         seen, moved = progress(), time.monotonic()  # not the wall clock, which may jump
         pending = list(futures)
@@ -338,8 +323,8 @@ def reserve_port() -> socket.socket:
     return reserved
 
 
-def _first_lines(error: Exception, limit: int = 300) -> str:
-    return " ".join(str(error).split())[:limit]
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _send_stderr_to(path: Path) -> None:

@@ -25,25 +25,24 @@ _WAITING_S = 30.0  # a trial that has its resources starts within seconds
 _HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
 
 
-class Reporter:
-    """Prints what happens to trials, a line each."""
-
-    def __init__(self, folder: SweepFolder, rows: Sequence[TrialRow] = ()) -> None:
-        self.rows = {row.trial: row for row in rows}
-        self.folder = folder
-
-    def line(self, text: str) -> None:
-        """Print a line."""
-        print(printable(text), flush=True)
+def say(text: str) -> None:
+    """Print a line."""
+    print(printable(text), flush=True)
 
 
 class SweepCallback(tune.Callback):  # type: ignore[misc]
-    """Tells the reporter what Tune does. An exception in a callback would end the sweep, so none gets out."""
+    """Prints what Tune does, a line each. An exception in a callback would end the sweep, so none gets out."""
 
     def __init__(
-        self, reporter: Reporter, resources: ResourcesSpec, max_failures: int, changed: threading.Event
+        self,
+        folder: SweepFolder,
+        resources: ResourcesSpec,
+        max_failures: int,
+        changed: threading.Event,
+        rows: Sequence[TrialRow] = (),
     ) -> None:
-        self._reporter: Reporter | None = reporter
+        self._folder = folder
+        self._rows = {row.trial: row for row in rows}
         self._resources = resources
         self._max_failures = max_failures
         self._waiting_since: dict[str, float] = {}
@@ -52,8 +51,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._trials: Sequence[Trial] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tune pickles its callbacks; a terminal cannot be, and a resumed sweep makes its own.
-        return {**self.__dict__, "_reporter": None, "_changed": None, "_trials": ()}
+        # Tune pickles its callbacks; an event cannot be, and a resumed sweep makes its own.
+        return {**self.__dict__, "_rows": {}, "_changed": None, "_trials": ()}
 
     def running(self) -> int:
         """Trials that hold resources now."""
@@ -123,16 +122,14 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._waiting_since = since
 
     def _row(self, trial: Trial) -> TrialRow:
-        assert self._reporter is not None
         config = trial.config
         searched = {key: value for key, value in config["overrides"].items() if key != "seed"}
         fresh = TrialRow(config["trial"], config["configuration"], config["seed"], parameters=searched)
-        return self._reporter.rows.setdefault(fresh.trial, fresh)
+        return self._rows.setdefault(fresh.trial, fresh)
 
     def _reason(self, trial: Trial) -> str:
         """The failure note of a trial, or Ray's error where its own process died before it wrote one."""
-        assert self._reporter is not None
-        noted = failure_note(self._reporter.folder.trial(trial.config["trial"]))
+        noted = failure_note(self._folder.trial(trial.config["trial"]))
         error = trial.get_pickled_error()
         told = str(getattr(error, "cause", None) or error or "its process or its node was lost")
         return noted or " ".join(told.split())[:300]
@@ -145,8 +142,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
             self._changed.set()
 
     def _event(self, row: TrialRow, text: str) -> None:
-        assert self._reporter is not None
-        self._reporter.line(f"{row.trial}  {text}")
+        say(f"{row.trial}  {text}")
 
 
 def _free(resources: ResourcesSpec) -> str:

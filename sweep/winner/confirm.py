@@ -6,6 +6,7 @@ same MLflow experiment, so that they are stopped, resumed and looked at like any
 rounds (`rounds`).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sweep.search.history import Configuration, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.file import dump_space, resolve_space
 from sweep.space.points import trial_config
-from sweep.space.spec import ConfirmsSpec, SweepSpec
+from sweep.space.spec import SweepSpec
 from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError, MissingError
 
@@ -57,30 +58,35 @@ def fresh_space(
     Raises:
         ConfigError: the evaluation set is a file, which has no splits, and ``test`` is None.
     """
-    spec, folder = sweep.spec, confirmation_folder(sweep)
-    data = yaml.safe_load(dump_space(spec))
+    spec = sweep.spec
     trainer = _with_test_set(spec, test) if sealed else spec.base.model_dump(mode="json")
     trainer["tracking"]["experiment"] = spec.experiment
-    numbers = [one.number for one in chosen]
+    confirms = {"sweep": sweep.folder.name, "configurations": [one.number for one in chosen]}
+    # Without the sweep's overrides, which the configuration has and which would take the test set away again.
+    changes = {"trainer": {"config": trainer}, "confirms": confirms}
+    return space_of(spec, confirmation_folder(sweep).name, chosen, seeds, changes)
+
+
+def space_of(
+    spec: SweepSpec,
+    name: str,
+    chosen: list[Configuration],
+    seeds: int,
+    changes: dict[str, Any],
+    overrides: Sequence[str] = (),
+) -> SweepSpec:
+    """A space that runs these configurations to their end on so many fresh seeds, and nothing else."""
     first = max(spec.spent_seeds) + 1
-    data |= {
-        "name": folder.name,
-        "trainer": {"config": trainer},  # with the sweep's overrides, which would take the test set away again
-        **alone(chosen),
-        "confirms": ConfirmsSpec(sweep=sweep.folder.name, configurations=numbers).model_dump(),
-        "seeds": list(range(first, first + seeds)),
-    }
-    return resolve_space(YamlDocument(data, {}, folder.name), Path.cwd())
-
-
-def alone(chosen: list[Configuration]) -> dict[str, Any]:
-    """The keys of a space that runs these configurations to their end, and nothing else."""
-    return {
+    data = yaml.safe_load(dump_space(spec)) | {
+        "name": name,
         "baselines": [dict(one.parameters) for one in chosen],
         "search": {"sampler": "random", "configurations": 0},
         "scheduler": "none",
         "decide": None,
+        "seeds": list(range(first, first + seeds)),
+        **changes,
     }
+    return resolve_space(YamlDocument(data, {}, name), Path.cwd(), overrides)
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:

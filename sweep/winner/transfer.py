@@ -1,20 +1,16 @@
 """Whether the order of a sweep's configurations carries over to another size: anchors trained again there."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import yaml
 
 from dashboards.statistics.rank_agreement import parameter_weights, rank_agreement
 from dashboards.statistics.seed_noise import Interval
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
-from sweep.space.file import dump_space, resolve_space
 from sweep.space.spec import SweepSpec
-from sweep.winner.confirm import alone, is_baseline
+from sweep.winner.confirm import is_baseline, space_of
 from trainer.config.variants import short_names
-from trainer.config.yaml_document import YamlDocument
 from trainer.errors import MissingError
 from trainer.shell.table import counted, number
 
@@ -42,11 +38,8 @@ def transfer_space(
     for base in [one for one in ranked if is_baseline(spec, one)][:1]:  # first, to be confirmed against there
         near = min(range(anchors), key=lambda place: abs(ranked.index(chosen[place]) - ranked.index(base)))
         chosen = [base, *chosen[:near], *chosen[near + 1 :]]
-    data, first = yaml.safe_load(dump_space(spec)), max(spec.spent_seeds) + 1
-    data |= {"name": name, **alone(chosen), "seeds": list(range(first, first + len(spec.seeds))), "confirms": None}
-    if preset is not None:
-        data["trainer"] = {"preset": preset}
-    return resolve_space(YamlDocument(data, {}, name), Path.cwd(), overrides)
+    changes = {"confirms": None} if preset is None else {"confirms": None, "trainer": {"preset": preset}}
+    return space_of(spec, name, chosen, len(spec.seeds), changes, overrides)
 
 
 def transfer_lines(sweep: SweepRecord, there: SweepRecord) -> list[str]:

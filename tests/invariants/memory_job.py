@@ -11,6 +11,7 @@ from sweep.trials.worker import Assignment, RankWorker, build_trainer
 from tests.invariants.ranks import be_a_rank
 from tests.invariants.train_job import small_config
 from trainer.parallel.device import free_memory
+from trainer.types import RunContext
 
 TRIALS = 3
 
@@ -46,7 +47,8 @@ def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     for name, overrides in job["cases"].items():
         config = small_config(Path(job["model"]), once | overrides)
         runs = [folder / f"{name}-{number}" for number in range(TRIALS)]
-        trials = [Assignment(run.name, config, run, folder, "test", folder / "stop") for run in runs]
+        contexts = [RunContext(run, folder, "test", "", is_one_of_many=True) for run in runs]
+        trials = [Assignment(own.run_dir.name, config, own, folder / "stop") for own in contexts]
         results[name] = [run_trial(worker, trial) for trial in trials]
     return results
 

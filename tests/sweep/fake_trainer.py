@@ -17,6 +17,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,19 @@ from trainer.tracking.shipping import lines_after, metrics_record
 
 class FakeTrainer:
     def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
-        config = assignment.config
-        self.run_dir = assignment.run_dir
-        self.log = assignment.run_dir / "fake.jsonl"
+        config, runs_dir = assignment.config, assignment.context.runs_dir
+        self.run_dir = assignment.context.run_dir
+        self.log = self.run_dir / "fake.jsonl"
         self.progress = progress
         self.stopping = False
         self.total_steps = config.max_steps or 8
         self.every = config.evaluation.every_steps
         self.quality = config.algorithm.ar_alpha + 0.01 * config.seed
         self.step = 0
-        faults = assignment.runs_dir / "faults.json"
+        faults = runs_dir / "faults.json"
         self.faults = json.loads(faults.read_text()).get(assignment.trial, {}) if faults.exists() else {}
         self.step_s = self.faults.get("step_s", float(os.environ.get("LOPTUNE_FAKE_STEP_S", "0.1")))
-        self.full = assignment.runs_dir / "full"
+        self.full = runs_dir / "full"
         self.tracker = open_tracker(assignment)
         self._record("build", password=os.environ.get("MLFLOW_TRACKING_PASSWORD", "")[-3:])
 
@@ -140,13 +141,10 @@ def open_tracker(assignment: Assignment) -> Any:
 
         return SilentTracker()
     if assignment.config.tracking.offline:
-        return LocalTracker(assignment.run_dir)
+        return LocalTracker(assignment.context.run_dir)
     from trainer.tracking.tracker import Tracker
-    from trainer.types import RunContext
 
-    context = RunContext(
-        assignment.run_dir, assignment.runs_dir, assignment.experiment, assignment.trial, assignment.tags
-    )
+    context = replace(assignment.context, run_name=assignment.trial, is_one_of_many=False, attempt=0)
     return Tracker(assignment.config, context, must_connect=False)
 
 

@@ -17,6 +17,7 @@ from sweep.trials import worker
 from sweep.trials.worker import Assignment, StopWatcher, WorkerGroup, WorkerLostError, rank_environments, reserve_port
 from tests.sweep.harness import wait_until
 from trainer.config.schema import load_config
+from trainer.types import RunContext
 
 
 def place(node: str, gpus: list[int], port: int = 1000) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class RankTrainer:
     stopping = False
 
     def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
-        self.fate = assignment.runs_dir.name
+        self.fate = assignment.context.runs_dir.name
 
     def run_period(self) -> dict[str, float]:
         if os.environ["RANK"] == "1" and self.fate == "die":
@@ -126,9 +127,8 @@ def workers(local_ray: None, tmp_path: Path) -> Iterator[WorkerGroup]:
     ],
 )
 def test_one_rank_that_fails_ends_the_call_although_the_other_waits(workers, tmp_path, fate, error, message):
-    assignment = Assignment(
-        "c000-s0", load_config("tiny_kk"), tmp_path / "run", tmp_path / fate, "e", tmp_path / "stop"
-    )
+    context = RunContext(tmp_path / "run", tmp_path / fate, "e", "c000-s0")
+    assignment = Assignment("c000-s0", load_config("tiny_kk"), context, tmp_path / "stop")
     assert workers.call("build", RankTrainer, assignment) == [0, 0]
     with pytest.raises(error, match=message):
         workers.call("run_period", timeout=3.0 if fate == "hang" else 60.0)

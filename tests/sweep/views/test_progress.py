@@ -10,7 +10,7 @@ import pytest
 from sweep.record.folder import SweepFolder
 from sweep.space.spec import ResourcesSpec
 from sweep.views import progress
-from sweep.views.progress import Reporter, SweepCallback
+from sweep.views.progress import SweepCallback
 
 CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algorithm.ar_alpha": 0.3, "seed": 1}}
 
@@ -24,7 +24,7 @@ def trial(**result: Any) -> Any:
 
 @pytest.fixture
 def callback(tmp_path: Path) -> SweepCallback:
-    return SweepCallback(Reporter(SweepFolder(tmp_path, "demo")), ResourcesSpec(), 2, threading.Event())
+    return SweepCallback(SweepFolder(tmp_path, "demo"), ResourcesSpec(), 2, threading.Event())
 
 
 def test_a_trial_is_told_in_lines(callback: SweepCallback, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +57,7 @@ def test_an_end_is_told_as_what_it_is(callback, capsys, result, words):
 
 def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, monkeypatch):
     four = ResourcesSpec(gpus_per_trial=4, workers_per_trial=4, cpus_per_worker=2)
-    callback = SweepCallback(Reporter(SweepFolder(tmp_path, "demo")), four, 2, threading.Event())
+    callback = SweepCallback(SweepFolder(tmp_path, "demo"), four, 2, threading.Event())
     monkeypatch.setattr(progress.ray, "available_resources", lambda: {"GPU": 2.0, "CPU": 30.0})
     monkeypatch.setattr(progress.ray, "cluster_resources", lambda: {"GPU": 8.0, "CPU": 32.0})
     clock = itertools.count(0.0, 4.0)

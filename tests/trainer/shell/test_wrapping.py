@@ -7,13 +7,11 @@ import re
 import struct
 import sys
 import termios
-from pathlib import Path
 
 import pytest
 
-from sweep.record.folder import SweepFolder
 from sweep.views.plan import print_wrapped
-from sweep.views.progress import Reporter
+from sweep.views.progress import say
 from trainer.shell.progress import Progress
 from trainer.shell.table import print_columns, print_table
 from trainer.shell.wrapping import wrap_terminals
@@ -24,7 +22,7 @@ PRINTERS = {
     "table": lambda: print_table(["key", "meaning"], [["a", TEXT]]),
     "columns": lambda: print_columns([{"key": "a", "meaning": TEXT}]),
     "plan": lambda: print_wrapped("heading", TEXT),
-    "sweep": lambda: Reporter(SweepFolder(Path(), "demo")).line(TEXT),
+    "sweep": lambda: say(TEXT),
     "run": lambda: Progress().resumed(TEXT, 1, 2),
 }
 
