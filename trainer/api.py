@@ -9,7 +9,7 @@ import pandas as pd
 
 from trainer.commands.runs import RunSummary, existing_run, summary
 from trainer.commands.start import Start, run_name, start_run
-from trainer.files import read_json_lines
+from trainer.files import read_records
 
 
 def train(
@@ -49,5 +49,4 @@ def load_metrics(name: str, runs_dir: str | Path = "runs") -> pd.DataFrame:
     Raises:
         MissingError: there is no such run.
     """
-    records = existing_run(Path(runs_dir), name) / "metrics.jsonl"
-    return pd.DataFrame([record for record, _ in read_json_lines(records)] if records.is_file() else [])
+    return pd.DataFrame(read_records(existing_run(Path(runs_dir), name) / "metrics.jsonl"))

@@ -63,7 +63,3 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
                 found = import_module(f"trainer.commands.{module}")
             getattr(found, f"add_{name.replace('-', '_')}")(command)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -195,6 +195,11 @@ def read_json_lines(
             yield record, offset
 
 
+def read_records(path: Path) -> list[Record]:
+    """All whole lines; none of a file that is not there, as of a run before its first record."""
+    return [record for record, _ in read_json_lines(path)] if path.is_file() else []
+
+
 def _write_all(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]

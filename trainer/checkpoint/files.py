@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trainer.attempt import Attempt
 from trainer.errors import ConfigError, StorageError
-from trainer.files import flush_to_disk, read_json_lines, storage_error, write_atomically
+from trainer.files import flush_to_disk, read_records, storage_error, write_atomically
 
 if TYPE_CHECKING:  # torch takes seconds to import, and most commands only look what there is
     from trainer.parallel.ranks import Parallel
@@ -70,7 +70,8 @@ def write_checkpoint(
     except Exception as error:
         if parallel.is_main:
             shutil.rmtree(partial, ignore_errors=True)
-        if not _is_of_the_system(error):
+        # safetensors reports a full disk as its own error type, with the system's words in the text.
+        if not isinstance(error, OSError) and "No space left" not in str(error):
             raise
         raise storage_error("write a checkpoint", root, error) from error
     return final
@@ -216,8 +217,7 @@ def check_whole(run_dir: Path, at_least: int, again: str) -> None:
         StorageError: its checkpoints or its record are gone.
     """
     checkpoints, metrics = run_dir / "checkpoints", run_dir / _RECORD[0]
-    records = (record for record, _ in read_json_lines(metrics)) if metrics.is_file() else ()
-    last = max((int(record.get("step", 0)) for record in records), default=0)
+    last = max((int(record.get("step", 0)) for record in read_records(metrics)), default=0)
     # One that is being written, or is damaged, is a checkpoint for this.
     kept = checkpoints.is_dir() and any(checkpoints.iterdir())
     hint = f"put it back, or begin again: {again}"
@@ -306,8 +306,3 @@ def _sha256(paths: Sequence[Path]) -> list[str]:
     # Hashing lets go of the interpreter, and a sharded state is one file per rank.
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(of_file, paths))
-
-
-def _is_of_the_system(error: Exception) -> bool:
-    # safetensors reports a full disk as its own error type, with the system's words in the text.
-    return isinstance(error, OSError) or "No space left" in str(error)

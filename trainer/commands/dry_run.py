@@ -93,7 +93,8 @@ def _print_completion(config: TrainConfig, problem: Problem, completion: Complet
     cut = ", cut there" if completion.finish_reason == "length" else ""
     print(f"\ncompletion ({len(completion.token_ids)} tokens{cut}):\n{_indented(completion.text)}")
     print(f"its reward: {_verdict(sampled)}")
-    print(f"the answer {_one_line(problem.answer)} alone as completion: {_verdict(known)}")
+    answer = shortened(printable(str(problem.answer)).replace("\n", " "), 40)
+    print(f"the answer {answer} alone as completion: {_verdict(known)}")
     print(f"functions:  {', '.join(f'{weight:g} x {name}' for name, weight in config.reward.functions.items())}\n")
 
 
@@ -143,7 +144,3 @@ def _memory(config: TrainConfig, model: PreTrainedModel) -> Iterator[str]:
 def _indented(text: str) -> str:
     shown = printable(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} ...")
     return "\n".join(f"    {line}" for line in shown.split("\n"))
-
-
-def _one_line(value: object) -> str:
-    return shortened(printable(str(value)).replace("\n", " "), 40)

@@ -1,7 +1,6 @@
 """``trainer evaluate``: how good a model is on sets of problems, with intervals."""
 
 import argparse
-import os
 import re
 import sys
 import time
@@ -10,11 +9,12 @@ from typing import Any
 
 from trainer.commands.found_model import FoundModel, find_model, last_checkpoints
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
-from trainer.config.yaml_document import YamlDocument, parse_value, validate
+from trainer.config.yaml_document import parse_value
 from trainer.errors import ConfigError
 from trainer.policy.architectures import TINY
 from trainer.shell.arguments import add_json, add_runs_dir, count
 from trainer.shell.interrupt import unhurried
+from trainer.shell.main import world_size
 from trainer.shell.preflight import check_early
 from trainer.shell.run_folder import check_name, run_path
 
@@ -103,7 +103,7 @@ def evaluation_config(
         "model.revision": base.model.revision if same else None,
         "model.random_weights": False,
         # One whole model on every rank: nothing is trained.
-        "parallel.strategy": "ddp" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "none",
+        "parallel.strategy": "ddp" if world_size() > 1 else "none",
         "parallel.offload": "none",
         "rollout.vllm.tensor_parallel": 1,
         "tracking.tags": {},  # those of the run would make this one of its sweep's trials
@@ -130,7 +130,13 @@ def evaluation_config(
             "-k, evaluation.completions_per_problem",
             "add --temperature 1.0, or -k 1",
         )
-    return config if limit is None else _limited(config, limit)
+    if limit is None:
+        return config
+    sets = {
+        name: one.model_copy(update={"limit": min(limit, one.limit or limit)})
+        for name, one in config.evaluation.sets.items()
+    }
+    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"sets": sets})})
 
 
 def record_name(model: str) -> str:
@@ -160,10 +166,3 @@ def parse_set(text: str) -> tuple[str, dict[str, Any]]:
             f"not a YAML mapping: {value}", f"--sets {name}", f"write {name}='{{source: FILE, limit: 100}}'"
         )
     return name, {"split": "test", **source}
-
-
-def _limited(config: TrainConfig, limit: int) -> TrainConfig:
-    data = config.model_dump(mode="json")
-    for dataset in data["evaluation"]["sets"].values():
-        dataset["limit"] = min(limit, dataset["limit"] or limit)
-    return validate(TrainConfig, YamlDocument(data, {}, "command line"))

@@ -4,7 +4,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -72,9 +72,7 @@ def find_options(word: str = "") -> list[Option]:
 
 def _find_metrics(word: str = "") -> list[Metric]:
     """The metrics with ``word`` anywhere in their name; families end in a slash and ``*``."""
-    families = [
-        Metric(f"{metric.name}*", metric.formula, metric.unit, metric.reduction) for metric in METRIC_FAMILIES.values()
-    ]
+    families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
     metrics = [*METRICS.values(), *families]
     found = [metric for metric in metrics if word.lower() in metric.name]
     if not found:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.update import UpdateStatistics
@@ -20,6 +20,7 @@ from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
 from trainer.planning.simulation import LiveBytes
+from trainer.policy.logprobs import TokenScores
 from trainer.rollouts.collect import sampling_params
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
@@ -128,16 +129,11 @@ def _engine_after_a_long_prompt(trainer: Trainer) -> float:
     prompt = torch.randint(3, vocabulary, (LONG,), generator=torch.Generator().manual_seed(0)).tolist()
     params = sampling_params(trainer.config.rollout, trainer.tokenizer)
     [[sample]] = trainer.engine.generate([prompt], [[1]], params)
-    policy, device = trainer.models.policy, trainer.parallel.device
+    device = trainer.parallel.device
     ids = torch.tensor([[*prompt, *sample.token_ids]], device=device)
     mask = torch.ones(1, len(sample.token_ids), device=device)
-    again = _logprobs(policy, ids, torch.tensor([LONG], device=device), mask)
-    return _mean(again[0].cpu() - torch.tensor(sample.logprobs))
-
-
-def _logprobs(policy: nn.Module, ids: Tensor, prompt_lengths: Tensor, mask: Tensor) -> Tensor:
-    logprobs: Tensor = policy(ids, prompt_lengths, mask).logprobs
-    return logprobs
+    again: TokenScores = trainer.models.policy(ids, torch.tensor([LONG], device=device), mask)
+    return _mean(again.logprobs[0].cpu() - torch.tensor(sample.logprobs))
 
 
 def _first_ratio(trainer: Trainer) -> float:

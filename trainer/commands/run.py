@@ -9,7 +9,7 @@ from statistics import median
 from trainer.checkpoint.files import steps_on_disk
 from trainer.config.schema import TrainConfig
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
-from trainer.files import read_json_lines
+from trainer.files import read_records
 from trainer.loop import Trainer
 from trainer.parallel.ranks import Parallel, leave_ranks
 from trainer.parallel.start import make_parallel
@@ -120,8 +120,8 @@ def report_outcome(outcome: RunOutcome) -> int:
     else:
         model = run_dir / "checkpoints" / f"step-{outcome.step}"
         lines = [f"model:    {model}", f"metrics:  {run_dir / 'metrics.jsonl'}"]
-        seconds = _recorded_seconds(run_dir / "metrics.jsonl")
-        lines += _table_lines("w/ Lopti" if outcome.uses_lopti else "w/o Lopti", seconds) if seconds else []
+        records = [record for record in read_records(run_dir / "metrics.jsonl") if "time/step" in record]
+        lines += _table_lines("w/ Lopti" if outcome.uses_lopti else "w/o Lopti", records) if records else []
         code, stream = 0, sys.stdout
     if outcome.rank == 0 and outcome.silent and outcome.done:
         steps = "its only step" if outcome.step == 1 else f"all {outcome.step} steps"
@@ -170,16 +170,8 @@ def _step_seconds(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {"sampling": sampling, "training": training, "others": others, "total": sampling + training + others}
 
 
-def _recorded_seconds(metrics_file: Path) -> dict[str, float] | None:
-    """Return `_step_seconds` of a run's ``metrics.jsonl``, None where it holds no step."""
-    if not metrics_file.is_file():
-        return None
-    steps = [record for record, _ in read_json_lines(metrics_file) if "time/step" in record]
-    return _step_seconds(steps) if steps else None
-
-
-def _table_lines(name: str, seconds: Mapping[str, float]) -> list[str]:
-    """The rows of table 6 as text, below the name of their column."""
+def _table_lines(name: str, steps: Sequence[Mapping[str, float]]) -> list[str]:
+    """The rows of `_step_seconds` as text, below the name of their column."""
     width = max(9, len(name))
-    rows = (f"{row:<10}  {value:>{width}.2f}" for row, value in seconds.items())
+    rows = (f"{row:<10}  {value:>{width}.2f}" for row, value in _step_seconds(steps).items())
     return [f"s per step  {name:>{width}}", *rows]

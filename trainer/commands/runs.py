@@ -9,7 +9,7 @@ from typing import Any
 from trainer.commands.start import CONFIG_FILE, rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import MissingError, StorageError, UserError
-from trainer.files import read_json_lines
+from trainer.files import read_records
 from trainer.shell.arguments import add_json, add_runs_dir, port
 from trainer.shell.preflight import check_port
 from trainer.shell.run_folder import check_name, holder, resume_command, run_path
@@ -86,20 +86,11 @@ def existing_run(runs_dir: Path, name: str) -> Path:
     return folder
 
 
-def _all_runs(runs_dir: Path) -> list[Path]:
-    """The folders of training runs by name; sweeps and evaluations left out."""
-    return sorted(
-        config.parent
-        for config in runs_dir.glob(f"*/{CONFIG_FILE}")
-        if not (config.parent / "evaluation.json").is_file() and not (config.parent / _SWEEP_FILE).is_file()
-    )
-
-
 def summary(folder: Path) -> RunSummary:
     """Summarise a run from its own files; ``state`` says why a folder cannot be read."""
     try:
         config = load_config(str(folder / CONFIG_FILE))
-        records = _records(folder)
+        records = read_records(folder / "metrics.jsonl")
     except UserError as error:
         return RunSummary(folder.name, error.what)
     step = max((int(record.get("step", 0)) for record in records), default=0)
@@ -110,7 +101,9 @@ def summary(folder: Path) -> RunSummary:
 
 
 def _list_runs(arguments: argparse.Namespace) -> int:
-    found = [summary(folder) for folder in _all_runs(arguments.runs_dir)]
+    folders = sorted(config.parent for config in arguments.runs_dir.glob(f"*/{CONFIG_FILE}"))
+    others = ("evaluation.json", _SWEEP_FILE)
+    found = [summary(folder) for folder in folders if not any((folder / other).is_file() for other in others)]
     if arguments.json:
         print(json.dumps([asdict(run) for run in found], indent=2))
     elif found:
@@ -127,7 +120,8 @@ def _show_run(arguments: argparse.Namespace) -> int:
     folder = existing_run(arguments.runs_dir, arguments.name)
     run = summary(folder)
     steps = sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-[0-9]*"))
-    evaluations = [record for record in _records(folder) if "eval/accuracy" in record][-_EVALUATIONS:]
+    records = read_records(folder / "metrics.jsonl")
+    evaluations = [record for record in records if "eval/accuracy" in record][-_EVALUATIONS:]
     if arguments.json:
         print(json.dumps({**asdict(run), "checkpoints": steps, "evaluations": evaluations}, indent=2))
         return 0
@@ -186,8 +180,3 @@ def _state(folder: Path, records: list[dict[str, Any]]) -> str:
     state = folder / STATE_FILE
     ended = json.loads(state.read_text(encoding="utf-8")).get("status") if state.is_file() else None
     return "failed" if ended == "FAILED" else "stopped"
-
-
-def _records(folder: Path) -> list[dict[str, Any]]:
-    metrics = folder / "metrics.jsonl"
-    return [record for record, _ in read_json_lines(metrics)] if metrics.is_file() else []

@@ -100,8 +100,8 @@ def start_run(start: Start) -> int:
     new_runs_dir, new_run = not start.runs_dir.exists(), not run_dir.exists()
     try:
         with hold(run_dir):
-            if start.start_over:
-                _start_over(run_dir)
+            if start.start_over and (earlier := start_over(run_dir)) is not None:
+                print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
             save_config(config, run_dir / CONFIG_FILE)
             record_inputs(run_dir, [config], changes)
             print(
@@ -219,12 +219,6 @@ def _has_history(run_dir: Path) -> bool:
     # A start that was refused leaves a configuration and nothing to lose.
     metrics = run_dir / "metrics.jsonl"
     return (metrics.is_file() and metrics.stat().st_size > 0) or (run_dir / "checkpoints").is_dir()
-
-
-def _start_over(run_dir: Path) -> None:
-    earlier = start_over(run_dir)
-    if earlier is not None:
-        print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
 
 
 def _train(config: TrainConfig, name: str, start: Start) -> int:
