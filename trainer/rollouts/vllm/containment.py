@@ -5,9 +5,10 @@ import os
 import random
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -68,14 +69,9 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
         os.environ.update(before)
 
 
-@contextmanager
-def eager_on_cpu(device: torch.device) -> Iterator[None]:
+def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:
     """On a CPU, run what vLLM marks for compilation as it is: compiling takes longer than most runs there."""
-    if device.type != "cpu":
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
+    return torch.compiler.set_stance("force_eager") if device.type == "cpu" else nullcontext()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -186,11 +186,8 @@ class VllmEngine(RolloutEngine):
         self._tear_down(core)
 
     def _tear_down(self, core: Any = None) -> None:
-        if self._owns_default_group:
+        with nullcontext() if self._owns_default_group else default_group_kept():
             _shut_down(core)
-        else:
-            with default_group_kept():
-                _shut_down(core)
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

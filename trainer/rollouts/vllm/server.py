@@ -46,8 +46,8 @@ class VllmServerEngine(RolloutEngine):
 
     def __init__(self, settings: VllmConfig, max_model_len: int, dtype: str, check_ids: Sequence[int] = ()) -> None:
         rank = dist.get_rank() if dist.is_initialized() else 0
-        self._pushes = rank == 0
         self._servers = [VllmServer(url) for url in settings.server_base_urls]
+        self._pushed_to = self._servers if rank == 0 else []
         self._own = self._servers[rank % len(self._servers)]
         self.dtype = dtype
         self.max_model_len = max_model_len
@@ -60,11 +60,12 @@ class VllmServerEngine(RolloutEngine):
         self._check_ids = check_ids
         self._sampling: asyncio.Task[Any] | None = None
         transfer = transfer_kind(settings, torch.cuda.is_available() and vllm_installed())
-        for server in self._servers if self._pushes else [self._own]:
+        for server in self._pushed_to or [self._own]:
             server.wait(settings.server_timeout_s)
             server.check(max_model_len, dtype, transfer)
         self._transfer = _transfer(transfer, self._servers, rank, getattr(torch, dtype))
 
+    @torch.no_grad()
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Push the policy's weights to all servers; every rank at the same time.
 
@@ -73,9 +74,13 @@ class VllmServerEngine(RolloutEngine):
         """
         self._synchronisations += 1
         try:
-            self._push(policy_model)
+            for server in self._pushed_to:
+                server.begin_update()
+            self._transfer.send(policy_model)
+            for server in self._pushed_to:
+                server.end_update(self._name())
         except BaseException:
-            for server in self._servers if self._pushes else ():
+            for server in self._pushed_to:
                 server.abandon_update()
             raise
         if dist.is_initialized():
@@ -84,16 +89,6 @@ class VllmServerEngine(RolloutEngine):
             difference = check_weights_arrived(self._own.prompt_logprobs, policy_model, self.dtype, self._check_ids)
             self.news = {"rollout/sync_difference": difference}
             self._checked = True
-
-    @torch.no_grad()
-    def _push(self, policy_model: nn.Module) -> None:
-        if self._pushes:
-            for server in self._servers:
-                server.begin_update()
-        self._transfer.send(policy_model)
-        if self._pushes:
-            for server in self._servers:
-                server.end_update(self._name())
 
     def _name(self) -> str:
         return f"{self._run}-{self._synchronisations}"
