@@ -30,7 +30,13 @@ def add_init(parser: argparse.ArgumentParser) -> None:
 def _init(arguments: argparse.Namespace) -> int:
     for path in write_project(arguments.folder, arguments.model):
         print(f"written: {path}")
-    print(_next_commands(arguments.folder))
+    print(
+        f"cd {arguments.folder}\n"
+        "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and steps\n"
+        "trainer run run.yaml              # train\n"
+        "sweep plan space.yaml             # the sweep over it\n"
+        "sweep schema > space.schema.json  # what an editor with a YAML language server completes it by"
+    )
     return 0
 
 
@@ -75,13 +81,3 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
     except OSError as error:
         raise StorageError(f"cannot write there: {error.strerror}", str(folder), "choose another folder") from error
     return written
-
-
-def _next_commands(folder: Path) -> str:
-    return (
-        f"cd {folder}\n"
-        "trainer run run.yaml --dry-run    # one prompt, one scored completion, memory and steps\n"
-        "trainer run run.yaml              # train\n"
-        "sweep plan space.yaml             # the sweep over it\n"
-        "sweep schema > space.schema.json  # what an editor with a YAML language server completes it by"
-    )

@@ -39,13 +39,10 @@ class EvaluationConfig(Section):
     def of_set(self, name: str) -> "EvaluationConfig":
         """These settings with those of one set in their place."""
         own = self.sets[name]
-        if own.completions_per_problem is not None and own.pass_at_k is None:
-            changes: dict[str, Any] = {"pass_at_k": None}  # that of the others may be more than this set has
-        else:
-            changes = {}
-        for key in ("temperature", "completions_per_problem", "pass_at_k"):
-            if getattr(own, key) is not None:
-                changes[key] = getattr(own, key)
+        values = {key: getattr(own, key) for key in ("temperature", "completions_per_problem", "pass_at_k")}
+        changes: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
+        if own.completions_per_problem is not None:
+            changes.setdefault("pass_at_k", None)  # that of the others may be more than this set has
         return self.model_copy(update=changes)
 
     @model_validator(mode="after")

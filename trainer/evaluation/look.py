@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,27 +103,21 @@ class Look:
             *(self._evaluation(config, name) for name in self.set_sizes),
         ]
 
-    def advice(self, config: TrainConfig) -> list[Advice]:
+    def advice(self, config: TrainConfig) -> Iterator[Advice]:
         """What to change before training."""
-        found, count = [], self.correct.size
         if np.ptp(self.rewards) == 0:
             what = "was correct" if not self.correct.any() else "differs in reward"
-            found.append(
-                Advice(
-                    f"no completion of {count} {what}: nothing will be learned from this reward",
-                    "data.train, reward.functions",
-                    "take easier problems, another start policy, or add a reward for a part of the way",
-                )
+            yield Advice(
+                f"no completion of {self.correct.size} {what}: nothing will be learned from this reward",
+                "data.train, reward.functions",
+                "take easier problems, another start policy, or add a reward for a part of the way",
             )
         if (share := self.truncated.mean()) > _MANY:
-            found.append(
-                Advice(
-                    f"{share:.0%} of the completions are truncated",
-                    "rollout.max_new_tokens",
-                    f"raise it above {config.rollout.max_new_tokens}",
-                )
+            yield Advice(
+                f"{share:.0%} of the completions are truncated",
+                "rollout.max_new_tokens",
+                f"raise it above {config.rollout.max_new_tokens}",
             )
-        return found
 
     def _evaluation(self, config: TrainConfig, name: str) -> str:
         own = config.evaluation.of_set(name)

@@ -1,12 +1,13 @@
 """A small random policy that reads and writes bytes: for trying data, reward and sweep in seconds a run."""
 
-import os
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils.logging import disable_progress_bar
+
+from trainer.policy.cache import save_model
 
 _SHAPE = {
     "hidden_size": 64,
@@ -43,7 +44,5 @@ def write_random_model(folder: Path, seed: int = 0) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(Qwen2Config(vocab_size=of_bytes.get_vocab_size(), **_SHAPE, **tokens))
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
-    disable_progress_bar()  # and no warning of DeepSpeed's, which saving imports: the model is written in no time
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    disable_progress_bar()  # the model is written in no time
+    save_model(model, tokenizer, folder)

@@ -50,11 +50,9 @@ class TinyRecipe:
 
 
 def ensure_tiny_policy(cache_dir: Path | None = None, recipe: TinyRecipe | None = None) -> Path:
-    """The folder of the warm-started policy (safetensors and tokenizer), made on first use.
+    """`ensure_folder` of the warm-started policy (safetensors and tokenizer).
 
     Another recipe, vocabulary or teacher gets another folder.
-
-    Processes that ask at the same time wait for the first one. An interrupted run leaves no folder.
     """
     recipe = recipe or TinyRecipe()
 
