@@ -53,8 +53,6 @@ def _same(gold: str, final: str) -> bool:
     one, other = looks(gold), looks(final)
     if not one or not other:
         return False
-    if one == other and "\\" not in one:
-        return True
     if one == other or {one, other} <= set(_NOTHING):
         return True
     if _DOTS.fullmatch(final) or nesting(final) > MAX_NESTING:

@@ -3,6 +3,7 @@ r"""Reading the notation of an answer: marks without meaning, brackets, numerals
 Everything here is text in, text or exact number out; nothing is evaluated.
 """
 
+import itertools
 import re
 from fractions import Fraction
 
@@ -153,19 +154,19 @@ def looks(answer: str) -> str:
 
 def nesting(answer: str) -> int:
     """The depth to which brackets are nested."""
-    depth = deepest = 0
-    for character in answer:
-        depth += (character in _OPEN) - (character in _CLOSE)
-        deepest = max(deepest, depth)
-    return deepest
+    return max(_depths(answer))
+
+
+def _depths(answer: str) -> list[int]:
+    """How many brackets are open, before the first character and after each."""
+    return list(itertools.accumulate(((one in _OPEN) - (one in _CLOSE) for one in answer), initial=0))
 
 
 def split(answer: str, separator: re.Pattern[str]) -> list[str]:
     """The parts between separators that stand in no bracket."""
-    depth, last, parts = 0, 0, []
+    last, parts = 0, []
     places = {match.start(): match.end() for match in separator.finditer(answer)}
-    for position, character in enumerate(answer):
-        depth += (character in _OPEN) - (character in _CLOSE)
+    for position, depth in enumerate(_depths(answer)[1:]):
         if depth <= 0 and position >= last and position in places and places[position] > position:
             parts.append(answer[last:position].strip())
             last = places[position]
@@ -178,12 +179,8 @@ def inside(answer: str) -> tuple[str, str, str] | None:
         if not (answer.startswith(opening) and answer.endswith(closing)):
             continue
         content = answer[len(opening) : -len(closing)]
-        depth = 0
-        for character in content:
-            depth += (character in _OPEN) - (character in _CLOSE)
-            if depth < 0:
-                return None
-        return (opening, content.strip(), closing) if depth == 0 else None
+        depths = _depths(content)
+        return (opening, content.strip(), closing) if min(depths) == depths[-1] == 0 else None
     return None
 
 

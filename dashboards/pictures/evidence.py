@@ -136,10 +136,8 @@ def gathered(sweeps: Sequence[Sweep]) -> tuple[list[Evidence], list[Measured]]:
     found = []
     for (rule, base, metric), settings in several.items():
         best_first = sorted(settings.values(), key=lambda one: -one.gain)
-        better, worse = (
-            sum(one.interval[0] > 0 for one in best_first),
-            sum(one.interval[1] < 0 for one in best_first),
-        )
+        better = sum(one.interval[0] > 0 for one in best_first)
+        worse = sum(one.interval[1] < 0 for one in best_first)
         summary = random_effects([one.gain for one in best_first], [one.error for one in best_first])
         found.append(Evidence(rule, base, metric, best_first, better, worse, summary))
     return sorted(found, key=lambda one: -len(one.measured)), left

@@ -68,9 +68,8 @@ def _bands_sentence(table: pd.DataFrame) -> str:
 def reward_audit(sweep: Sweep) -> Picture:
     """Answers without a parseable form, and scorings that failed, over training steps."""
     title, drawings, sentences = "Reward audit", [], []
-    shown = sweep.histories[sweep.histories.metric.isin(AUDIT)]
     for metric in AUDIT:
-        values = shown[shown.metric == metric]
+        values = sweep.histories[sweep.histories.metric == metric]
         if values.empty:
             continue
         label = _AUDIT_TITLES[metric]

@@ -48,7 +48,9 @@ def score_against(sweep: Sweep, parameter: str) -> Picture:
             found.append(f"{rule} {rho:+.2f} over {len(means)} configurations")
     if configurations.empty:
         return Picture(column, title, "No trial has a score yet.")
-    best = configurations.loc[best_index(sweep, configurations["mean"])]
+    scores = configurations["mean"]
+    where: Any = scores.idxmax() if sweep.objective.mode == "max" else scores.idxmin()
+    best = configurations.loc[where]
     text = f"The best mean score, {number(best['mean'])}, was at {name} {shown(best[column])} ({best.label})"
     text += f"; rank correlation of score with {name}: {', '.join(found)}." if found else "."
     text += _alone(sweep, parameter, name)
@@ -91,9 +93,10 @@ def _alone(sweep: Sweep, parameter: str, name: str) -> str:
 def _local_mean(drawing: go.Figure, x: "pd.Series[float]", y: "pd.Series[float]", shade: str, log: bool) -> None:
     grid, middle, low, high = local_mean(list(np.log10(x) if log else x), list(y))
     grid = 10**grid if log else grid
-    _band(drawing, grid, low, high, shade)
-    line = {"color": shade, "width": 2}
-    drawing.add_scatter(x=grid, y=middle, mode="lines", line=line, showlegend=False, hoverinfo="skip")
+    lines: dict[str, Any] = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+    drawing.add_scatter(x=grid, y=low, line={"width": 0}, **lines)
+    drawing.add_scatter(x=grid, y=high, line={"width": 0}, fill="tonexty", fillcolor=translucent(shade, 0.18), **lines)
+    drawing.add_scatter(x=grid, y=middle, line={"color": shade, "width": 2}, **lines)
 
 
 def _name(sweep: Sweep, parameter: str) -> str:
@@ -109,14 +112,3 @@ def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str,
         notes = [hover(row, f"score {number(row.score)}", row.state.lower()) for row in rows(own)]
         dots = {"color": shade, "size": 9, "symbol": symbol}
         add_points(drawing, own[column], own.score, notes, name=name, marker=dots)
-
-
-def _band(drawing: go.Figure, x: object, low: object, high: object, shade: str) -> None:
-    hidden = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
-    drawing.add_scatter(x=x, y=low, **hidden)
-    drawing.add_scatter(x=x, y=high, fill="tonexty", fillcolor=translucent(shade, 0.18), **hidden)
-
-
-def best_index(sweep: Sweep, scores: "pd.Series[float]") -> Any:
-    """Where in a table the best score stands."""
-    return scores.idxmax() if sweep.objective.mode == "max" else scores.idxmin()

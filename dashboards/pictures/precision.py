@@ -2,13 +2,12 @@
 
 import math
 
-import numpy as np
 from scipy import stats
 
 from dashboards.pictures.judged import answers, judge, seed_scores
 from dashboards.pictures.theme import Picture, number, signed
 from dashboards.statistics.conclusion import Verdict
-from dashboards.statistics.problems import ProblemSplit, evaluation_interval, paired_answers, split
+from dashboards.statistics.problems import Array, ProblemSplit, evaluation_interval, paired_answers, split
 from dashboards.statistics.seed_noise import seed_share
 from dashboards.sweep import Sweep
 
@@ -18,19 +17,11 @@ _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of
 
 def precision(sweep: Sweep) -> Picture:
     """Where the variance of scores comes from, and what would narrow the interval."""
-    found, share = _split(sweep), seed_share(seed_scores(sweep))
-    said = [_removed(share), _coarse(sweep), _what_limits(sweep, found)]
-    return Picture("precision", "What limits the verdict: seeds or problems", " ".join(filter(None, said)))
-
-
-def _split(sweep: Sweep) -> ProblemSplit | None:
-    """Variances of the best configuration's difference to the baseline; None where no problems are on record."""
-    pair = _pair(sweep, judge(sweep))
-    return None if pair is None else split(*pair)
-
-
-def _pair(sweep: Sweep, verdict: Verdict | None) -> tuple[np.ndarray, np.ndarray] | None:
-    return None if verdict is None else paired_answers(answers(sweep), verdict.best, verdict.baseline)
+    said, found = [_removed(seed_share(seed_scores(sweep))), _coarse(sweep)], judge(sweep)
+    pair = None if found is None else paired_answers(answers(sweep), found.best, found.baseline)
+    if found is not None and pair is not None:
+        said.append(_what_limits(found, *pair, sweep.objective.worthwhile))
+    return Picture("precision", "What limits the verdict: seeds or problems", " ".join(said))
 
 
 def _removed(share: float) -> str:
@@ -56,14 +47,10 @@ def _coarse(sweep: Sweep) -> str:
     return f"{text}."
 
 
-def _what_limits(sweep: Sweep, found: ProblemSplit | None) -> str:
-    verdict = judge(sweep)
-    if found is None or verdict is None:
-        return ""
+def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float) -> str:
+    found = split(ours, theirs)
     if found.training is None:
-        pair = _pair(sweep, verdict)
-        assert pair is not None
-        low, high = evaluation_interval(*pair)
+        low, high = evaluation_interval(ours, theirs)
         return (
             f"Paired by problem, {verdict.best} differs from {verdict.baseline} by {signed(low)} to "
             f"{signed(high)} (90 %) for the noise of evaluation alone; that of seeds comes on top."
@@ -80,7 +67,7 @@ def _what_limits(sweep: Sweep, found: ProblemSplit | None) -> str:
         f"{'problems' if share > _HALF else 'seeds'} would narrow the interval most for their price (twice the "
         f"problems to {problems:.0%} of its width, twice the seeds to {seeds:.0%}, were its variances known)."
     )
-    return text + _hidden(found, sweep.objective.worthwhile)
+    return text + _hidden(found, worthwhile)
 
 
 def _hidden(found: ProblemSplit, worthwhile: float) -> str:

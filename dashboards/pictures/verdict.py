@@ -15,6 +15,7 @@ from dashboards.pictures.tournament import tournament_line
 from dashboards.statistics.conclusion import MOST_FAILED, Verdict
 from dashboards.sweep import Sweep
 from trainer.config.variants import short_names, shown
+from trainer.shell.table import counted
 
 _MAX_NAMED = 4  # configurations listed in a sentence
 _SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing
@@ -88,7 +89,7 @@ def _in_search(sweep: Sweep) -> Headline:
     found, metric = judge(sweep), sweep.objective.metric
     if found is None:
         best = _best(judged, sweep.objective.mode)
-        first = f"Highest: {best.label}, {metric} {number(best.average)} ({_seeds(best.count)})"
+        first = f"Highest: {best.label}, {metric} {number(best.average)} ({counted(best.count, 'seed')})"
         return Headline(f"{first}; {_no_baseline(sweep)}.", "Next: run the baseline on the same seeds.")
     if judged.label.nunique() == 1:
         mean = number(judged.score.mean())
@@ -142,7 +143,7 @@ def _of_fresh_seeds(sweep: Sweep, fresh: Sweep) -> Headline | None:
 
 def _gain(found: Verdict, fresh: str = "") -> str:
     """A difference to the baseline with its interval and seeds."""
-    seeds = _seeds(found.seeds, fresh) if found.seeds else "no seed in common"
+    seeds = counted(found.seeds, f"{fresh}seed") if found.seeds else "no seed in common"
     if found.interval is None:
         return f"{signed(found.difference)} ({seeds})"
     low, high = map(signed, found.interval)
@@ -191,9 +192,10 @@ def _noise(found: Verdict) -> str:
         )
     if found.by_problem:
         tested += " Seeds are not seen to differ by more than evaluation on these problems does by itself."
+    seeds = counted(found.seeds, "seed")
     return (
-        f"{tested} Scores vary between seeds by a standard deviation of {number(found.deviation, 2)}. With "
-        f"{_seeds(found.seeds)}, a gain of {number(found.minimum_detectable_effect, 2)} would be detected with "
+        f"{tested} Scores vary between seeds by a standard deviation of {number(found.deviation, 2)}. With {seeds}, a "
+        f"gain of {number(found.minimum_detectable_effect, 2)} would be detected with "
         f"80 % power{f', less because {found.unlike}' if found.unlike else ''}."
     )
 
@@ -252,7 +254,3 @@ def _best(judged: pd.DataFrame, mode: str) -> Any:
     table = judged.groupby("label").score.agg(average="mean", count="count").reset_index()
     ordered = rows(table.sort_values("average", kind="stable"))
     return ordered[-1] if mode == "max" else ordered[0]
-
-
-def _seeds(count: int, fresh: str = "") -> str:
-    return f"{count} {fresh}seed{'s' * (count > 1)}"

@@ -1,12 +1,12 @@
 """A verdict: its numbers, and the sentences that quote them."""
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dashboards.statistics.power import MAX_SEEDS
-from dashboards.statistics.seed_noise import PairedDifference, Scores
+from dashboards.statistics.seed_noise import Scores
 
 MOST_FAILED = 0.25  # share of failed seeds above which nothing is evidence
 
@@ -47,12 +47,10 @@ class Verdict:
 
 
 def undecided(
-    best: str, baseline: str, paired: PairedDifference | None, sign: float, comparisons: int, silent: Collection[str]
+    best: str, baseline: str, difference: float, seeds: int, sign: float, comparisons: int, silent: Collection[str]
 ) -> Verdict:
-    """The verdict where seeds cannot tell, or none is shared (``paired`` None); ``sign`` -1 prefers less."""
-    difference = paired.mean.value if paired else 0.0
-    by_seed: Mapping[Hashable, float] = paired.by_seed if paired else {}
-    seeds, improves = len(by_seed), sign * difference > 0
+    """The verdict where the seeds that best and baseline share cannot tell; ``sign`` -1 prefers less."""
+    improves = sign * difference > 0
     if seeds < 2:
         reason = f"With {_count(seeds, 'seed')} in common, the difference cannot be told from chance."
         step = "Run the baseline and the best configurations on at least 3 seeds each."
@@ -79,15 +77,8 @@ def unmatched(scores: Scores, baseline: str, sign: float, silent: Collection[str
     others = {name: mean for name, mean in means.items() if name != baseline}
     if others:
         best = max(others, key=lambda name: sign * others[name])
-        difference, found = others[best] - means[baseline], undecided(best, baseline, None, sign, 0, silent)
-        improves = sign * difference > 0
-        return replace(
-            found,
-            difference=difference,
-            winner=best if improves else baseline,
-            finding=_finding(best, baseline, difference, improves),
-        )
-    alone = undecided(baseline, baseline, None, sign, 0, silent)
+        return undecided(best, baseline, others[best] - means[baseline], 0, sign, 0, silent)
+    alone = undecided(baseline, baseline, 0.0, 0, sign, 0, silent)
     if silent:
         return replace(
             alone,

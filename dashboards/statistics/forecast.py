@@ -29,12 +29,8 @@ Scales = tuple[float, float, float, float]  # of a, w and e, in standard deviati
 _FITTED = 240  # evaluations that the scales are fitted to: those of the newest trials
 _VAGUE = 10.0  # standard deviation of R0 and G, in standard deviations of all evaluations
 _JITTER = 1e-9
-_PRIOR = (
-    1.0,
-    0.3,
-    0.3,
-    0.3,
-)  # medians of the scales, the first three in standard deviations of the newest evaluations
+# Medians of the scales, the first three in standard deviations of the newest evaluations.
+_PRIOR = (1.0, 0.3, 0.3, 0.3)
 
 
 @dataclass(frozen=True)
@@ -125,16 +121,15 @@ def _fit(
     medians = np.log(np.array(_PRIOR))
 
     def loss(logs: Vector) -> float:
-        level, wander, noise, half = np.exp(logs)
-        scales = (float(level), float(wander), float(noise), float(half))
-        covariance = _covariance(trial, configuration[trial], place, evaluations, scales)
+        level, wander, noise, half = np.exp(logs).tolist()
+        covariance = _covariance(trial, configuration[trial], place, evaluations, (level, wander, noise, half))
         factor = cho_factor(covariance + _JITTER * np.eye(len(values)), lower=True)
         fit = 0.5 * values @ cho_solve(factor, values) + np.log(np.diag(factor[0])).sum()
         return float(fit + 0.5 * ((logs - medians) ** 2).sum())
 
     found = minimize(loss, medians, method="Nelder-Mead", options={"maxfev": 120, "xatol": 0.05, "fatol": 0.05})
-    level, wander, noise, half = np.exp(found.x)
-    return float(level), float(wander), float(noise), float(half)
+    level, wander, noise, half = np.exp(found.x).tolist()
+    return level, wander, noise, half
 
 
 @dataclass(frozen=True)

@@ -93,18 +93,19 @@ def verdict(
     }
     spread = float(np.ptp([y for row in matched.values() for y in row.values()]))
     best = _best(candidates, sign, spread)
-    found = undecided(best, baseline, candidates[best], sign, len(candidates), silent)
+    chosen = candidates[best]
+    found = undecided(best, baseline, chosen.mean.value, len(chosen.by_seed), sign, len(candidates), silent)
     known = Noise(math.nan, 0) if own is None else own.get(best, Noise(math.nan, 0))
-    noise = seed_noise(matched) if own is None else _own_noise(candidates[best], known)
+    noise = seed_noise(matched) if own is None else _own_noise(chosen, known)
     # Equal scores on all seeds are coarse scores, not the absence of noise.
     if found.seeds < 2 or noise.freedom == 0 or noise.deviation <= 1e-9 * spread:
         return found
 
     share = failed_share(scores, baseline)
     found = replace(found, failing=share > MOST_FAILED, luck=survival_luck(share) * noise.deviation)
-    evaluation = evaluation_noise(answers or {}, best, baseline, list(candidates[best].by_seed))
+    evaluation = evaluation_noise(answers or {}, best, baseline, list(chosen.by_seed))
     if own is None:
-        variances = _variances(candidates[best], noise, baseline_noise(matched, baseline), evaluation)
+        variances = _variances(chosen, noise, baseline_noise(matched, baseline), evaluation)
         shared = tuple(frozenset(one.by_seed) for one in candidates.values())
         found = replace(found, unlike=unlike_noise(variances, residuals(matched)))
     else:
