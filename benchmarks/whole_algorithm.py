@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from rewards.knights_knaves import score_text
+from rewards.knights_knaves import score
 from trainer.algorithm.advantages import grpo_advantages
 from trainer.algorithm.batching import build_batch
 from trainer.algorithm.loss import update_loss
@@ -54,7 +54,7 @@ def sample_groups(
         problem, rollouts = problems[number], []
         for sample in samples:
             text = tokenizer.decode(sample.token_ids, skip_special_tokens=True)
-            reward = score_text(problem.prefill + text, problem.answer)
+            reward = score(problem.prefill + text, problem.answer).reward
             completion = Completion(sample.token_ids, sample.logprobs, text, sample.finish_reason)
             rollouts.append(Rollout(number, problem, prompts[number], completion, reward))
         groups.append(RolloutGroup(number, rollouts))

@@ -49,11 +49,6 @@ def share_right(text: str, answer: Any) -> Score:
     return Score(share, share == 1, {"share_right": share}, parsed=all(stated.values()))
 
 
-def score_text(response: str, solution: str) -> float:
-    """The reward alone, in [-3, 3]."""
-    return score(response, solution).reward
-
-
 def _roles_of(answer: Any) -> dict[str, str]:
     return _solution_roles(answer["solution_text_format"] if isinstance(answer, Mapping) else answer)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rewards.knights_knaves import score_text
+from rewards.knights_knaves import score
 from tests import update_rule_vectors
 from tests.paths import DATA
 from tests.trainer.algorithm.batches import batch_of, loss_inputs
@@ -115,7 +115,7 @@ def check_lopti(case: Case) -> Iterator[float]:
 
 
 def check_knights_knaves_reward(case: Case) -> Iterator[float]:
-    yield 0.0 if score_text(case["response"], case["solution"]) == case["score"] else float("inf")
+    yield 0.0 if score(case["response"], case["solution"]).reward == case["score"] else float("inf")
 
 
 FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {

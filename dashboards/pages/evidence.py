@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.pages.html import cell, render_page, render_table
-from dashboards.pictures.evidence import Evidence, Measured, forest, gathered
+from dashboards.pictures.evidence import Evidence, forest, gathered
 from dashboards.sweep import Sweep
 from trainer.files import write_atomically
 
@@ -38,14 +38,11 @@ def write_evidence(sweeps: Sequence[Sweep], uri: str, path: Path) -> list[Eviden
     counted = {one.sweep for rule in found for one in rule.measured}
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = f"{len(counted)} of {len(sweeps)} sweeps of {uri} count, read on {now}."
+    rows = [[cell(text) for text in (one.sweep, one.model, one.task, one.rule, one.left_out)] for one in left]
+    table = render_table(["sweep", "model", "task", "rule", "why not"], rows)
     page = render_page(
-        "Evidence on update rules", meta, told, {"Rules": pictures}, _table(left), heading="What does not count"
+        "Evidence on update rules", meta, told, {"Rules": pictures}, table, heading="What does not count"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)
     return found
-
-
-def _table(left: Sequence[Measured]) -> str:
-    rows = [[*(cell(text) for text in (one.sweep, one.model, one.task, one.rule, one.left_out))] for one in left]
-    return render_table(["sweep", "model", "task", "rule", "why not"], rows)

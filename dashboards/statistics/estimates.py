@@ -30,7 +30,7 @@ class Importance:
     chance: float  # the 95th percentile of the same share when scores are shuffled
 
 
-def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], float], seed: int = 0) -> Interval:
+def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], float]) -> Interval:
     """Student's t interval of a statistic of all values, with its standard error by resampling whole groups.
 
     Trials of one configuration are alike, so configurations are drawn, with their trials; where there is only
@@ -39,7 +39,7 @@ def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], f
     """
     units = groups if len(groups) > 1 else [[value] for value in groups[0]]
     arrays, count = [np.asarray(unit, dtype=float) for unit in units], len(units)
-    draws = np.random.default_rng(seed).integers(0, count, (_RESAMPLES, count))
+    draws = np.random.default_rng(0).integers(0, count, (_RESAMPLES, count))
     found = [statistic(np.concatenate([arrays[index] for index in drawn])) for drawn in draws]
     value, half = statistic(np.concatenate(arrays)), 0.0
     if count > 1:
@@ -58,7 +58,7 @@ def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -
     return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
 
 
-def local_mean(x: Sequence[float], y: Sequence[float], seed: int = 0) -> tuple[Vector, Vector, Vector, Vector]:
+def local_mean(x: Sequence[float], y: Sequence[float]) -> tuple[Vector, Vector, Vector, Vector]:
     """Kernel-weighted mean of y along x with a bootstrap band over the points.
 
     Grid, mean, lower and upper bound, [25] each; the Gaussian kernel's width is a fifth of the range of x.
@@ -67,14 +67,14 @@ def local_mean(x: Sequence[float], y: Sequence[float], seed: int = 0) -> tuple[V
     grid = np.linspace(xs.min(), xs.max(), 25)
     width = (xs.max() - xs.min()) / 5
     kernel = np.exp(-0.5 * ((grid[:, None] - xs[None, :]) / width) ** 2)  # [grid, points]
-    counts = np.random.default_rng(seed).multinomial(len(xs), np.full(len(xs), 1 / len(xs)), _RESAMPLES)
+    counts = np.random.default_rng(0).multinomial(len(xs), np.full(len(xs), 1 / len(xs)), _RESAMPLES)
     weights = counts[:, None, :] * kernel[None]
     curves = (weights @ ys) / np.maximum(weights.sum(-1), 1e-12)
     low, high = np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return grid, kernel @ ys / kernel.sum(1), low, high
 
 
-def importances(configurations: pd.DataFrame, parameters: Sequence[str], seed: int = 0) -> list[Importance]:
+def importances(configurations: pd.DataFrame, parameters: Sequence[str]) -> list[Importance]:
     """Importance of each parameter, largest first; empty below ``MIN_CONFIGURATIONS``.
 
     The share is the adjusted R^2 of the ranked mean scores on the parameter alone: a parabola in the ranks of
@@ -84,7 +84,7 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str], seed: i
     if len(configurations) < MIN_CONFIGURATIONS:
         return []
     scores = stats.rankdata(configurations["mean"].to_numpy(float))
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     found = []
     for name in parameters:
         column = configurations[name]
@@ -92,7 +92,7 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str], seed: i
             continue
         design = _design(column)
         of_drawn = functools.partial(_adjusted_r2, design, scores)
-        low, high = bootstrap_interval(len(scores), of_drawn, LEVEL, _RESAMPLES // 4, seed)
+        low, high = bootstrap_interval(len(scores), of_drawn, LEVEL, _RESAMPLES // 4, 0)
         shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES // 4)]
         share = max(0.0, _adjusted_r2(design, scores))
         interval = Interval(share, min(share, max(0.0, low)), max(share, high))

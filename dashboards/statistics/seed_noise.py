@@ -54,8 +54,8 @@ class Noise(NamedTuple):
         return Noise(math.sqrt(squares / freedom), freedom)
 
 
-def paired_differences(scores: Scores, baseline: str, level: float = 0.95) -> dict[str, PairedDifference]:
-    """Every configuration minus the baseline on shared seeds, each with its own paired t interval.
+def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDifference]:
+    """Every configuration minus the baseline on shared seeds, each with its own 95 % paired t interval.
 
     The intervals are not corrected for looking at many; a verdict is. Configurations that share no seed with
     the baseline are left out; with one shared seed the bounds are NaN.
@@ -72,7 +72,7 @@ def paired_differences(scores: Scores, baseline: str, level: float = 0.95) -> di
         if abs(mean) <= 1e-9 * np.abs(values).max():  # no more than rounding, which would name a winner
             mean = 0.0
         if len(values) > 1:
-            half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * stats.sem(values))
+            half = float(stats.t.ppf((1 + 0.95) / 2, len(values) - 1) * stats.sem(values))
         found[name] = PairedDifference(shared, Interval(mean, mean - half, mean + half))
     return found
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec, same_value
-from sweep.space.points import Parameters, Space, allowed_values, fingerprint, is_section, is_switch
+from sweep.space.points import Parameters, Space, allowed_values, fingerprint, is_section, is_switch, searched_values
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig, apply_overrides, check_key, dotted_keys, value_of
+from trainer.config.schema import TrainConfig, apply_overrides, check_key, dotted_keys
 from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
@@ -278,9 +278,7 @@ def _check_workers(spec: SweepSpec, document: YamlDocument) -> None:
     if workers == 1:
         return
     for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
-        searched = spec.parameters.get(key)
-        values = [value_of(spec.base, key)] if searched is None else searched.extremes
-        for value in values:
+        for value in searched_values(spec, key):
             if value == "none":
                 raise ConfigError(
                     f"{workers} workers a trial, but the trainer's parallel.strategy is none",

@@ -13,7 +13,7 @@ from typing import Any
 
 from sweep.space.parameters import ParameterSpec, same_value
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig, apply_overrides, dotted_keys
+from trainer.config.schema import TrainConfig, apply_overrides, dotted_keys, value_of
 from trainer.errors import ConfigError
 
 Parameters = dict[str, Any]
@@ -165,6 +165,12 @@ def input_configs(spec: SweepSpec) -> Iterator[TrainConfig]:
         for value in parameter.extremes if key.startswith(("data.", "reward.", "evaluation.")) else ():
             with contextlib.suppress(ConfigError):  # possible only beside other values
                 yield apply_overrides(spec.base, {key: value})
+
+
+def searched_values(spec: SweepSpec, key: str) -> list[Any]:
+    """The values that a search gives a trainer key, of a range its ends; the base's where it is not searched."""
+    parameter = spec.parameters.get(key)
+    return [value_of(spec.base, key)] if parameter is None else parameter.extremes
 
 
 def is_section(key: str) -> bool:

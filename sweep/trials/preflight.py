@@ -1,11 +1,9 @@
 """Checks of model, data, reward and memory, made once before Ray starts."""
 
-from collections.abc import Iterator
-
 import psutil
 
+from sweep.space.points import searched_values
 from sweep.space.spec import SweepSpec
-from trainer.config.model import ModelConfig
 from trainer.parallel.gpus import gpu_bytes
 from trainer.planning.memory import GPU_BYTES, Device, Footprint, check_fits, footprint
 from trainer.policy.architectures import TINY
@@ -40,8 +38,8 @@ def check_training(spec: SweepSpec) -> None:
 
     if _on_gpus(spec):
         check_fits(spec.base, spec.resources.workers_per_trial, _gpu(spec))
-    for model in _models(spec):
-        check_weights(model)
+    for name in searched_values(spec, "model.name_or_path"):
+        check_weights(spec.base.model.model_copy(update={"name_or_path": name}))
     tokenizer = load_tokenizer(spec.base.model)
     problems = load_problems(spec.base.data.train, spec.base.data, tokenizer)
     sets = load_evaluation_sets(spec.base, tokenizer)
@@ -58,10 +56,3 @@ def _gpu(spec: SweepSpec) -> Device:
     gigabytes = spec.resources.gpu_memory_gb
     total = round(gigabytes * 1e9) if gigabytes else gpu_bytes() or GPU_BYTES
     return Device(True, round(total * min(1.0, spec.resources.gpus_per_worker)))
-
-
-def _models(spec: SweepSpec) -> Iterator[ModelConfig]:
-    searched = spec.parameters.get("model.name_or_path")
-    names = (searched.options or []) if searched else [spec.base.model.name_or_path]
-    for name in names:
-        yield spec.base.model.model_copy(update={"name_or_path": name})

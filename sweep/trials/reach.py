@@ -9,6 +9,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweep.record.sweep_record import SweepRecord
+from sweep.space.points import searched_values
 from sweep.space.spec import SweepSpec
 from sweep.trials.nodes import missing_paths
 from trainer.config.data import DatasetConfig
@@ -51,10 +52,8 @@ def check_reach(sweep: SweepRecord) -> None:
 
 def inputs_of(spec: SweepSpec) -> Iterator[Path]:
     """Files and folders of the configuration that exist here; other names are those of the hub."""
-    model = spec.parameters.get("model.name_or_path")
     sources: list[DatasetConfig] = [*spec.base.data.train, *spec.base.evaluation.sets.values()]
-    names = (model.options or []) if model else [spec.base.model.name_or_path]
-    for name in [*names, *(source.source for source in sources)]:
+    for name in [*searched_values(spec, "model.name_or_path"), *(source.source for source in sources)]:
         path = Path(name).expanduser().absolute()
         if path.exists():
             yield path

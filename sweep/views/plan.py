@@ -12,6 +12,7 @@ from sweep.record.sweep_record import SweepRecord, planned_trials, readable_swee
 from sweep.record.table import duration, parameter_text
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.parameters import ParameterSpec
+from sweep.space.points import searched_values
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from sweep.trials.preflight import trial_memory
@@ -283,11 +284,10 @@ def _steps(spec: SweepSpec) -> int | None:
 
 def possible(spec: SweepSpec, key: str) -> list[Any]:
     """The values a trial may have at a trainer key; of a numeric range its ends."""
-    parameter = spec.parameters.get(key)
-    if parameter is None:
-        return [value_of(spec.base, key)]
-    inactive = [parameter.otherwise if parameter.has_otherwise else value_of(spec.base, key)]
-    return [*parameter.extremes, *(inactive if parameter.when else [])]
+    parameter, values = spec.parameters.get(key), searched_values(spec, key)
+    if parameter is None or not parameter.when:
+        return values
+    return [*values, parameter.otherwise if parameter.has_otherwise else value_of(spec.base, key)]
 
 
 def _evaluations(spec: SweepSpec, steps: int | None) -> int | None:
