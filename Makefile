@@ -52,7 +52,7 @@ test-fast: install
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto
 
 test-llm: install
-	$(BIN)/python -m pytest --durations=20 -m "llm and not vllm" tests/llm
+	$(BIN)/python -m pytest --durations=20 -m "llm and not vllm" tests/llm tests/sweep/test_search_spaces.py
 
 # The report is tested in a real browser: the system's Chromium, or the one playwright brings.
 browser: install
