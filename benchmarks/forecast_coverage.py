@@ -18,7 +18,7 @@ from benchmarks.early_stopping import EVALUATIONS, PACES, WINDOW, measured, simu
 from benchmarks.tables import mean, print_rows
 from dashboards.statistics.forecast import Curve, Forecast
 
-TRIALS, LEVELS, KNOWN = 16, (0.5, 0.8, 0.9), {"25 %": 3, "50 %": 5, "75 %": 8}
+TRIALS, LEVELS, KNOWN = 16, (0.5, 0.8, 0.9), (3, 5, 8)
 
 
 def main() -> None:

@@ -9,12 +9,16 @@ Result = TypeVar("Result")
 
 
 def in_background(call: Callable[[], Result], name: str) -> Future[Result]:
-    """Call in a thread of this name; the future has the result, or what was raised."""
+    """Call in a thread of this name; the future has the result, or what was raised.
+
+    Whoever waits for it finds what ``call`` held released.
+    """
     future: Future[Result] = Future()
+    calls = [call]
 
     def run() -> None:
         try:
-            future.set_result(call())
+            future.set_result(calls.pop()())
         except BaseException as error:
             future.set_exception(error)
 

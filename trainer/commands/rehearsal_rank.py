@@ -82,6 +82,7 @@ def measure(config: TrainConfig, folder: Path) -> Measured:
             taken, metrics = _peak_of_a_step(trainer, live)
             if step < STEPS:
                 trainer.run_period()  # its evaluation and its checkpoint
+                trainer.save_checkpoint()  # waits: while one is being written, a copy of the state is held
     accuracy = [value for _, value in trainer.evaluations]
     trainer.close()
 

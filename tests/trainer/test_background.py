@@ -1,0 +1,30 @@
+import threading
+import weakref
+
+from trainer.background import in_background
+
+
+class Copy:
+    """Of a state, say, that is written while training goes on."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def write(self) -> str:
+        self.may_end.wait()
+        return "written"
+
+
+def test_what_a_call_held_is_released_before_its_result_is_there() -> None:
+    copy, told, found = Copy(), threading.Event(), []
+    held, may_end = weakref.ref(copy), copy.may_end
+    future = in_background(copy.write, "checkpoint")
+    del copy
+
+    def look(_: object) -> None:  # in the thread, as soon as there is a result
+        found.append(held())
+        told.set()
+
+    future.add_done_callback(look)
+    may_end.set()
+    assert future.result() == "written" and told.wait(60) and found == [None]
