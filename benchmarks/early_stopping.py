@@ -37,10 +37,7 @@ EVALUATIONS, WINDOW, TRIALS, AT_A_TIME, WHOLE = 10, 3, 24, 4, 12
 START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
 NOISE = 0.5  # of an evaluation
 PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}  # spread, correlation
-LEVELS, WHOLE_FIRST = (
-    (0.05, 0.1, 0.2),
-    4,
-)  # chances of ending first, and trials that reach their end before any is stopped
+WHOLE_FIRST = 4  # trials that reach their end before any is stopped by the forecast
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
     **{

@@ -47,7 +47,7 @@ def read_sweep(name: str, uri: str) -> Sweep:
         MissingError: the store has no such sweep; names the nearest.
         StorageError: the store cannot be read.
     """
-    with opened_store(uri) as client:
+    with _opened_store(uri) as client:
         parents = _parents(client)
         named = [run for run in parents if run.data.tags[SWEEP_TAG] == name]
         if not named:
@@ -64,7 +64,7 @@ def read_scores(uri: str) -> list[Sweep]:
     Raises:
         StorageError: the store cannot be read.
     """
-    with opened_store(uri) as client:
+    with _opened_store(uri) as client:
         parents = _parents(client)
         names = dict.fromkeys(run.data.tags[SWEEP_TAG] for run in parents if CONFIRMS_TAG not in run.data.tags)
         return [_with_fresh(client, name, uri, parents, curves=False) for name in names]
@@ -81,7 +81,7 @@ def _with_fresh(client: Any, name: str, uri: str, parents: list[Any], curves: bo
 
 
 @contextmanager
-def opened_store(uri: str) -> Iterator[Any]:
+def _opened_store(uri: str) -> Iterator[Any]:
     """A client of an MLflow store, to read from.
 
     Raises:

@@ -92,7 +92,7 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str]) -> list
             continue
         design = _design(column)
         of_drawn = functools.partial(_adjusted_r2, design, scores)
-        low, high = bootstrap_interval(len(scores), of_drawn, LEVEL, _RESAMPLES // 4, 0)
+        low, high = bootstrap_interval(len(scores), of_drawn, LEVEL, _RESAMPLES // 4)
         shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES // 4)]
         share = max(0.0, _adjusted_r2(design, scores))
         interval = Interval(share, min(share, max(0.0, low)), max(share, high))

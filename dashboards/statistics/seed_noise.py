@@ -72,7 +72,7 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
         if abs(mean) <= 1e-9 * np.abs(values).max():  # no more than rounding, which would name a winner
             mean = 0.0
         if len(values) > 1:
-            half = float(stats.t.ppf((1 + 0.95) / 2, len(values) - 1) * stats.sem(values))
+            half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
         found[name] = PairedDifference(shared, Interval(mean, mean - half, mean + half))
     return found
 
