@@ -99,14 +99,7 @@ class Trainer:
         self.progress.phase(f"loading {config.model.name_or_path}")
         self.models = load_models(config, self.parallel)
         self.scorer = Scorer(config.optim, self.models, self.tokenizer.pad_token_id, self.parallel)
-        self.updater = Updater(
-            self.models.policy,
-            self.models.optimizer,
-            config.algorithm,
-            config.optim.max_grad_norm,
-            self.parallel,
-            config.rollout.max_new_tokens,
-        )
+        self.updater = Updater.of(config, self.models, self.parallel)
         self.progress.phase("starting the rollout engine")
         engine_run = EngineRun(
             tuple(encode_prompt(self.tokenizer, self.problems[0])),

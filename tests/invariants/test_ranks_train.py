@@ -60,13 +60,10 @@ def test_two_ranks_train_like_one(alone, together, name):
     assert results[0][name]["step"] == results[1][name]["step"] == own["step"] == 4
     assert theirs.keys() == {str(step) for step in own["metrics"]}
     for step, metrics in own["metrics"].items():
-        for metric, value in metrics.items():
-            if metric == "update/tokens_computed":  # with padding, of which one process that packs rows has none
-                assert theirs[str(step)][metric] >= value
-                continue
+        for metric in metrics.keys() - {"update/tokens_computed"}:  # of padding there, of a kept forward here
             # A token at the edge of a band may fall on the other side of it.
             tolerance = 0.03 if metric.startswith("tokens/") else 1e-5
-            assert theirs[str(step)][metric] == pytest.approx(value, rel=2e-3, abs=tolerance), (step, metric)
+            assert theirs[str(step)][metric] == pytest.approx(metrics[metric], rel=2e-3, abs=tolerance), (step, metric)
     one, two = model_of(own_dir, 4), model_of(runs / name, 4)
     assert one.keys() == two.keys()
     start = model_of(own_dir, 2)

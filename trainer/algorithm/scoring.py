@@ -12,6 +12,7 @@ from trainer.config.optim import OptimConfig
 from trainer.errors import check_finite
 from trainer.parallel.models import Models
 from trainer.parallel.ranks import Parallel
+from trainer.policy.kept_forward import KeptForward
 from trainer.policy.logprobs import TokenScores
 from trainer.types import RolloutGroup, TrainBatch
 
@@ -36,7 +37,7 @@ class Scorer:
             self.models.packs_rows,
         )
         policy = self.models.policy if self.optim.old_logprobs == "recompute" else None
-        return attach_logprobs(batch, policy, self.models.reference, plan), plan
+        return attach_logprobs(batch, policy, self.models.reference, plan, self.models.kept_forward), plan
 
 
 def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
@@ -57,7 +58,11 @@ def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
 
 
 def attach_logprobs(
-    batch: TrainBatch, policy: nn.Module | None, reference: nn.Module | None, plan: Sequence[UpdateBatch]
+    batch: TrainBatch,
+    policy: nn.Module | None,
+    reference: nn.Module | None,
+    plan: Sequence[UpdateBatch],
+    kept_forward: KeptForward | None = None,
 ) -> TrainBatch:
     """The batch with old and reference log-probabilities, entropies and gradient norms.
 
@@ -74,7 +79,7 @@ def attach_logprobs(
             entropies=None,
             gradient_norms=None,
         )
-    scores = score_batch(policy, batch, plan, with_entropy=True)
+    scores = score_batch(policy, batch, plan, with_entropy=True, kept_forward=kept_forward)
     return replace(
         batch,
         old_logprobs=scores.logprobs,
@@ -86,17 +91,27 @@ def attach_logprobs(
 
 
 @torch.no_grad()
-def score_batch(model: nn.Module, batch: TrainBatch, plan: Sequence[UpdateBatch], with_entropy: bool) -> TokenScores:
+def score_batch(
+    model: nn.Module,
+    batch: TrainBatch,
+    plan: Sequence[UpdateBatch],
+    with_entropy: bool,
+    kept_forward: KeptForward | None = None,
+) -> TokenScores:
     """Log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T].
 
-    Entropies and gradient norms are added where they are asked for.
+    Entropies and gradient norms are added where they are asked for. ``kept_forward`` takes the first microbatch.
     """
     found: dict[str, Any] = {}
     for update_batch in plan:
         for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.stand_in)
             mask = lengths_to_mask(part.completion_lengths)
-            scores: TokenScores = model(part.input_ids, part.prompt_lengths, mask, with_entropy)
+            keeper = kept_forward if rows is plan[0].microbatches[0] else None
+            with torch.set_grad_enabled(keeper is not None):
+                scores: TokenScores = model(part.input_ids, part.prompt_lengths, mask, with_entropy)
+            if keeper is not None:
+                keeper.keep(rows, scores)
             if len(rows) == 0:
                 continue
             rows = rows.to(batch.input_ids.device, non_blocking=True)

@@ -14,8 +14,11 @@ from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.token_filters import counted_lengths
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
+from trainer.config.schema import TrainConfig
 from trainer.errors import check_finite
+from trainer.parallel.models import Models
 from trainer.parallel.ranks import Parallel
+from trainer.policy.kept_forward import KeptForward
 from trainer.policy.logprobs import TokenScores
 from trainer.types import TrainBatch
 
@@ -40,7 +43,7 @@ class UpdateStatistics:
     times_clipped: Tensor  # [B, T], how often its importance ratio was clipped then
     grad_norm: float = 0.0
     updates: int = 0
-    tokens_computed: int = 0  # positions that the passes ran the model on, prompts and padding included
+    tokens_computed: int = 0  # positions in the forwards of the passes, kept ones too, with prompts and padding
     # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
     loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))  # []
     tokens: dict[str, Tensor] = field(default_factory=dict)
@@ -71,6 +74,20 @@ class Updater:
     max_grad_norm: float
     parallel: Parallel
     max_new_tokens: int
+    kept_forward: KeptForward | None = None
+
+    @classmethod
+    def of(cls, config: TrainConfig, models: Models, parallel: Parallel) -> "Updater":
+        """The updates of a run's policy."""
+        return cls(
+            models.policy,
+            models.optimizer,
+            config.algorithm,
+            config.optim.max_grad_norm,
+            parallel,
+            config.rollout.max_new_tokens,
+            models.kept_forward,
+        )
 
     def set_entropy_coef(self, coefficient: float) -> None:
         """Set the weight of the entropy bonus in the following optimizer steps."""
@@ -132,13 +149,14 @@ class Updater:
         asked = asked_tokens(in_pass, lengths_to_mask(batch.completion_lengths), self.algorithm)
         for index, rows in enumerate(update_batch.microbatches):
             rows = rows[asked[rows].any(dim=1)]
+            kept = self.kept_forward.take(rows) if self.kept_forward else None
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
                 if len(rows) == 0:
                     self._take_part(batch, update_batch.stand_in, statistics)
                     continue
                 part = select_rows(batch, rows)
                 width = part.completion_mask.shape[1]
-                scores: TokenScores = self.policy(
+                scores: TokenScores = kept or self.policy(
                     part.input_ids, part.prompt_lengths, asked[rows, :width], self.algorithm.entropy_coef > 0
                 )
                 statistics.tokens_computed += scores.computed

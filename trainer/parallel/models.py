@@ -13,6 +13,7 @@ from trainer.config.schema import TrainConfig
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.policy.adapters import adapter_off, add_adapter
+from trainer.policy.kept_forward import KeptForward
 from trainer.policy.load import frozen_copy, load_policy
 from trainer.policy.logprobs import LogprobModel, check_logits, tokens_per_chunk
 
@@ -28,6 +29,7 @@ class Models:
     stored_dtype: torch.dtype  # of the weights that are trained
     packs_rows: bool  # whether rows with a common prompt share its computation
     parallel: Parallel
+    kept_forward: KeptForward | None  # None where no forward is used twice
 
     def whole_weights(self) -> AbstractContextManager[None]:
         """A context in which the policy's parameters are whole on this rank, to be read."""
@@ -55,7 +57,11 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     policy, optimizer = parallel.prepare(scores, _adamw(causal_lm, config.optim))
     if with_adapter and with_reference:
         reference = WithoutAdapter(policy, causal_lm)
-    models = Models(causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, parallel)
+    # A wrapped policy may run no other forward before a backward, and dropout is for updates alone; what it is worth
+    # on a GPU, and what it takes there, was never measured.
+    keeps_forward = policy is scores and not config.model.lora.dropout and parallel.device.type == "cpu"
+    kept_forward = KeptForward() if keeps_forward else None
+    models = Models(causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, parallel, kept_forward)
     with models.whole_weights():
         check_logits(causal_lm)
     return models

@@ -19,7 +19,8 @@ from trainer.config.optim import OptimConfig
 from trainer.cpu.attention import use_packed_attention
 from trainer.errors import DivergedError
 from trainer.parallel.ranks import Parallel
-from trainer.policy.logprobs import LogprobModel
+from trainer.policy.kept_forward import KeptForward
+from trainer.policy.logprobs import LogprobModel, TokenScores
 
 
 def updated_parameters(algorithm: AlgorithmConfig):
@@ -33,6 +34,45 @@ def updated_parameters(algorithm: AlgorithmConfig):
     for mask in isolation_passes(batch, algorithm):
         updater.run_pass(batch, mask, plan, statistics, step=1)
     return [p.detach().clone() for p in model.parameters()], statistics
+
+
+@pytest.mark.parametrize(
+    ("budget", "settings", "saved"),
+    [
+        (1000, {}, 1),  # of the first update batch, whose optimizer step moves the weights
+        (40, {}, 1),  # microbatches of 2 x 18 and 2 x 11 tokens: the graph of one is kept
+        (1000, {"entropy_coef": 0.01}, 1),
+        (1000, {"lopti_eta": 0.01}, 1),
+        (1000, {"lopti_eta": 0.004}, 0),  # the first pass has no token of some rows
+    ],
+)
+def test_a_kept_forward_changes_nothing_but_the_number_of_forwards(budget, settings, saved):
+    algorithm, results = AlgorithmConfig(kl_coef=0.1, **settings), []
+    for kept_forward in (None, KeptForward()):
+        model, forwards = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16), []
+        model.register_forward_hook(lambda *_, forwards=forwards: forwards.append(1))
+        batch = make_batch()
+        plan = plan_update_batches(batch, 4, budget)
+        batch = attach_logprobs(batch, model, copy.deepcopy(model), plan, kept_forward)
+        batch = estimate_advantages(batch, algorithm)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        updater = Updater(model, optimizer, algorithm, 1.0, Parallel(), 8, kept_forward)
+        for mask in isolation_passes(batch, algorithm):
+            updater.run_pass(batch, mask, plan, UpdateStatistics.of(batch), step=1)
+        results.append((len(forwards), [*model.parameters()]))
+    (plain, without), (fewer, with_kept) = results
+    assert fewer == plain - saved
+    for computed, kept in zip(without, with_kept, strict=True):
+        # A pass over some of the tokens scores fewer of them: its sums have another order.
+        assert torch.equal(computed, kept) or ("lopti_eta" in settings and (computed - kept).abs().max() < 2e-5)
+
+
+def test_a_kept_forward_is_of_exactly_the_rows_asked_for_and_gone_before_the_weights_move():
+    kept_forward, scores = KeptForward(), TokenScores(torch.zeros(2, 3))
+    for asked in ([3, 1], [1, 3], [3], []):
+        kept_forward.keep(torch.tensor([3, 1]), scores)
+        assert kept_forward.take(torch.tensor(asked)) is (scores if asked == [3, 1] else None)
+        assert kept_forward.take(torch.tensor([3, 1])) is None
 
 
 def test_an_empty_pass_takes_no_step():

@@ -48,3 +48,8 @@ def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(random_polic
 def test_autocast_is_for_weights_kept_in_float32(random_policy, stored, wanted, computed):
     config = config_of(random_policy, **{"model.dtype": wanted})
     assert logprob_model(random_model(), config, stored).compute_dtype == computed
+
+
+@pytest.mark.parametrize(("settings", "keeps"), [({}, True), ({"model.lora.r": 2, "model.lora.dropout": 0.1}, False)])
+def test_a_forward_is_kept_where_the_update_would_compute_the_same_again(random_policy, settings, keeps):
+    assert (load_models(config_of(random_policy, **settings), Parallel()).kept_forward is not None) == keeps
