@@ -9,8 +9,8 @@ they sample and update the same completions. Prints, by phase, processor and wal
 floating-point operations counted in the matrix products of one more step of each, and Lopti / plain in all three,
 the whole step also by round. Paper: training 2.0, a whole step 1.45 [arXiv:2505.12929, table 6].
 
-Counted for the embedded policy: update 5.68 -> 8.77 billion operations (1.54), the whole step 11.12 -> 14.21
-(1.28). Packed rows end with the last token of the pass.
+Packed rows end with the last token of the pass. A plain step's update takes its first forward from the scoring,
+Lopti's does not (`trainer.policy.kept_forward`).
 """
 
 import argparse

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.pages.html import cell, render_page, render_table
-from dashboards.pictures.evidence import Evidence, forest, gathered
+from dashboards.pictures.evidence import Evidence, Measured, forest, gathered
 from dashboards.sweep import Sweep
 from trainer.files import write_atomically
 
@@ -25,8 +25,8 @@ def evidence_json(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     return {"rules": rules, "left_out": [asdict(one) for one in left]}
 
 
-def write_evidence(sweeps: Sequence[Sweep], uri: str, path: Path) -> list[Evidence]:
-    """Write the page; return the evidence."""
+def write_evidence(sweeps: Sequence[Sweep], uri: str, path: Path) -> tuple[list[Evidence], list[Measured]]:
+    """Write the page; return the evidence, and what does not count."""
     found, left = gathered(sweeps)
     pictures = [forest(one, f"evidence-{place}") for place, one in enumerate(found)]
     none = "No sweep of this store has measured a rule on fresh seeds: `sweep confirm NAME` does."
@@ -45,4 +45,4 @@ def write_evidence(sweeps: Sequence[Sweep], uri: str, path: Path) -> list[Eviden
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)
-    return found
+    return found, left

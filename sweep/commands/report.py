@@ -67,8 +67,11 @@ def _evidence(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(evidence_json(sweeps))
         return 0
-    for one in write_evidence(sweeps, uri, arguments.output):
-        print(f"{one.metric}: {one.sentence}")
+    found, left = write_evidence(sweeps, uri, arguments.output)
+    for rule in found:
+        print(f"{rule.metric}: {rule.sentence}")
+    for one in left:
+        print(f"not counted: {one.rule or 'every rule'} of {one.sweep}, {one.left_out}")
     print(arguments.output)
     return 0
 

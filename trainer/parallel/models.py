@@ -57,10 +57,11 @@ def load_models(config: TrainConfig, parallel: Parallel) -> Models:
     policy, optimizer = parallel.prepare(scores, _adamw(causal_lm, config.optim))
     if with_adapter and with_reference:
         reference = WithoutAdapter(policy, causal_lm)
-    # A wrapped policy may run no other forward before a backward, and dropout is for updates alone; what it is worth
-    # on a GPU, and what it takes there, was never measured.
-    keeps_forward = policy is scores and not config.model.lora.dropout and parallel.device.type == "cpu"
-    kept_forward = KeptForward() if keeps_forward else None
+    # A wrapped policy may run no other forward before a backward, and dropout is for updates alone.
+    computed_again = policy is scores and not config.model.lora.dropout
+    # Lopti's first pass often lacks some rows; what a GPU would gain, and what memory it takes there, is not measured.
+    keeps = computed_again and not config.algorithm.isolates and parallel.device.type == "cpu"
+    kept_forward = KeptForward() if keeps else None
     models = Models(causal_lm, policy, optimizer, reference, stored_dtype, scores.packs_rows, parallel, kept_forward)
     with models.whole_weights():
         check_logits(causal_lm)
