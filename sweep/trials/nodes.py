@@ -63,13 +63,14 @@ def _ends(node_id: str) -> bool:
     """
     deadline = time.monotonic() + NOTICE_S
     while node_id and time.monotonic() < deadline:
-        if not any(node["NodeID"] == node_id and _answers(node) for node in ray.nodes()):
+        if not any(node["NodeID"] == node_id and answers(node) for node in ray.nodes()):
             return True
         time.sleep(0.2)
     return False
 
 
-def _answers(node: dict[str, Any]) -> bool:
+def answers(node: dict[str, Any]) -> bool:
+    """Whether a node of `ray.nodes` is there: to Ray a lost one is alive for another half minute."""
     return node["Alive"] and listens(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
 
 

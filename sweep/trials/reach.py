@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.points import searched_values
 from sweep.space.spec import SweepSpec
-from sweep.trials.nodes import missing_paths
+from sweep.trials.nodes import answers, missing_paths
 from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
@@ -27,7 +27,7 @@ def check_reach(sweep: SweepRecord) -> None:
         MissingError: a node does not see a path; names both.
     """
     spec, folder = sweep.spec, sweep.folder
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    nodes = [node for node in ray.nodes() if node["Resources"].get("CPU") and answers(node)]
     distant = [node["NodeManagerHostname"] for node in nodes if node["NodeManagerHostname"] != socket.gethostname()]
     uri = tracking_uri(spec.base.tracking, folder.runs_dir)
     if distant and not spec.base.tracking.offline and sqlite_path(uri) is not None:

@@ -28,7 +28,7 @@ def sweep_in(tmp_path: Path, **overrides: Any) -> tuple[SweepSpec, SweepFolder]:
 
 @pytest.fixture
 def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What a cluster is asked to find: a head without CPUs and a node that sees no folder called far."""
+    """What a cluster is asked to find: a head without CPUs, a lost node, and one that sees no folder called far."""
     paths: list[Path] = []
 
     def unseen(nodes: Sequence[dict[str, Any]], wanted: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -39,7 +39,8 @@ def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
             if "far" in path.parts:
                 yield "gpu-1", path
 
-    monkeypatch.setattr(reach.ray, "nodes", lambda: [node("head", 0), node("gpu-1")])
+    monkeypatch.setattr(reach.ray, "nodes", lambda: [node("head", 0), node("lost"), node("gpu-1")])
+    monkeypatch.setattr(reach, "answers", lambda node: node["NodeID"] != "lost")
     monkeypatch.setattr(reach, "_unseen", unseen)
     return paths
 
