@@ -11,7 +11,7 @@ the past alike. A fresh AdamW will not do: its first step has the same length ho
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,7 +185,8 @@ def diagnose(
         trainer.progress.phase("the batch of the diagnosis")
         found = trainer.source.next_groups(trainer.step, trainer.step + 1, Stopwatch())
         groups = found.scores.result().groups
-        batch, plan = trainer.scorer.score(groups)
+        scorer = replace(trainer.scorer, models=replace(trainer.models, kept_forward=None))  # no update follows
+        batch, plan = scorer.score(groups)
         batch = with_rewards(batch, groups, config.reward.functions)
         batch = choose_tokens(estimate_advantages(batch, plain, Parallel().sum), plain)
         assert batch.gradient_norms is not None
