@@ -1,6 +1,6 @@
 # make demo        installs into .venv and runs the quickstart sweep on the CPU
 # make demo-llm    trains SmolLM2-135M on one-digit additions, ten minutes on two CPU cores
-# make test        installs and runs all tests but those that need vLLM or a pretrained model
+# make test        installs what tests need besides, and runs all but those that need vLLM or a pretrained model
 # make test-fast   the tests that take seconds, for daily work
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
@@ -10,26 +10,29 @@
 # make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
 # make lint        formatting, rules, types, and which package may import which
 PYTHON ?= python3
+export PYTHON
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
 
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu test-cluster chaos lint install install-vllm install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu test-cluster chaos lint install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@if command -v uv >/dev/null 2>&1; then \
-		test -x $(BIN)/python || uv venv --quiet --seed --python $(PYTHON) $(VENV); \
-		uv pip install --quiet --torch-backend auto --python $(BIN)/python -c constraints.txt -e '.[dev]'; \
-	else \
-		test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
-	fi
-	@touch $(STAMP)
+	@./install.sh $(VENV) fit -c constraints.txt -e .
+	@touch $@
+
+# What tests and `make lint` need besides.
+dev: $(DEV_STAMP)
+
+$(DEV_STAMP): pyproject.toml constraints.txt
+	@./install.sh $(VENV) fit -c constraints.txt -e '.[dev]'
+	@touch $(STAMP) $@
 
 # A name with the time, so that it can be run again.
 demo: install
@@ -43,39 +46,37 @@ demo-llm: install
 # In the order of their folders, which begins with the long files, as a long file at the end would keep a process waiting.
 # Then those that start Ray in their own process: a Ray that a test beside them ends would take the process along.
 OWN_RAY := tests/sweep/trials/test_cluster.py tests/sweep/trials/test_worker.py
-test: install browser
+test: dev browser
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20 \
 		$(addprefix --ignore ,$(OWN_RAY))
 	$(BIN)/python -m pytest --durations=5 $(OWN_RAY)
 
-test-fast: install
+test-fast: dev
 	$(BIN)/python -m pytest -m "not slow and not llm" -n auto
 
-test-llm: install
+test-llm: dev
 	$(BIN)/python -m pytest --durations=20 -m "llm and not vllm" tests/llm tests/sweep/test_search_spaces.py
 
-# The report is tested in a real browser: the system's Chromium, or the one playwright brings.
-browser: install
-	@command -v chromium >/dev/null 2>&1 \
-		|| (command -v apt-get >/dev/null 2>&1 && test "$$(id -u)" = 0 \
-			&& apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null) \
-		|| $(BIN)/playwright install chromium
+# The report is tested in a real browser: the system's Chromium, or the one playwright brings. Playwright's own driver
+# needs libatomic1. Without them the tests in a browser are skipped, for whoever cannot install packages.
+browser: dev
+	@if command -v chromium >/dev/null 2>&1 && $(BIN)/playwright --version >/dev/null 2>&1; then :; \
+	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null 2>&1; then \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium libatomic1 >/dev/null; \
+	else \
+		$(BIN)/playwright install chromium || echo "the tests in a browser need the packages chromium and libatomic1"; \
+	fi
 
 install-vllm: $(VLLM_STAMP)
 
 # torch first and with its dependencies: where it is a CUDA build, the lock does not list its libraries. Triton beside
 # the rest, which would take it for a sign of a GPU: one test interprets kernels by it.
 $(VLLM_STAMP): constraints-vllm.txt pyproject.toml
-	@if command -v uv >/dev/null 2>&1; then \
-		test -x $(VLLM_VENV)/bin/python || uv venv --quiet --python $(PYTHON) $(VLLM_VENV); \
-		install="uv pip install --quiet --torch-backend cpu --python $(VLLM_VENV)/bin/python"; \
-	else \
-		test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV); \
-		install="$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check"; \
-	fi; \
-	$$install -c constraints-vllm.txt torch && $$install --no-deps -r constraints-vllm.txt -e . \
-		&& $$install --no-deps --target $(VLLM_VENV)/triton "$$(grep -o '^triton==[^ ;]*' constraints-gpu.txt)"
-	@touch $(VLLM_STAMP)
+	@./install.sh $(VLLM_VENV) fit -c constraints-vllm.txt torch
+	@./install.sh $(VLLM_VENV) index --no-deps -r constraints-vllm.txt -e .
+	@./install.sh $(VLLM_VENV) index --no-deps --target $(VLLM_VENV)/triton \
+		"$$(grep -o '^triton==[^ ;]*' constraints-gpu.txt)"
+	@touch $@
 
 # One thread: vLLM's CPU kernels collapse when several threads share a busy core. The file that takes half of the time
 # first, beside the others.
@@ -91,29 +92,23 @@ test-gpu:
 
 SEED := 0
 FAULTS := 20
-chaos: install
+chaos: dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.chaos --seed $(SEED) --faults $(FAULTS)
 
 # Minutes, most of them to start servers; for root, else in a user namespace.
-test-cluster: install
+test-cluster: dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'mlflow[auth]'
 	unshare=; test "$$(id -u)" = 0 || unshare="unshare --user --map-root-user"; \
 		$$unshare $(BIN)/python -m pytest -rP tests/cluster/scenarios.py tests/cluster/slurm.py
 
 install-gpu:
-	@if command -v uv >/dev/null 2>&1; then \
-		test -x $(BIN)/python || uv venv --quiet --seed --python $(PYTHON) $(VENV); \
-		uv pip install --python $(BIN)/python -c constraints-gpu.txt -e '.[vllm,dev]'; \
-	else \
-		test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
-		$(BIN)/python -m pip install --disable-pip-version-check -c constraints-gpu.txt -e '.[vllm,dev]'; \
-	fi
-	@touch $(STAMP)
+	@./install.sh $(VENV) index -c constraints-gpu.txt -e '.[vllm,dev]'
+	@touch $(STAMP) $(DEV_STAMP)
 
 # For a machine with GPUs, on any machine: downloads nothing but metadata.
 GPU_PYTHONS := 3.11 3.12 3.13
 GPU_PLATFORM := --python-platform x86_64-manylinux_2_28 --python-version
-resolve-gpu: install
+resolve-gpu: dev
 	$(BIN)/uv pip install --dry-run --reinstall --python $(BIN)/python $(GPU_PLATFORM) 3.11 -c constraints-gpu.txt '.[vllm,dev]' \
 		2>&1 | tail -n +2 | sed -n '1p;/+ \(torch\|vllm\|transformers\|deepspeed\|fastapi\|apache-tvm-ffi\)==/p'
 	@for python in $(GPU_PYTHONS); do \
@@ -123,13 +118,13 @@ resolve-gpu: install
 	done
 
 # Moves everything to its newest version; to add only what is missing: make lock-gpu LOCK_GPU='-c constraints-gpu.txt'
-lock-gpu: install
+lock-gpu: dev
 	head -2 constraints-gpu.txt > .constraints-gpu.new
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate $(GPU_PLATFORM) 3.11 --extra vllm --extra dev $(LOCK_GPU) \
 		pyproject.toml >> .constraints-gpu.new
 	mv .constraints-gpu.new constraints-gpu.txt
 
-lint: install
+lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache

@@ -1,11 +1,14 @@
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:  # they take seconds to import, and many tests need neither
+    from playwright.sync_api import Browser
     from transformers import PreTrainedModel
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -17,18 +20,23 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-@pytest.fixture(scope="session")
-def chromium() -> str:
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
     """The system's Chromium, or the one that playwright brings."""
     from playwright.sync_api import sync_playwright
 
-    installed = shutil.which("chromium")
-    if installed is not None:
-        return installed
-    with sync_playwright() as playwright:
-        brought = playwright.chromium.executable_path
-    assert Path(brought).exists(), "there is no Chromium: type `playwright install chromium`"
-    return brought
+    with ExitStack() as stack:
+        try:
+            playwright = stack.enter_context(sync_playwright())
+            chromium = shutil.which("chromium")
+            started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        except Exception as error:
+            missing = "tests in a browser need the packages chromium and libatomic1: type `make browser` as root"
+            if os.geteuid() == 0 or "CI" in os.environ:
+                raise RuntimeError(missing) from error
+            pytest.skip(missing)
+        yield started
+        started.close()
 
 
 def random_model(

@@ -3,7 +3,6 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,6 @@ _CUT_OFF = """[...document.querySelectorAll('.figure')].flatMap(figure => {
 @pytest.fixture(scope="module")
 def report(demo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pages(read_sweep("demo", demo_uri), tmp_path_factory.mktemp("report"))
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Visit:

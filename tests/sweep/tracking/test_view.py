@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -34,18 +35,12 @@ def ask(
         connection.close()
 
 
-def text_of(page: str, chromium: str, until: str) -> str:
+def text_of(page: str, browser: Any, until: str) -> str:
     """What a browser shows in its window, without a click."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1440, "height": 900})
-        tab.goto(page)
-        tab.get_by_text(until).first.wait_for(timeout=60_000)
-        text = tab.locator("body").inner_text()
-        browser.close()
-    return str(text)
+    tab = browser.new_page(viewport={"width": 1440, "height": 900})
+    tab.goto(page)
+    tab.get_by_text(until).first.wait_for(timeout=60_000)
+    return str(tab.locator("body").inner_text())
 
 
 def answers(port: int) -> bool:
@@ -89,7 +84,7 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, chromium: str) -> None:
+def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: Any) -> None:
     write_sweep(tmp_path, "demo", SCORES)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
@@ -105,7 +100,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, chromium: 
             page = process.stdout.readline().split()[1]
             assert page.startswith(f"http://127.0.0.1:{port}/#/experiments/1/runs?")
             wait_until(lambda: answers(port), timeout=90)
-            shown = text_of(page, chromium, until="0.625")
+            shown = text_of(page, browser, until="0.625")
             assert {"final/score", "0.625", "0.125", "#1 grpo+AR · seed 0"} <= set(shown.splitlines())
             search = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=demo"
             status, body = ask(port, search, {})

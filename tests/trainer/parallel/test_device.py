@@ -52,11 +52,12 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_with_the_reason(machine, monkey
         raise RuntimeError("The NVIDIA driver on your system is too old (found version 12080).\nMore.")
 
     monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(MissingError) as refused:
         local_device(wanted)
     assert refused.value.what.endswith("The NVIDIA driver on your system is too old (found version 12080).")
     assert "driver 570.86.10" in refused.value.where
-    assert "make install-gpu` installs torch for GPUs" in refused.value.hint  # this torch is a build for CPUs
+    assert "make install-gpu` installs torch for GPUs" in refused.value.hint
     assert local_device("cpu") == CPU
 
 

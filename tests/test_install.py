@@ -1,0 +1,81 @@
+"""Which installer `install.sh` calls, and where it lets it look for torch."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+UNREACHABLE = "http://127.0.0.1:9/whl/cpu"
+
+
+class Index(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent."""
+
+
+@pytest.fixture
+def cpu_index() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/whl/cpu"
+        server.shutdown()
+
+
+def write_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def installed(folder: Path, index: str, has_uv: bool = False, has_gpu: bool = False, torch: str = "fit") -> str:
+    """The last line: the installer's command line."""
+    write_program(folder / "venv/bin/python", f'test "$1" = -m && echo pip "$@" || exec {sys.executable} "$@"')
+    if has_uv:
+        write_program(folder / "bin/uv", 'echo uv "$@"')
+    if has_gpu:
+        write_program(folder / "bin/nvidia-smi", "")
+    done = subprocess.run(
+        ["./install.sh", str(folder / "venv"), torch, "-e", "."],
+        cwd=ROOT,
+        env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "TORCH_CPU_INDEX": index, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("installing into ")
+    return done.stdout.splitlines()[-1].replace(str(folder), "")
+
+
+pytestmark = pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has an NVIDIA driver")
+
+
+@pytest.mark.parametrize("has_uv", [False, True])
+def test_a_machine_without_a_gpu_takes_torch_for_cpus(tmp_path, cpu_index, has_uv):
+    uv = "uv pip install --python /venv/bin/python --torch-backend cpu -e ."
+    pip = f"pip -m pip install --disable-pip-version-check --extra-index-url {cpu_index} -e ."
+    assert installed(tmp_path, cpu_index, has_uv) == (uv if has_uv else pip)
+
+
+@pytest.mark.parametrize("has_uv", [False, True])
+def test_an_index_that_does_not_answer_leaves_torch_to_the_package_index(tmp_path, has_uv):
+    uv = "uv pip install --python /venv/bin/python -e ."
+    pip = "pip -m pip install --disable-pip-version-check -e ."
+    assert installed(tmp_path, UNREACHABLE, has_uv) == (uv if has_uv else pip)
+
+
+@pytest.mark.parametrize("has_uv", [False, True])
+def test_a_machine_with_a_gpu_takes_torch_with_cuda(tmp_path, cpu_index, has_uv):
+    command = installed(tmp_path, cpu_index, has_uv, has_gpu=True)
+    assert "cpu" not in command
+    assert installed(tmp_path, cpu_index, has_uv, torch="index") == command
