@@ -19,7 +19,10 @@ from trainer.types import RunContext
 
 SPACES = sorted((ROOT / "search_spaces").glob("*.yaml"))
 PUBLISHED = {path.stem: path for path in SPACES}
-ON_CPUS = ("quickstart", "update_rules", "hard_puzzles", "tournament", "improbable_tokens", "smollm2_sums")
+ON_CPUS = (
+    *("quickstart", "update_rules", "hard_puzzles", "tournament", "improbable_tokens", "smollm2_sums"),
+    "lopti_learning_rate",
+)
 ON_GPUS = [name for name in PUBLISHED if name not in ON_CPUS]
 # One of each kind besides the one that runs as a whole; of the others strategies are rehearsed.
 SMALL = ["ablation_filters", "knights_knaves_3b_lora", "math_7b"]
