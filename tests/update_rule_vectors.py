@@ -18,7 +18,7 @@ from trainer.algorithm.loss import token_weights, update_loss
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.algorithm.token_filters import high_entropy_tokens
-from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
 from trainer.rollouts.dynamic_sampling import has_spread
 from trainer.rollouts.overlong import overlong_penalty
 from trainer.types import TrainBatch
@@ -171,8 +171,8 @@ def check_dppo_with_penalty(case: Case) -> Iterator[float]:
 
 def check_rollout_anchored(case: Case) -> Iterator[float]:
     low, high = case["parameters"]["clip_ratio_low"], case["parameters"]["clip_ratio_high"]
-    mask = {"importance_sampling_rule": "mask", "importance_sampling_floor": 1 - low}
-    yield from check_loss(case, loss="cispo", importance_sampling_cap=1 + high, **mask)
+    mask = {"rule": "mask", "floor": 1 - low, "cap": 1 + high}
+    yield from check_loss(case, loss="cispo", engine_correction=mask)
 
 
 def check_dro(case: Case) -> Iterator[float]:
@@ -221,13 +221,8 @@ def check_kl_in_loss(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
     if "kl_gradient" in parameters or "kl_weight" in parameters:
         return  # other gradients than the penalty's own
-    yield from check_loss(
-        case,
-        kl_estimator=parameters["kl_estimator"],
-        kl_log_ratio_clamp=parameters.get("log_ratio_clamp"),
-        kl_value_clamp=parameters.get("value_clamp"),
-        kl_placement="loss",
-    )
+    bound = parameters.get("log_ratio_clamp", 20.0 if "value_clamp" in parameters else None)
+    yield from check_loss(case, kl_estimator=parameters["kl_estimator"], kl_log_ratio_clamp=bound, kl_placement="loss")
 
 
 def check_token_weights(case: Case) -> Iterator[float]:
@@ -241,38 +236,15 @@ def check_token_weights(case: Case) -> Iterator[float]:
 
 def check_engine_weights(case: Case) -> Iterator[float]:
     parameters, batch = case["parameters"], batch_of(case["inputs"])
-    config = AlgorithmConfig(
-        importance_sampling_level=parameters["level"].removeprefix("sequence_"),
-        importance_sampling_rule=parameters["rule"],
-        importance_sampling_cap=parameters.get("importance_sampling_cap") or parameters["cap"],
-        importance_sampling_floor=parameters.get("floor", 0.0),
+    config = EngineCorrection(
+        level=parameters["level"].removeprefix("sequence_"),
+        rule=parameters["rule"],
+        cap=parameters.get("importance_sampling_cap") or parameters["cap"],
+        floor=parameters.get("floor", 0.0),
     )
     ours = importance_weights(batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, config)
     mask = batch.completion_mask
     yield relative_error(ours * mask, torch.tensor(case["expected"]["importance_weights"]) * mask)
-
-
-def check_rejection(case: Case) -> Iterator[float]:
-    parameters, batch = case["parameters"], batch_of(case["inputs"])
-    statistic = parameters["statistic"]
-    level, _, kind = statistic.rpartition("_")
-    if statistic == "any_token":
-        level, kind, bounds = statistic, "k1", (parameters["floor"], parameters["cap"])
-    elif kind == "k1":  # of pi_engine / pi_old
-        low, high = map(float, parameters["threshold"].split("_"))
-        bounds = (1 / high, 1 / low)
-    else:
-        bounds = (0.0, float(parameters["threshold"]))
-    levels = {"seq_sum": "sequence", "seq_mean": "geometric_mean", "seq_max": "any_token"}
-    config = AlgorithmConfig(
-        importance_sampling_level=levels.get(level, level),
-        importance_sampling_divergence={"k1": "ratio"}.get(kind, kind),
-        importance_sampling_rule="reject",
-        importance_sampling_floor=bounds[0],
-        importance_sampling_cap=bounds[1],
-    )
-    ours = importance_weights(batch.old_logprobs, batch.rollout_logprobs, batch.completion_mask, config)
-    yield relative_error(ours * batch.completion_mask, case["expected"]["mask"])
 
 
 def check_overlong(case: Case) -> Iterator[float]:
@@ -322,17 +294,17 @@ FAMILIES: dict[str, Callable[[Case], Iterator[float]]] = {
     "kl_in_loss": check_kl_in_loss,
     "engine_truncation": check_engine_weights,
     "engine_masking": check_engine_weights,
-    "engine_rejection": check_rejection,
     "overlong_punishment": check_overlong,
     "dynamic_sampling": check_dynamic_sampling,
 }
 
 # Families of other trainers that are not offered here, and why.
 NOT_OFFERED = {
+    "engine_rejection": "no user; TRL and verl users truncate or mask",
     "rloo_sequence_loss": "one ratio, the product over the completion: AR and Lopti lose their grip; no user",
     "bnpo_loss": "the loss would depend on how a batch is cut into micro-batches",
     "token_weights_micro_batches": "the loss would depend on how a batch is cut into micro-batches",
-    "off_policy_sequence_mask": "no user; engine rejection by geometric_mean drops completions of both signs",
+    "off_policy_sequence_mask": "no user; the geometric mean's mask drops completions of both signs",
     "vespo_loss": "no user; four shape parameters",
     "other_baselines": "no user",
     "optimal_token_baseline": "no user; needs the sum of squared probabilities at every token",

@@ -16,23 +16,13 @@ RULES: dict[str, dict[str, Any]] = {
     "entropy bonus": {"entropy_coef": 0.1},
     "luspo": {"loss": "gspo", "loss_aggregation": "seq_mean_token_sum"},
     "dppo near the old policy": {"loss": "dppo_tv", "log_ratio_coef": 0.1},
-    "rejection": {
-        "importance_sampling_cap": 4.0,
-        "importance_sampling_level": "any_token",
-        "importance_sampling_divergence": "k3",
-        "importance_sampling_rule": "reject",
-    },
     "dr_grpo in full": {"advantage": "dr_grpo", "loss_aggregation": "constant"},
     "high entropy": {"token_filter": "high_entropy"},
     "no truncated": {"mask_truncated": True},
     "kl": {"kl_coef": 0.1},
-    "icepop": {"importance_sampling_cap": 2.0, "importance_sampling_floor": 0.5, "importance_sampling_rule": "mask"},
-    "sequence truncation": {
-        "importance_sampling_cap": 2.0,
-        "importance_sampling_level": "sequence",
-        "importance_sampling_rule": "truncate",
-    },
-    "geometric mask": {"importance_sampling_cap": 9.0, "importance_sampling_level": "geometric_mean"},
+    "icepop": {"engine_correction": {"rule": "mask", "floor": 0.5}},
+    "sequence truncation": {"engine_correction": {"level": "sequence"}},
+    "geometric mask": {"engine_correction": {"cap": 9.0, "level": "geometric_mean", "rule": "mask"}},
 }
 
 

@@ -13,7 +13,7 @@ from trainer.algorithm import scoring
 from trainer.algorithm.batching import _map_tensors, build_batch
 from trainer.policy.logprobs import TokenScores
 
-LAG = {"rollout.lag": 1, "algorithm.importance_sampling_cap": 2.0, "algorithm.kl_coef": 0.0}
+LAG = {"rollout.lag": 1, "algorithm.engine_correction.cap": 2.0, "algorithm.kl_coef": 0.0}
 CASES = {  # and by how much at least one rounding of the weights moves them in two steps
     "adapter": ({"model.lora.r": 4, "optim.eps": 1e-4, "optim.lr": 1e-3}, 1e-9),
     "collapsed adapter": ({"model.lora.r": 4, "optim.eps": 1e-4, "optim.lr": 3e-2}, 1e-4),

@@ -15,7 +15,7 @@ from trainer.rollouts.engine import NO_RUN
 from trainer.rollouts.pending import PENDING_FILE
 from trainer.rollouts.transformers import TransformersEngine
 
-STALE = {"rollout.lag": 1, "algorithm.importance_sampling_cap": 2.0}
+STALE = {"rollout.lag": 1, "algorithm.engine_correction.cap": 2.0}
 ON_SERVERS = STALE | {"rollout.engine": "vllm", "rollout.vllm.mode": "server"}
 WAIT_S = 60
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 JOB = "tests.invariants.train_job"
 DDP = {"parallel.strategy": "ddp"}
 ZERO_2 = {"parallel.strategy": "deepspeed", "parallel.zero_stage": 2}
-STALE = {"rollout.lag": 1, "algorithm.importance_sampling_cap": 2.0}
+STALE = {"rollout.lag": 1, "algorithm.engine_correction.cap": 2.0}
 ZERO_3 = STALE | {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3}
 
 

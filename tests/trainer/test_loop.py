@@ -158,7 +158,7 @@ def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter
 def test_a_run_on_the_engines_logprobs_measures_the_same_and_resumes_as_if_never_stopped(
     undisturbed, tiny_policy, tmp_path
 ):
-    config = small_config(tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.importance_sampling_cap": 2.0})
+    config = small_config(tiny_policy, **{"optim.old_logprobs": "rollout", "algorithm.engine_correction.cap": 2.0})
     whole = build(config, tmp_path / "whole")
     whole.train()
     recomputed, measured = undisturbed.tracker.steps[1], whole.tracker.steps[1]

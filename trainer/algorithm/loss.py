@@ -7,7 +7,7 @@ from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.policy_losses import POLICY_LOSSES
-from trainer.config.algorithm import Aggregation, AlgorithmConfig
+from trainer.config.algorithm import Aggregation, AlgorithmConfig, EngineCorrection
 from trainer.types import LossOutput
 
 
@@ -26,12 +26,8 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
     """
     weights = token_weights(inputs.completion_mask, config.aggregation, inputs.totals)
     losses, clipped, dual_clipped = POLICY_LOSSES[config.loss](inputs, config)
-    if inputs.rollout_logprobs is None:
-        importance = ratio_bounds(inputs.log_ratio.detach(), config)
-    else:
-        importance = importance_weights(inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config)
-    if importance is not None:
-        losses = losses * importance
+    if config.engine_correction is not None:
+        losses = losses * _engine_factors(inputs, config.engine_correction)
     if config.log_ratio_coef > 0:
         losses = losses + config.log_ratio_coef * inputs.log_ratio.square()
     loss = (losses * weights * inputs.token_mask).sum()
@@ -51,6 +47,12 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
             "ratio_max": (inputs.log_ratio.exp() * inputs.token_mask).max(),
         }
     return LossOutput(loss, clipped_in_pass, metrics)
+
+
+def _engine_factors(inputs: LossInputs, config: EngineCorrection) -> Tensor:
+    if inputs.rollout_logprobs is None:
+        return ratio_bounds(inputs.log_ratio.detach(), config)
+    return importance_weights(inputs.old_logprobs, inputs.rollout_logprobs, inputs.completion_mask, config)
 
 
 def token_weights(completion_mask: Tensor, aggregation: Aggregation, totals: UpdateTotals) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainer.config.schema import TrainConfig
-from trainer.config.yaml_document import nearest, submodel
+from trainer.config.yaml_document import nearest, section_of, submodel
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRIC_FAMILIES, METRICS, Metric
 
@@ -149,8 +149,11 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
     properties = model.model_json_schema(mode="serialization")["properties"]
     for name, field in model.model_fields.items():
         key = prefix + name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _options(field.annotation, f"{key}.")
+        section = section_of(field.annotation)
+        if section is not None:
+            if section is not field.annotation:
+                yield Option(key, "keys below, or null", defaults[name], field.description or "")
+            yield from _options(section, f"{key}.")
             continue
         yield Option(key, _allowed(properties[name]), defaults[name], field.description or "")
         below = submodel(model, (name,))  # of a list or mapping of datasets

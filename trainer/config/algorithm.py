@@ -34,6 +34,27 @@ _OF_COMPLETIONS = {  # the sum is LUSPO [arXiv:2602.05261]
 _REWARD_PLACED_KL = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 
 
+class EngineCorrection(Section):
+    """Factors of the policy losses for the ratio of trainer and engine probability."""
+
+    level: Literal["token", "sequence", "geometric_mean"] = Field(
+        "token", description="ratio of each token, of its completion, or the completion's geometric mean per token"
+    )
+    rule: Literal["truncate", "mask"] = Field(
+        "truncate", description="truncate the ratio at the cap, or mask tokens whose ratio is outside floor to cap"
+    )
+    cap: Positive = Field(2.0, description="largest ratio of trainer and engine probability")
+    floor: NonNegative = Field(0.0, description="rule mask: smallest ratio (IcePop: 0.5 with a cap of 2 to 5)")
+
+    @model_validator(mode="after")
+    def _check(self) -> "EngineCorrection":
+        if self.floor >= self.cap:
+            raise ValueError("floor must be below cap")
+        if self.floor > 0 and self.rule == "truncate":
+            raise ValueError("a floor needs rule: mask")
+        return self
+
+
 class AlgorithmConfig(Section):
     """The update rule [AR and Lopti: arXiv:2505.12929]."""
 
@@ -104,30 +125,15 @@ class AlgorithmConfig(Section):
     kl_coef: NonNegative = Field(0.001, description="KL coefficient; 0 loads no reference")
     kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the KL in the loss")
     kl_log_ratio_clamp: Positive | None = Field(
-        20.0, description="bound of the log-ratio in k3; 5 in the published code of AR and Lopti; null is off [nats]"
+        20.0,
+        description="bound of the log-ratio in k3, whose value is at most 10; 5 in the published code of AR and "
+        "Lopti; null bounds neither, as TRL [nats]",
     )
-    kl_value_clamp: Positive | None = Field(10.0, description="bound of k3's value; null is off [nats]")
     kl_placement: Literal["auto", "loss", "reward"] = Field(
         "auto", description="auto: reward for reinforce_plus_plus, loss for the others"
     )
-    importance_sampling_cap: Positive | None = Field(
-        None, description="engine correction: cap of trainer / engine probability; null is off"
-    )
-    importance_sampling_floor: NonNegative = Field(
-        0.0, description="rules mask, reject: also mask ratios below this (IcePop: 0.5 with a cap of 2 to 5)"
-    )
-    importance_sampling_level: Literal["token", "sequence", "geometric_mean", "any_token"] = Field(
-        "token",
-        description="ratio of a token, of its completion, or the completion's mean per token; any_token: a "
-        "completion is rejected for any of its tokens",
-    )
-    importance_sampling_rule: Literal["auto", "truncate", "mask", "reject"] = Field(
-        "auto",
-        description="truncate at the cap, mask tokens outside the range, or reject them and weigh none; "
-        "auto: truncate for token",
-    )
-    importance_sampling_divergence: Literal["ratio", "k2", "k3"] = Field(
-        "ratio", description="rule reject: what lies between floor and cap; k2, k3: KL estimates [nats]"
+    engine_correction: EngineCorrection | None = Field(
+        None, description="weights for an engine whose probabilities differ from the trainer's; null is off"
     )
 
     @property
@@ -179,13 +185,6 @@ class AlgorithmConfig(Section):
             return _AGGREGATION.get(self.loss, "token_mean")
         return self.loss_aggregation
 
-    @property
-    def importance_rule(self) -> Literal["truncate", "mask", "reject"]:
-        """The rule of the engine correction in force."""
-        if self.importance_sampling_rule == "auto":
-            return "truncate" if self.importance_sampling_level == "token" else "mask"
-        return self.importance_sampling_rule
-
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
         for refused, reason in (
@@ -219,21 +218,6 @@ class AlgorithmConfig(Section):
                 f"{self.loss} has no divergence threshold: leave algorithm.dppo_threshold null",
             ),
             (self.rsi_low >= self.rsi_high, "rsi_low must lie below rsi_high"),
-            (
-                self.importance_sampling_floor >= (self.importance_sampling_cap or float("inf")),
-                "importance_sampling_floor must lie below importance_sampling_cap",
-            ),
-            (
-                self.importance_sampling_floor > 0 and self.importance_rule == "truncate",
-                "a floor masks: set algorithm.importance_sampling_rule to mask or reject",
-            ),
-            (
-                self.importance_rule != "reject"
-                and (self.importance_sampling_divergence, self.importance_sampling_level == "any_token")
-                != ("ratio", False),
-                "importance_sampling_divergence and the level any_token are of rejection: set "
-                "algorithm.importance_sampling_rule to reject",
-            ),
         ):
             if refused:
                 raise ValueError(reason)

@@ -15,11 +15,11 @@ def engine_logprob_problems(
     ``measures_steps`` says whether diagnostics compare the policy before and after a step.
     """
     truncations = _truncations(rollout)
-    if algorithm.importance_sampling_cap is not None and truncations:
+    if algorithm.engine_correction is not None and truncations:
         yield (
             "rollout.top_p, top_k and min_p renormalise the engine's probabilities over the tokens they keep: "
             "their ratio to the trainer's is no mismatch. Sample from all tokens, or set "
-            "algorithm.importance_sampling_cap to null"
+            "algorithm.engine_correction to null"
         )
     if optim.old_logprobs == "recompute":
         return
@@ -30,10 +30,10 @@ def engine_logprob_problems(
             f"probabilities over the tokens it keeps, and they are not the policy's. Set rollout.{key} to "
             f"{1 if key == 'top_p' else 0}, or optim.old_logprobs to recompute"
         )
-    if algorithm.importance_sampling_cap is not None and algorithm.importance_sampling_level != "token":
+    if algorithm.engine_correction is not None and algorithm.engine_correction.level != "token":
         yield (
             "optim.old_logprobs rollout bounds the ratio of every token, as no forward before the update knows "
-            "that of a completion: set algorithm.importance_sampling_level to token"
+            "that of a completion: set algorithm.engine_correction.level to token"
         )
     for needs, rule in (
         (algorithm.token_filter in ("high_entropy", "rsi"), f"token_filter {algorithm.token_filter}"),
@@ -71,10 +71,10 @@ def lag_problems(algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: Opti
             f"rollout.lag 1 corrects by the engine's probabilities, which rollout.{key} "
             f"{getattr(rollout, key):g} renormalises: set rollout.{key} to {1 if key == 'top_p' else 0}"
         )
-    if optim.old_logprobs == "recompute" and algorithm.importance_sampling_cap is None:
+    if optim.old_logprobs == "recompute" and algorithm.engine_correction is None:
         yield (
             "rollout.lag 1 trains on completions of the weights before the last update, which nothing "
-            "corrects for: set algorithm.importance_sampling_cap to 2, or optim.old_logprobs to rollout"
+            "corrects for: set algorithm.engine_correction.cap to 2, or optim.old_logprobs to rollout"
         )
 
 

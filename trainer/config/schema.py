@@ -33,6 +33,7 @@ from trainer.config.yaml_document import (
     nearest,
     parse_value,
     read_scalars,
+    section_of,
     submodel,
     validate,
 )
@@ -144,8 +145,7 @@ def check_key(key: str, source: str = "override") -> None:
                 valid = dotted_keys()
             listing = TrainConfig.explained_by.format(".".join(parts[:depth])).strip()
             raise ConfigError(f"unknown key {key}", f"{source}, key {key}", nearest(key, valid, listing), key)
-        annotation = model.model_fields[part].annotation
-        model = annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+        model = section_of(model.model_fields[part].annotation)
 
 
 def dotted_keys() -> list[str]:
@@ -173,7 +173,10 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
     *parents, last = key.split(".")
     place: Any = data
     for depth, part in enumerate(parents, start=1):
-        place = place.setdefault(part, {})
+        is_off = place.get(part) is None and submodel(TrainConfig, tuple(parents[:depth])) is not None
+        if is_off or part not in place:
+            place[part] = {}
+        place = place[part]
         if isinstance(place, list) and len(place) == 1 and key.split(".")[depth] in DatasetConfig.model_fields:
             place = place[0]  # the only source of data.train
         if not isinstance(place, dict):

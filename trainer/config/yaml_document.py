@@ -215,12 +215,18 @@ def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     """All dotted keys of a model that hold a value."""
     keys: list[str] = []
     for name, info in model.model_fields.items():
-        nested = info.annotation
-        if isinstance(nested, type) and issubclass(nested, BaseModel):
-            keys += leaf_keys(nested, f"{prefix}{name}.")
-        else:
+        nested = section_of(info.annotation)
+        if nested is not info.annotation:  # a value, or a section that may be null
             keys.append(prefix + name)
+        if nested is not None:
+            keys += leaf_keys(nested, f"{prefix}{name}.")
     return keys
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a field is or may be (``Section | None``), or None for another value."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
 
 
 def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:

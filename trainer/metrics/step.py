@@ -84,10 +84,11 @@ def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: Algorit
         "rollout/engine_ratio_above_2": (log_ratio > math.log(2)).sum(),
         "rollout/engine_logprob_diff_max": difference.max(),
     }
-    weights = importance_weights(batch.old_logprobs, rollout_logprobs, mask, algorithm)
-    if weights is not None:
-        cut_at = (algorithm.importance_sampling_cap or 0.0) if algorithm.importance_rule == "truncate" else 0.0
-        sums["rollout/importance_cut"] = (weights.eq(cut_at) * mask).sum()
+    correction = algorithm.engine_correction
+    if correction is not None:
+        weights = importance_weights(batch.old_logprobs, rollout_logprobs, mask, correction)
+        cut_to = correction.cap if correction.rule == "truncate" else 0.0
+        sums["rollout/importance_cut"] = (weights.eq(cut_to) * mask).sum()
     return sums
 
 

@@ -50,7 +50,7 @@ def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     old = torch.tensor([[math.log(0.8), math.log(0.3)]])
     rollout = torch.tensor([[math.log(0.2), math.log(0.6)]])  # weights 4 -> 2 and 0.5
     one = torch.ones(1, 2)
-    config = AlgorithmConfig(kl_coef=0.0, importance_sampling_cap=2.0)
+    config = AlgorithmConfig(kl_coef=0.0, engine_correction={"cap": 2.0})
     inputs = loss_inputs(old, old, one, UpdateTotals(1, 1), rollout_logprobs=rollout)
     output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))
@@ -60,7 +60,7 @@ def test_a_loss_against_the_engine_is_held_by_the_cap():
     old = torch.tensor([[math.log(0.2), math.log(0.6)]])
     now = torch.tensor([[math.log(0.8), math.log(0.3)]], requires_grad=True)  # ratios 4 and 0.5
     one = torch.ones(1, 2)
-    config = AlgorithmConfig(kl_coef=0.0, importance_sampling_cap=2.0)
+    config = AlgorithmConfig(kl_coef=0.0, engine_correction={"cap": 2.0})
     inputs = loss_inputs(now, old, -one, UpdateTotals(1, 1), rollout_logprobs=None)
     output = update_loss(inputs, config)
     assert output.loss.item() == pytest.approx(2.0 + 0.8)  # -A r is 4, cut to 2; 0.5 is clipped to 0.8

@@ -10,13 +10,12 @@ def test_settings_that_make_no_sense_are_refused():
         ({"loss": "gmpo", "loss_aggregation": "seq_mean_token_sum"}, r"auto or seq_mean_token_mean \["),
         ({"token_filter": "rsi", "rsi_low": 2.0}, "rsi_low must lie below"),
         ({"loss": "sapo", "chosen_share": 0.1}, "singles out no tokens"),
-        ({"importance_sampling_cap": 2.0, "importance_sampling_level": "any_token"}, "rejection"),
         ({"loss": "sapo", "clip_ratio_high": 0.3}, "does not clip"),
         ({"loss": "clipped", "dppo_threshold": 0.1}, "no divergence threshold"),
         ({"advantage": "rloo", "kl_placement": "reward"}, "no token rewards"),
         ({"lopti_split": "random"}, "splits Lopti's passes"),
-        ({"importance_sampling_cap": 2.0, "importance_sampling_floor": 0.5}, "a floor masks"),
-        ({"importance_sampling_cap": 0.5, "importance_sampling_floor": 0.5}, "must lie below"),
+        ({"engine_correction": {"floor": 0.5}}, "a floor needs rule: mask"),
+        ({"engine_correction": {"cap": 0.5, "floor": 0.5, "rule": "mask"}}, "floor must be below cap"),
     ]:
         with pytest.raises(ValueError, match=reason):
             AlgorithmConfig(**settings)
@@ -56,12 +55,3 @@ def test_what_is_set_goes_before_what_a_loss_brings():
 )
 def test_where_the_kl_penalty_goes(advantage, placement, in_loss):
     assert AlgorithmConfig(advantage=advantage, kl_placement=placement).kl_in_loss is in_loss
-
-
-def test_ratios_of_tokens_are_cut_and_those_of_completions_masked():
-    rules = [
-        AlgorithmConfig(importance_sampling_level=level).importance_rule
-        for level in ("token", "sequence", "geometric_mean")
-    ]
-    assert rules == ["truncate", "mask", "mask"]
-    assert AlgorithmConfig(importance_sampling_rule="mask").importance_rule == "mask"

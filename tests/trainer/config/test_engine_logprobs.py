@@ -3,14 +3,14 @@ import pytest
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 
-LAG, CAP, ENGINE = "rollout.lag=1", "algorithm.importance_sampling_cap=2", "optim.old_logprobs=rollout"
+LAG, CAP, ENGINE = "rollout.lag=1", "algorithm.engine_correction.cap=2", "optim.old_logprobs=rollout"
 TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ((LAG,), "nothing corrects for: set algorithm.importance_sampling_cap to 2, or optim.old_logprobs"),
+        ((LAG,), "nothing corrects for: set algorithm.engine_correction.cap to 2, or optim.old_logprobs"),
         ((LAG, CAP, "rollout.dynamic_sampling=true"), "before the rewards are known .* rollout.dynamic_sampling"),
         ((LAG, CAP, "rollout.top_p=0.9"), "rollout.top_p 0.9 renormalises: set rollout.top_p to 1"),
         ((LAG, CAP, "rollout.top_k=20"), "rollout.top_k 20 renormalises: set rollout.top_k to 0"),
@@ -18,7 +18,7 @@ TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
         *(((CAP, f"rollout.{key}={value}"), "renormalise the engine's") for key, value in TRUNCATIONS.items()),
         *(((ENGINE, f"rollout.{key}={value}"), f"rollout.{key} {value:g}") for key, value in TRUNCATIONS.items()),
         # The policy of before the update is asked for more.
-        ((ENGINE, CAP, "algorithm.importance_sampling_level=sequence"), "level to token"),
+        ((ENGINE, CAP, "algorithm.engine_correction.level=sequence"), "level to token"),
         ((ENGINE, "algorithm.token_filter=high_entropy"), "recompute"),
         ((ENGINE, "diagnostics.every_steps=5"), "recompute"),
     ],

@@ -44,7 +44,7 @@ SCRIPTS = {
     "algorithm.update_epochs": 1,
     "algorithm.lopti_order": "low_first",
     "algorithm.token_filter": "none",
-    "algorithm.importance_sampling_cap": None,
+    "algorithm.engine_correction": None,
     "optim.lr_schedule": "constant",
     "optim.warmup_steps": 0,
     "optim.betas": (0.9, 0.999),

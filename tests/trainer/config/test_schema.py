@@ -15,6 +15,7 @@ from trainer.config.schema import (
     parse_override,
     save_config,
 )
+from trainer.config.yaml_document import section_of
 from trainer.errors import ConfigError
 
 
@@ -90,7 +91,7 @@ def test_every_field_is_documented_and_every_key_is_checkable():
         *parents, last = key.split(".")
         model = TrainConfig
         for part in parents:
-            model = model.model_fields[part].annotation
+            model = section_of(model.model_fields[part].annotation)
         assert model.model_fields[last].description, f"{key} has no description"
 
 

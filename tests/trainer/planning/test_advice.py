@@ -32,7 +32,7 @@ def test_what_is_seldom_meant_is_said(override, where, said):
 
 
 def test_stale_completions_save_time_on_servers_alone():
-    stale = ["rollout.lag=1", "algorithm.importance_sampling_cap=2"]
+    stale = ["rollout.lag=1", "algorithm.engine_correction.cap=2"]
     assert "save no time" in advice(*stale)["rollout.lag"]
     assert advice(*stale, "rollout.vllm.mode=server") == {}
     assert list(advice(*stale, "rollout.vllm.mode=server", "rollout.engine=transformers")) == ["rollout.lag"]

@@ -81,7 +81,7 @@ def test_completions_are_there_before_their_rewards():
 def test_with_lag_the_next_step_is_sampled_before_the_weights_change():
     rewards = Rewards()
     rewards.allowed.set()
-    source, engine = source_of(rewards, **{"rollout.lag": 1, "algorithm.importance_sampling_cap": 2.0})
+    source, engine = source_of(rewards, **{"rollout.lag": 1, "algorithm.engine_correction.cap": 2.0})
     for step in range(2):
         source.next_groups(step, 2, Stopwatch()).scores.result()
         source.sync_weights(None, Stopwatch())
