@@ -11,7 +11,6 @@ from importlib import resources
 import pandas as pd
 from plotly.offline import get_plotlyjs
 
-from dashboards.pages.outliers import at_the_edge
 from dashboards.pictures.theme import Picture
 from trainer.config.variants import shown
 
@@ -28,7 +27,6 @@ def render_page(
     *,
     confirmed: bool = False,
     heading: str = "All trials",
-    score: tuple[str, str] = ("", ""),
 ) -> str:
     """The whole page as text.
 
@@ -40,7 +38,6 @@ def render_page(
         table: the table at the end, already HTML.
         confirmed: whether the verdict is a gain on fresh seeds.
         heading: what the table shows.
-        score: the metric of scores, and whether max or min is better: the best points are never cut off.
     """
     pictures = [picture for several in chapters.values() for picture in several]
     first, rest = pictures[:1], {name: [*several] for name, several in chapters.items()}
@@ -49,7 +46,7 @@ def render_page(
     rest = {name: several for index, (name, several) in enumerate(rest.items()) if several or not index}
     opening, *below = rest.items()
     figures = {
-        f"{picture.key}-{index}": json.loads(at_the_edge(figure, *score).to_json())
+        f"{picture.key}-{index}": json.loads(figure.to_json())
         for picture in pictures
         for index, figure in enumerate(picture.figures)
     }
@@ -117,10 +114,11 @@ def _section(picture: Picture) -> str:
     kind = "figures several" if len(picture.figures) > 1 else "figures"
     long = ' class="long"' if len(picture.figures) > 2 else ""
     headings, rows = picture.table
+    decides = f'<p class="decides">Decides {_prose(picture.decides)}.</p>' if picture.decides else ""
     table = render_table(headings, [[cell(value) for value in row] for row in rows]) if headings else ""
     return (
         f'<section id="{picture.key}"{long}><h3>{html.escape(picture.title)}</h3>'
-        f'<p>{_prose(picture.sentence)}</p>{legend}<div class="{kind}">{places}</div>'
+        f'{decides}<p>{_prose(picture.sentence)}</p>{legend}<div class="{kind}">{places}</div>'
         + (f'<div class="scroll">{table}</div>' if table else "")
         + "</section>"
     )

@@ -1,6 +1,7 @@
 """A sweep's report: one self-contained HTML file, with the trials as CSV beside it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,8 +9,7 @@ from dashboards.pages.html import cell, render_page, render_table
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.decision import decision
-from dashboards.pictures.difficulty import by_difficulty
-from dashboards.pictures.figures import best_differences, parameter_importance, variants_compared
+from dashboards.pictures.figures import best_differences, parameter_importance
 from dashboards.pictures.mechanism import probability_bands, reward_audit
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.precision import precision
@@ -27,9 +27,24 @@ _TRIALS_FILE = "trials.csv"
 # where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Sweep], Picture | None]]] = {
     "Verdict": [tournament, best_differences, finalists, decision, precision],
-    "What matters": [variants_compared, parameter_importance],
-    "How training went": [learning_curves, by_difficulty, training_health, probability_bands, reward_audit, failures],
+    "What matters": [parameter_importance],
+    "How training went": [learning_curves, training_health, probability_bands, reward_audit, failures],
 }
+# Key of a picture -> the decision that it serves.
+_DECIDES = {
+    "tournament": "which rule to confirm, and which to tune with more trials",
+    "paired": "whether to confirm, and which configuration",
+    "finalists": "which configuration to export",
+    "decision": "whether to run another round, and which finalist to export",
+    "precision": "whether to add seeds or evaluation problems",
+    "importance": "which parameters to leave out of the next search",
+    "curves": "whether to train longer or to stop earlier",
+    "health": "which settings collapse, and should leave the search",
+    "bands": "whether AR and Lopti change what they are meant to change",
+    "audit": "whether the reward or its limits need repair before the next search",
+    "failures": "what to repair before `sweep resume --retry-failed`",
+}
+_NEXT_SEARCH = "where to search next"  # of a score against a parameter
 _TOLD = ("tournament", "precision", "failures")  # have sentences alone
 
 
@@ -42,18 +57,17 @@ def write_pages(sweep: Sweep, out_dir: Path) -> Path:
     return path
 
 
-def draw(sweep: Sweep) -> list[Picture]:
-    """All pictures of a sweep, in the order of the page."""
-    return [picture for several in chapters_of(sweep).values() for picture in several]
-
-
 def chapters_of(sweep: Sweep) -> dict[str, list[Picture]]:
     """Chapter -> its pictures; without those that have nothing to show."""
     drawn = {name: [draw_one(sweep) for draw_one in several] for name, several in _CHAPTERS.items()}
-    drawn["What matters"][1:1] = scores_against(sweep)
+    drawn["What matters"][:0] = scores_against(sweep)
     return {
-        name: [one for one in several if one is not None and (one.figures or one.key in _TOLD)]
-        for name, several in drawn.items()
+        name: [
+            replace(picture, decides=_DECIDES.get(picture.key, _NEXT_SEARCH))
+            for picture in pictures
+            if picture is not None and (picture.figures or picture.key in _TOLD)
+        ]
+        for name, pictures in drawn.items()
     }
 
 
@@ -70,9 +84,8 @@ def report_html(sweep: Sweep, chapters: Mapping[str, Sequence[Picture]]) -> str:
         if one is not None and one.changes:
             meta += f" Its trials are not all comparable: while it ran, files were changed. {one.changes}."
     table, gain = trials_html(sweep), headline(sweep).confirmed
-    score = (objective.metric, objective.mode)
     told = verdict(sweep)
-    return render_page(sweep.name, meta, told, chapters, table, confirmed=gain, score=score)
+    return render_page(sweep.name, meta, told, chapters, table, confirmed=gain)
 
 
 def trials_html(sweep: Sweep) -> str:

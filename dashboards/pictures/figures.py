@@ -1,4 +1,4 @@
-"""Pictures of scores: against a parameter, between update rules, over time. Pure functions of a sweep."""
+"""Pictures of differences to the baseline, and of the importance of parameters. Pure functions of a sweep."""
 
 import html
 from collections.abc import Mapping
@@ -6,95 +6,24 @@ from collections.abc import Mapping
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.judged import baseline, comparable, only_changed, seed_scores
+from dashboards.pictures.judged import baseline, comparable, seed_scores
 from dashboards.pictures.theme import (
     FAILED,
     MUTED,
     Picture,
-    add_points,
     dots_and_means,
     figure,
-    hover,
     label_rows,
-    number,
     rows,
     signed,
     spread,
     translucent,
 )
-from dashboards.statistics.estimates import (
-    LEVEL,
-    MIN_CONFIGURATIONS,
-    bootstrap,
-    importances,
-    interquartile_mean,
-    probability_of_improvement,
-)
-from dashboards.sweep import CONTROLS, Sweep
-from trainer.config.variants import RULE, short_names
+from dashboards.statistics.estimates import MIN_CONFIGURATIONS, importances
+from dashboards.sweep import Sweep
+from trainer.config.variants import short_names
 
 _MAX_PAIRED_ROWS = 20
-
-
-def variants_compared(sweep: Sweep) -> Picture | None:
-    """Interquartile mean of each update rule, with interval and probability of improvement; None below two."""
-    title, complete = "Update rules compared", sweep.complete()
-    if sweep.trials.variant.nunique() < 2:
-        return None
-    if complete.empty:
-        return Picture("variants", title, "No trial has a score yet.")
-    complete = complete[complete.configuration.isin(sweep.configurations().configuration)]
-    sign = 1 if sweep.objective.mode == "max" else -1
-    shades = colours(sweep.trials.variant)
-    estimates = {
-        str(name): bootstrap([list(own.score) for _, own in group.groupby("configuration")], interquartile_mean)
-        for name, group in complete.groupby("variant")
-    }
-    order = sorted(estimates, key=lambda name: sign * estimates[name].value)
-    drawing = figure(sweep.objective.metric, height=90 + 58 * len(order))
-    for name in order:
-        scores, estimate = complete[complete.variant == name], estimates[name]
-        notes = [hover(row, f"score {number(row.score)}") for row in rows(scores)]
-        dots = {"color": translucent(shades[name], 0.45), "size": 8}
-        add_points(drawing, scores.score, [name] * len(scores), notes, marker=dots)
-        value, low, high = estimate.value, estimate.low, estimate.high
-        note = f"{html.escape(name)}: {number(value)} [{number(low)}, {number(high)}]"
-        diamond = {"color": shades[name], "size": 15, "symbol": "diamond", "line": {"width": 1, "color": MUTED}}
-        bar = spread(value, low, high, thickness=2, color=shades[name])
-        add_points(drawing, [value], [name], note, marker=diamond, error_x=bar)
-    label_rows(drawing, order)
-    first = order[-1]
-    text = f"{first} has the best interquartile mean, {number(estimates[first].value)}"
-    values = {name: list(sign * complete[complete.variant == name].score) for name in order}
-    if len(values[first]) == 1:
-        text += f" of a single trial, which has no interval.{_credit(sweep)}"
-        return Picture("variants", title, text, (drawing,))
-    text += f" ({LEVEL:.0%} interval {number(estimates[first].low)} to {number(estimates[first].high)})"
-    chances = [
-        f"{probability_of_improvement(values[first], values[name]):.0%} against {name}"
-        for name in order[-2:-6:-1]
-        if len(values[name]) > 1
-    ]
-    if chances:
-        text += f"; of all pairs of trials it wins {', '.join(chances)}"
-    return Picture("variants", title, f"{text}.{_credit(sweep)}", (drawing,))
-
-
-def _credit(sweep: Sweep) -> str:
-    """The effect of each rule where nothing else differs, if its configurations differ in more than the rule."""
-    rule = {*RULE, *CONTROLS}
-    others = [name for name in sweep.varied if name not in rule]
-    if not others:
-        return ""
-    named = " and ".join(short_names(others).values())
-    changed = only_changed(sweep, rule)
-    if changed.empty:
-        return f" Its configurations also differ in {named}, and none in the rule alone: no rule is shown to help."
-    said = [
-        f"{variant} {signed(gains.mean())} ({len(gains)} pair{'s' * (len(gains) > 1)})"
-        for variant, gains in changed.groupby("variant").gain
-    ]
-    return f" Configurations also differ in {named}; where only the rule does: {', '.join(said)}."
 
 
 def best_differences(sweep: Sweep) -> Picture:

@@ -26,6 +26,7 @@ class Picture:
     sentence: str
     figures: tuple[go.Figure, ...] = ()
     table: tuple[Sequence[str], Sequence[Sequence[object]]] = ((), ())  # headings and rows, below the figures
+    decides: str = ""  # the decision that it serves
 
     @property
     def legend(self) -> dict[str, str]:

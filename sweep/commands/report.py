@@ -1,7 +1,7 @@
 """``sweep report``, ``evidence``, ``upload`` and ``ui``: pages on sweeps from their MLflow store."""
 
 import argparse
-from pathlib import Path
+from dataclasses import asdict
 
 from sweep.commands.arguments import add_named
 from sweep.record.folder import holder
@@ -11,7 +11,7 @@ from trainer.config.tracking import TrackingConfig
 from trainer.errors import MissingError, StorageError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir, port
 from trainer.shell.preflight import check_port
-from trainer.shell.table import print_json
+from trainer.shell.table import print_json, print_table
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 from trainer.tracking.ui import serve
 
@@ -23,13 +23,10 @@ def add_report(commands: Commands) -> None:
 
 def add_evidence(commands: Commands) -> None:
     """``sweep evidence``."""
-    evidence = commands.add_parser("evidence", help="tell what all confirmed sweeps say about each update rule")
+    evidence = commands.add_parser("evidence", help="list what all confirmed sweeps found about each update rule")
     evidence.add_argument("store", nargs="?", help="URI of an MLflow store (default: that of the runs folder)")
     add_runs_dir(evidence)
     add_json(evidence)
-    evidence.add_argument(
-        "--output", type=Path, default=Path("evidence/evidence.html"), help="page to write (default: %(default)s)"
-    )
     evidence.set_defaults(command=_evidence)
 
 
@@ -58,21 +55,21 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _evidence(arguments: argparse.Namespace) -> int:
-    from dashboards.pages.evidence import evidence_json, write_evidence
+    from dashboards.evidence import HEADINGS, gathered
     from dashboards.queries import read_scores
 
     uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
     _check_there(uri)
-    sweeps = read_scores(uri)
+    counted, left = gathered(read_scores(uri))
     if arguments.json:
-        print_json(evidence_json(sweeps))
+        print_json({"settings": [asdict(row) for row in counted], "left_out": [asdict(row) for row in left]})
         return 0
-    found, left = write_evidence(sweeps, uri, arguments.output)
-    for rule in found:
-        print(f"{rule.metric}: {rule.sentence}")
-    for one in left:
-        print(f"not counted: {one.rule or 'every rule'} of {one.sweep}, {one.left_out}")
-    print(arguments.output)
+    if counted:
+        print_table(HEADINGS, [row.cells for row in counted])
+    else:
+        print("no sweep of this store has measured a rule on fresh seeds: `sweep confirm NAME` does")
+    for row in left:
+        print(f"not counted: {row.rule or 'every rule'} of {row.sweep}, {row.left_out}")
     return 0
 
 

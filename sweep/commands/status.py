@@ -31,12 +31,9 @@ def add_ls(commands: Commands) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from sweep.views.forecast import LEVEL, forecasts
-
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    folder, planned, by, expected = sweep.folder, sweep.planned, holder(sweep.folder), forecasts(sweep)
+    folder, planned, by = sweep.folder, sweep.planned, holder(sweep.folder)
     rows, best = sweep.rows(running=by is not None), sweep.best()
-    ends = {row.trial: own for row in rows if not row.ended and (own := expected.get(row.trial))}
     if arguments.json:
         print_json(
             {
@@ -45,7 +42,6 @@ def _status(arguments: argparse.Namespace) -> int:
                 "planned": planned,
                 "best": best and vars(best),
                 "trials": [asdict(row) for row in rows],
-                "forecasts": ends,
             }
         )
         return 0
@@ -55,8 +51,6 @@ def _status(arguments: argparse.Namespace) -> int:
     print(f"\n{folder.name}: {ended} of {planned} trials ended, {state}")
     for line in sweep.arm_lines():
         print(line)
-    for trial, (mean, low, high) in ends.items():
-        print(f"{trial}: forecast {number(mean)} at its end ({100 * LEVEL:.0f} %: {number(low)} to {number(high)})")
     if best is not None:
         print(sweep.told_best(best))
     if by is None and ended < planned:

@@ -1,4 +1,4 @@
-"""``sweep confirm``, ``transfer`` and ``export``: whether the best is better, also elsewhere, and its file."""
+"""``sweep confirm`` and ``export``: whether the best is better, and its file."""
 
 import argparse
 from dataclasses import replace
@@ -7,7 +7,6 @@ from pathlib import Path
 
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
 from sweep.commands.report import recorded_uri
-from sweep.record.folder import read_spec, sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.points import trial_config
@@ -47,18 +46,6 @@ def add_confirm(commands: Commands) -> None:
     confirm.add_argument("--cpu-hours", type=positive, help="budget of all rounds, for trials without GPUs")
 
 
-def add_transfer(commands: Commands) -> None:
-    """``sweep transfer``."""
-    transfer = add_named(
-        commands, "transfer", _transfer, "train anchors of a sweep at another size, and compare their order"
-    )
-    transfer.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. trainer.max_steps=400 seeds=[7,8]")
-    transfer.add_argument("--on", metavar="PRESET", help="preset or trainer file (default: the sweep's, changed)")
-    transfer.add_argument("--to", metavar="NAME", help="name of the sweep that trains them (default: NAME-transfer)")
-    transfer.add_argument("--anchors", type=int, choices=(4, 5, 6), default=5, help="configurations (default: 5)")
-    add_machine(transfer)
-
-
 def add_export(commands: Commands) -> None:
     """``sweep export``."""
     export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
@@ -83,27 +70,6 @@ def _confirm(arguments: argparse.Namespace) -> int:
     code = start_sweep(fresh, replace(run_options(arguments), report=False))
     if code in (0, 1):
         _report_on(sweep, fresh.folder.log, ended=True)
-    return code
-
-
-def _transfer(arguments: argparse.Namespace) -> int:
-    from sweep.winner.transfer import transfer_lines, transfer_space
-
-    sweep, code = open_sweep(arguments.runs_dir, arguments.name), 0
-    folder = sweep_folder(arguments.runs_dir, arguments.to or f"{sweep.folder.name}-transfer")
-    if folder.exists() and not (arguments.on or arguments.overrides):
-        there = SweepRecord(read_spec(folder), folder)
-    else:
-        if not (arguments.on or arguments.overrides):
-            raise ConfigError("nothing to transfer to", "command line", "add --on PRESET, or trainer.max_steps=N")
-        space = transfer_space(sweep, folder.name, arguments.anchors, arguments.on, arguments.overrides)
-        prepare(space, arguments)
-        from sweep.driver.run import start_sweep
-
-        there = SweepRecord(space, folder)
-        code = start_sweep(there, run_options(arguments))
-    for line in transfer_lines(sweep, there.read_again()) if code in (0, 1) else []:
-        print(line)
     return code
 
 

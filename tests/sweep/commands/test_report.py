@@ -36,11 +36,9 @@ def test_a_store_that_has_gone_exits_4(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, demo_uri = tmp_path / "evidence.html", synthetic.write_sweep(tmp_path / "store")
-    assert main(["evidence", demo_uri, "--output", str(page)]) == 0
-    told = "not counted: every rule of demo, not confirmed on fresh seeds"
-    assert capsys.readouterr().out.splitlines()[-2:] == [told, str(page)]
-    assert "not confirmed on fresh seeds" in page.read_text()
+    demo_uri = synthetic.write_sweep(tmp_path / "store")
+    assert main(["evidence", demo_uri]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "not counted: every rule of demo, not confirmed on fresh seeds"
     assert main(["evidence", demo_uri, "--json"]) == 0
     assert [one["sweep"] for one in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]
     assert main(["evidence", "--runs-dir", str(tmp_path)]) == 4

@@ -1,0 +1,108 @@
+"""Update rules over all confirmed sweeps: the gain of each on fresh seeds, a row a setting."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge_fresh
+from dashboards.pictures.theme import signed
+from dashboards.pictures.tournament import fresh_standings
+from dashboards.sweep import Sweep
+from trainer.config.variants import short_names, shown
+
+HEADINGS = ("rule", "against", "metric", "model", "task", "sweep", "gain", "90% interval", "seeds")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A rule against a baseline's on the fresh seeds of one sweep; without numbers where it is left out."""
+
+    sweep: str
+    model: str
+    task: str
+    metric: str
+    rule: str
+    baseline: str
+    differs: str = ""  # every setting in which the two differ
+    seeds: int = 0
+    gain: float = math.nan  # positive is better
+    interval: tuple[float, float] = (math.nan, math.nan)  # each bound holds with 95 %
+    left_out: str = ""  # why it does not count
+
+    @property
+    def cells(self) -> list[str]:
+        """The row of a table under ``HEADINGS``."""
+        low, high = map(signed, self.interval)
+        words = [self.rule, self.baseline, self.metric, self.model, self.task, self.sweep]
+        return [*words, signed(self.gain), f"{low} to {high}", str(self.seeds)]
+
+
+def measured_in(sweep: Sweep) -> list[Measured]:
+    """Every rule that a sweep tried against that of its baseline; by the finalist of it that the search liked best.
+
+    Of several finalists of a rule, fresh seeds must not choose: the best of them would be too good.
+    """
+    fresh, (model, task) = sweep.confirmation, sweep.setting
+    known = sweep.trials[sweep.trials.state != "FAIL"]  # a trial that never started recorded no rule
+    of = dict(zip(known.configuration, known.variant, strict=True))
+    metric = "/".join(sweep.objective.metric.split("/")[:2])
+    nothing = Measured(sweep.name, model, task, metric, "", "")
+    if fresh is None:
+        return [replace(nothing, left_out="not confirmed on fresh seeds")]
+    base, numbers = baseline(fresh), dict(zip(fresh.trials.label, fresh.trials.configuration, strict=True))
+    if base is None or numbers[base] not in of:
+        return [replace(nothing, left_out="its baseline has no score on fresh seeds")]
+    nothing = replace(nothing, baseline=str(of[numbers[base]]))
+    means = sweep.complete().groupby("configuration").score.mean() * (1 if sweep.objective.mode == "max" else -1)
+    ranked = sorted(set(comparable(fresh).label), key=lambda label: -means.get(numbers[label], -math.inf))
+    chosen = {str(of[numbers[label]]): label for label in reversed(ranked)}
+    rules = [rule for rule in dict.fromkeys(map(str, of.values())) if rule != nothing.baseline]
+    if not rules:
+        return [replace(nothing, left_out="it tried no other rule than its baseline's")]
+    return [
+        _judged(sweep, fresh, chosen[rule], replace(nothing, rule=rule))
+        if rule in chosen
+        else replace(nothing, rule=rule, left_out="tried, and not among the finalists")
+        for rule in rules
+    ]
+
+
+def _judged(sweep: Sweep, fresh: Sweep, label: str, nothing: Measured) -> Measured:
+    found = judge_fresh(fresh, sweep, label)
+    if found is None or found.interval is None:
+        return replace(nothing, left_out=found.reason if found else "its baseline has no score on fresh seeds")
+    called, interval = short_names(fresh.varied), found.interval
+    if sweep.arms:  # rules at their own best: the luck of tuning counts
+        (number,) = set(fresh.trials[fresh.trials.label == label].configuration)
+        (arm,) = set(sweep.trials[sweep.trials.configuration == number].arm)
+        told = next(one.interval for one in fresh_standings(sweep) if one.rule == arm)
+        if told is None:
+            return replace(nothing, left_out="too few tuning trials to tell the luck of tuning")
+        interval = told
+    sign, (low, high) = (1, interval) if sweep.objective.mode == "max" else (-1, interval[::-1])
+    changed = changed_from_baseline(fresh, label).items()
+    return replace(
+        nothing,
+        differs=", ".join(f"{called[name]} {shown(own)} (not {shown(other)})" for name, (own, other) in changed),
+        seeds=found.seeds,
+        gain=sign * found.difference,
+        interval=(sign * low, sign * high),
+    )
+
+
+def gathered(sweeps: Sequence[Sweep]) -> tuple[list[Measured], list[Measured]]:
+    """The rules by setting, each rule's best gain first, and what does not count.
+
+    A model with a task is one setting, however many sweeps measured it: the one with the most fresh seeds counts.
+    """
+    settings: dict[tuple[str, ...], Measured] = {}
+    left = []
+    for row in sorted((row for sweep in sweeps for row in measured_in(sweep)), key=lambda row: -row.seeds):
+        if row.left_out:
+            left.append(row)
+            continue
+        first = settings.setdefault((row.rule, row.baseline, row.metric, row.model, row.task), row)
+        if first is not row:
+            left.append(replace(row, left_out=f"{first.sweep} has as many seeds or more"))
+    ordered = sorted(settings.values(), key=lambda row: (row.metric, row.rule, row.baseline, -row.gain))
+    return ordered, left
