@@ -14,6 +14,6 @@ RUN apt-get update \
 COPY . /opt/loptune
 # pytest for `make -C /opt/loptune test-gpu`, which docs/gpu.md starts with.
 RUN python -m pip install --no-cache-dir -c /opt/loptune/constraints-gpu.txt '/opt/loptune[vllm]' pytest
-# Models, the embedded policy and compiled kernels outlive the container where /work does.
+# Models and compiled kernels outlive the container where /work does.
 ENV HF_HOME=/work/.cache/huggingface LOPTUNE_CACHE=/work/.cache/loptune
 WORKDIR /work

@@ -5,7 +5,7 @@
 
 Both sample the same number of completions of the same puzzles at temperature 1 on one thread, in turns; the median
 round counts, in seconds of processor time, which other work on the machine disturbs least. `full` lets every
-completion run to the limit, `stop` ends it at the policy's end token, as rollouts do (embedded policy only; tokens
+completion run to the limit, `stop` ends it at the policy's end token, as rollouts do (tiny model only; tokens
 after it are not counted).
 """
 
@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Qwen2ForCausalLM
 
 from benchmarks.models import small_qwen2
-from trainer.policy.tiny import ensure_tiny_policy
+from trainer.policy.architectures import TINY_FOLDER
 from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
 from trainer.problems.tasks.puzzle_generator import generate
 from trainer.rollouts.engine import SamplingParams
@@ -27,9 +27,9 @@ from trainer.rollouts.transformers import TransformersEngine
 GROUP_SIZE = 8
 
 
-def make_model(name: str, folder: str) -> PreTrainedModel:
+def make_model(name: str) -> PreTrainedModel:
     if name == "tiny":
-        return AutoModelForCausalLM.from_pretrained(folder).eval()
+        return AutoModelForCausalLM.from_pretrained(TINY_FOLDER).eval()
     torch.manual_seed(0)
     return Qwen2ForCausalLM(small_qwen2()).eval()
 
@@ -93,12 +93,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    folder = str(ensure_tiny_policy())
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)
     puzzles = generate("dev", [2, 3], arguments.prompts, seed=0)
     prompts = [tokenizer(compact_prompt(puzzle) + PREFILL)["input_ids"] for puzzle in puzzles]
     for name in arguments.model or ("tiny", "small"):
-        model = make_model(name, folder)
+        model = make_model(name)
         model.generation_config.eos_token_id = None
         endings = {"full": (), "stop": (tokenizer.eos_token_id,)} if name == "tiny" else {"full": ()}
         for ending, stop_ids in endings.items():

@@ -82,7 +82,7 @@ def causal_lm(request) -> "PreTrainedModel":
 
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory) -> Path:
-    """Folder of the embedded policy after a very short warm start: it can write answers, mostly wrong ones."""
-    from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
+    """Folder of the tiny model after a very short warm start: it can write answers, mostly wrong ones."""
+    from benchmarks.tiny_policy import TinyRecipe, write_policy
 
-    return ensure_tiny_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=60, puzzles=200))
+    return write_policy(tmp_path_factory.mktemp("tiny"), TinyRecipe(steps=60, puzzles=200))

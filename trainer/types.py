@@ -121,7 +121,7 @@ class LossOutput:
 class RunContext:
     """Where a run lives on disk and in MLflow.
 
-    ``run_dir`` belongs to this run alone; ``runs_dir`` is the folder that holds all runs and the embedded
+    ``run_dir`` belongs to this run alone; ``runs_dir`` is the folder that holds all runs and the local
     MLflow store. The tags find the same MLflow run again after a restart.
     """
 

@@ -13,7 +13,7 @@ from trainer.shell.preflight import check_early
 def trial_memory(spec: SweepSpec) -> Footprint | None:
     """Simulated memory of a trial as its base configuration says.
 
-    None where the model's size is not known, and for the embedded policy, which takes next to nothing.
+    None where the model's size is not known, and for the built-in tiny model, which takes next to nothing.
     """
     if spec.base.model.name_or_path == TINY:
         return None
@@ -24,7 +24,7 @@ def trial_memory(spec: SweepSpec) -> Footprint | None:
 def check_training(spec: SweepSpec) -> None:
     """Read the model folder, the tokenizer and every dataset as a trial will, and score one row of them.
 
-    The memory of a trial with GPUs is simulated. The embedded policy is warm-started where it is used.
+    The memory of a trial with GPUs is simulated.
 
     Raises:
         MissingError, ConfigError, RewardError: a trial could not run.

@@ -54,7 +54,7 @@ class Plan:
     disk: Disk | None  # None for a model of unknown size
     free_bytes: int
     short: list[str]  # shortages
-    memory: Footprint | None  # of each rank of a trial; not of the embedded policy
+    memory: Footprint | None  # of each rank of a trial; not of the built-in tiny model
     step_seconds: float | None
     step_source: str  # where step_seconds come from, or why there are none
     seconds: float | None  # of the whole sweep, evaluations not counted

@@ -2,14 +2,12 @@
 
 import os
 import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
 from sweep.space.spec import SweepSpec
 from trainer.config.schema import apply_overrides
 from trainer.errors import UserError
-from trainer.policy.architectures import TINY, parameter_count
-from trainer.policy.cache import cache_folder
+from trainer.policy.architectures import local_folder, parameter_count
 from trainer.problems.rows import is_file_source
 from trainer.types import RunContext
 
@@ -58,9 +56,7 @@ def _hindrance(spec: SweepSpec) -> str:
         return "a trial is more than one process"
     if not all(one.source == "generated" or is_file_source(one) for one in sources):
         return "its data come from the hub"
-    if name == TINY:  # of what recipe it is only torch can tell, which takes seconds to import
-        return "" if any(cache_folder().glob("tiny-*")) else "the first run makes the embedded policy"
-    if not Path(name).expanduser().is_dir():
+    if not local_folder(name).is_dir():
         return f"{name} is not in a folder of this machine"
     small = (parameter_count(name) or _MOST_PARAMETERS + 1) <= _MOST_PARAMETERS
     return "" if small else "a step of this model may take minutes"

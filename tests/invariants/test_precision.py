@@ -4,7 +4,8 @@ import pytest
 
 from tests.conftest import random_model
 from tests.invariants.ranks import run_ranks
-from trainer.policy.tiny_teacher import build_tokenizer
+from trainer.config.model import ModelConfig
+from trainer.policy.load import load_tokenizer
 
 CASES = {
     "ddp": {"parallel.strategy": "ddp"},
@@ -17,7 +18,7 @@ ENGINE_BOUND = 0.05
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("precision")
-    tokenizer = build_tokenizer()
+    tokenizer = load_tokenizer(ModelConfig())
     model = random_model(vocab_size=len(tokenizer), max_position_embeddings=4096)
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")

@@ -44,12 +44,12 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
     """Write a run file, a search space, a reward with its test and example data, and return their paths.
 
     Raises:
-        ConfigError: a file is already there, or the model is the embedded policy; nothing is written then.
+        ConfigError: a file is already there, or the model is the built-in tiny model; nothing is written then.
         StorageError: the folder cannot be written.
     """
     if model == TINY:
         raise ConfigError(
-            "the embedded policy reads nothing but its generated puzzles",
+            "the built-in tiny model reads nothing but its generated puzzles",
             "--model",
             "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, trains on a CPU), "
             "or run the preset: trainer run tiny_kk",

@@ -21,14 +21,13 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config, save_config
 from trainer.errors import ConfigError, EngineError
 from trainer.parallel.ranks import LOOPBACK, free_port
-from trainer.policy.architectures import KNOWN, model_size
-from trainer.policy.tiny_teacher import build_tokenizer
+from trainer.policy.architectures import KNOWN, TINY_FOLDER, model_size
 from trainer.shell.arguments import add_json, count
 from trainer.shell.table import print_columns
 
@@ -226,9 +225,10 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
 
 
 def make_model(config: TrainConfig, folder: Path) -> Path:
-    """A small random model of the configuration's architecture, with the embedded policy's tokenizer."""
+    """A small random model of the configuration's architecture, with the built-in tiny model's tokenizer."""
     transformers.utils.logging.disable_progress_bar()
-    size, tokenizer = model_size(config.model.name_or_path), build_tokenizer()
+    size = model_size(config.model.name_or_path)
+    tokenizer = AutoTokenizer.from_pretrained(TINY_FOLDER)
     settings = size.settings if size else KNOWN["Qwen/Qwen2.5-7B"].settings()
     ends = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
     torch.manual_seed(config.seed)

@@ -30,7 +30,9 @@ class LoraConfig(Section):
 class ModelConfig(Section):
     """Which policy to train."""
 
-    name_or_path: str = Field("tiny", description="Hugging Face hub name or folder; `tiny` is the embedded policy")
+    name_or_path: str = Field(
+        "tiny", description="Hugging Face hub name or folder; `tiny` is the built-in model of 106,000 parameters"
+    )
     revision: str | None = Field(None, description="hub revision (branch, tag or commit)")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="compute dtype; auto: bfloat16 on a GPU, float32 on a CPU; master weights stay float32"

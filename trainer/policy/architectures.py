@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TINY = "tiny"  # the name of the embedded policy
+TINY = "tiny"  # the name of the built-in model
+TINY_FOLDER = Path(__file__).with_name("tiny")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,6 @@ _QWEN_3B = Architecture(3_085_938_688, 2048, 11008, 36, 16, 2, 151_936)
 _QWEN_7B = Architecture(7_615_616_512, 3584, 18944, 28, 28, 4, 152_064, tie_word_embeddings=False)
 
 KNOWN = {
-    TINY: Architecture(105_920, 64, 176, 2, 2, 2, 76),
     "smollm2-135m": Architecture(134_515_008, 576, 1536, 30, 9, 3, 49_152, model_type="llama"),
     **{
         f"Qwen/Qwen2.5-{size}{suffix}": architecture
@@ -72,7 +72,7 @@ def parameter_count(name: str) -> int | None:
     """Parameters of a model: known, counted in its files, or as its name says them (7B)."""
     if name in KNOWN:
         return KNOWN[name].parameters
-    folder = Path(name).expanduser()
+    folder = local_folder(name)
     counted = sum(_tensor_elements(path) for path in folder.glob("*.safetensors"))
     if counted or folder.is_dir():
         return counted or None
@@ -80,8 +80,13 @@ def parameter_count(name: str) -> int | None:
     return round(float(billions[1]) * 1e9) if billions else None
 
 
+def local_folder(name: str) -> Path:
+    """Return the folder that a model's name stands for; it does not exist if the name is a hub's."""
+    return TINY_FOLDER if name == TINY else Path(name).expanduser()
+
+
 def _config_file(name: str) -> Path | None:
-    folder = Path(name).expanduser()
+    folder = local_folder(name)
     if folder.is_dir() or name.count("/") != 1:
         return folder / "config.json" if (folder / "config.json").is_file() else None
     from huggingface_hub import try_to_load_from_cache

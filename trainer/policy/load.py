@@ -20,9 +20,8 @@ from trainer.cpu.linear import use_onednn
 from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
-from trainer.policy.architectures import TINY
+from trainer.policy.architectures import local_folder
 from trainer.policy.gguf import PACKAGED, SUFFIX, ensure_converted, ensure_gguf
-from trainer.policy.tiny import ensure_tiny_policy
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +147,7 @@ def _base_of(config: ModelConfig) -> ModelConfig:
 
 
 def model_source(config: ModelConfig) -> str:
-    """The argument for `from_pretrained`: a folder (embedded policy, converted GGUF, any other) or a hub name.
+    """The argument for `from_pretrained`: a folder (the built-in tiny model, converted GGUF, any other) or a hub name.
 
     Of an adapter's folder it is that of its base.
 
@@ -158,13 +157,11 @@ def model_source(config: ModelConfig) -> str:
     if is_adapter(config):
         return model_source(_base_of(config))
     name = config.name_or_path
-    if name == TINY:
-        return str(ensure_tiny_policy())
     if name in PACKAGED:
         return str(ensure_converted(ensure_gguf(name)))
     if name.endswith(SUFFIX):
         return str(ensure_converted(Path(name).expanduser()))
-    folder = Path(name).expanduser()
+    folder = local_folder(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise MissingError(

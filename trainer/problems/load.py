@@ -183,7 +183,7 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
 
 
 def _wants_compact(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer knows words instead of text (the embedded policy's says so in its config)."""
+    """Whether the tokenizer knows words instead of text (the built-in tiny model's says so in its config)."""
     return bool(tokenizer.init_kwargs.get("loptune_compact_prompts"))
 
 
@@ -198,7 +198,7 @@ def _row_puzzle(row: Row) -> Puzzle:
     for column in ("names", "statements", "solution"):
         if value_at(row, column) is None:
             raise ConfigError(
-                "the embedded policy reads puzzles in their logical form, which this row lacks",
+                "the built-in tiny model reads puzzles in their logical form, which this row lacks",
                 row.where(column),
                 "use data with names, statements and solution, or another model",
             )
@@ -218,7 +218,7 @@ def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str)
     raise ConfigError(
         f"the policy's vocabulary lacks: {', '.join(unknown[:10])}",
         where,
-        "the embedded policy knows generated puzzles only; use another model for other data",
+        "the built-in tiny model knows generated puzzles only; use another model for other data",
     )
 
 

@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trainer.policy.architectures import KNOWN, model_size, parameter_count
+from trainer.policy.architectures import KNOWN, TINY, TINY_FOLDER, model_size, parameter_count
 
 
 def test_a_model_that_is_not_here_is_not_guessed():
@@ -12,12 +12,11 @@ def test_a_model_that_is_not_here_is_not_guessed():
     assert parameter_count("Qwen/Qwen2.5-14B") == 14e9
 
 
-def test_the_embedded_policy_has_the_size_that_is_written_down(tiny_policy):
-    weights = load_file(tiny_policy / "model.safetensors")
-    assert sum(tensor.numel() for tensor in weights.values()) == KNOWN["tiny"].parameters
-    in_folder = model_size(str(tiny_policy))
-    assert in_folder.parameters == KNOWN["tiny"].parameters
-    assert {key: in_folder.settings[key] for key in KNOWN["tiny"].settings()} == KNOWN["tiny"].settings()
+def test_the_tiny_model_is_measured_in_its_folder():
+    size = model_size(TINY)
+    weights = load_file(TINY_FOLDER / "model.safetensors")
+    assert size.parameters == sum(tensor.numel() for tensor in weights.values()) == 105_920
+    assert size.settings["hidden_size"] == 64
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-3B", "Qwen/Qwen2.5-7B"])

@@ -10,8 +10,9 @@ from tests.paths import DATA
 from tests.trainer.problems.test_rows import write_jsonl
 from tests.trainer.tokenizers_for_tests import CHAT_TEMPLATE, byte_tokenizer
 from trainer.config.data import DataConfig, DatasetConfig
+from trainer.config.model import ModelConfig
 from trainer.errors import ConfigError
-from trainer.policy.tiny_teacher import build_tokenizer
+from trainer.policy.load import load_tokenizer
 from trainer.problems.load import encode_prompt, load_problems
 from trainer.problems.rows import read_rows
 from trainer.problems.tasks.knights_knaves import NAMES
@@ -19,7 +20,7 @@ from trainer.problems.tasks.puzzle_generator import generate
 from trainer.types import Problem
 
 KNIGHTS, MINERVA, DEEPSCALER = (str(DATA / f"{n}.parquet") for n in ("knights_knaves", "minerva", "deepscaler"))
-PLAIN, CHAT, TINY = byte_tokenizer(), byte_tokenizer(CHAT_TEMPLATE), build_tokenizer()
+PLAIN, CHAT, TINY = byte_tokenizer(), byte_tokenizer(CHAT_TEMPLATE), load_tokenizer(ModelConfig())
 LONG = 4000  # tokens; one per byte
 
 

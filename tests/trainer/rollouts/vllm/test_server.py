@@ -26,7 +26,7 @@ from tests.trainer.rollouts.vllm.models import AGREEMENT, STOP, adamw_step, larg
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
 from trainer.parallel.ranks import Parallel, free_port
-from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
+from trainer.policy.architectures import TINY_FOLDER
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.pending import PendingSamples
 from trainer.rollouts.vllm import server as vllm_server
@@ -278,10 +278,9 @@ def as_safetensors(weights: dict[str, torch.Tensor]) -> dict[str, str]:
 
 
 def test_a_run_trains_with_a_server(tmp_path):
-    policy = ensure_tiny_policy(tmp_path / "cache", TinyRecipe(heads=2, steps=60, puzzles=500))
     run = ["rollout.max_new_tokens=48"]
-    server = Server(policy, tmp_path, *run)
-    command = ["trainer", "run", "tiny_kk", f"model.name_or_path={policy}", *run]
+    server = Server(TINY_FOLDER, tmp_path, *run)
+    command = ["trainer", "run", "tiny_kk", *run]
     command += [f"rollout.vllm.server_base_urls=[{server.url}]", "rollout.vllm.mode=server", "max_steps=3"]
     command += ["rollout.engine=vllm", "rollout.prompts_per_step=4", "evaluation.sets={dev: {split: dev, size: 6}}"]
     try:

@@ -7,21 +7,17 @@ import yaml
 
 from tests.run_cli import run_cli
 from tests.trainer.rollouts.vllm.models import AGREEMENT
-from trainer.policy.tiny import TinyRecipe, ensure_tiny_policy
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
 
 
 def test_trials_of_a_sweep_sample_from_vllm(tmp_path):
-    # Two heads of 32: vLLM's CPU kernels have none of 16.
-    policy = ensure_tiny_policy(tmp_path / "cache", TinyRecipe(heads=2, steps=60, puzzles=500))
     space = {
         "name": "engines",
         "trainer": {
             "preset": "tiny_kk",
             "overrides": {
-                "model.name_or_path": str(policy),
                 "rollout.engine": "vllm",
                 "rollout.vllm.kv_cache_mb": 64,
                 "rollout.prompts_per_step": 4,

@@ -1,35 +1,36 @@
-"""The embedded policy: a Qwen2 of about 110,000 parameters that half knows how to solve small puzzles.
+"""The recipe of the built-in tiny model, a Qwen2 of 105,920 parameters that half knows how to solve small puzzles.
 
-It is warm-started once by supervised learning on the demonstrations of `trainer.policy.tiny_teacher` and kept in a
-cache, so that sweeps run end to end on a laptop.
+    python -m benchmarks.tiny_policy FOLDER
+
+trains the weights and the tokenizer of `trainer/policy/tiny` from scratch: supervised learning on the demonstrations
+of `benchmarks.tiny_teacher`, about a minute on one core. Processors with other instructions round differently, so
+the weights are not bit for bit those of the package, but the policy is as good.
 """
 
-import hashlib
-import json
+import argparse
 import random
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
-from trainer.policy.cache import cache_folder, ensure_folder, save_model
-from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
+from benchmarks.tiny_teacher import END, build_tokenizer, demonstration
+from trainer.policy.cache import save_model
 from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
 from trainer.problems.tasks.puzzle_generator import disguised, existing, generate
 
-_FINGERPRINT_EXAMPLES = 16
 _IGNORED = -100  # label of positions without a loss
 
 
 @dataclass(frozen=True)
 class TinyRecipe:
-    """The recipe of the embedded policy; every field is part of the cache key."""
+    """Size, demonstrations and optimization of the model."""
 
     seed: int = 0
     people: tuple[int, ...] = (2, 3)
@@ -49,24 +50,11 @@ class TinyRecipe:
     decay_share: float = 0.4  # of the steps, at the end, with linearly falling learning rate
 
 
-def ensure_tiny_policy(cache_dir: Path | None = None, recipe: TinyRecipe | None = None) -> Path:
-    """`ensure_folder` of the warm-started policy (safetensors and tokenizer).
-
-    Another recipe, vocabulary or teacher gets another folder.
-    """
-    recipe = recipe or TinyRecipe()
-
-    def make(folder: Path) -> None:
-        model, tokenizer = warm_start(recipe)
-        save_model(model, tokenizer, folder)
-
-    return ensure_folder((cache_dir or cache_folder()) / f"tiny-{fingerprint(recipe)}", make)
-
-
-def fingerprint(recipe: TinyRecipe) -> str:
-    """Hash of the recipe, the vocabulary and the first demonstrations, which stand for teacher and puzzles."""
-    content = [asdict(recipe), vocabulary(), demonstrations(recipe, _FINGERPRINT_EXAMPLES)]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+def write_policy(folder: Path, recipe: TinyRecipe | None = None) -> Path:
+    """Train a policy and save it (safetensors and tokenizer); returns the folder."""
+    model, tokenizer = warm_start(recipe or TinyRecipe())
+    save_model(model, tokenizer, folder)
+    return folder
 
 
 def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
@@ -92,7 +80,7 @@ def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
 def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:
     """Train the policy from scratch on one thread; the global random state is left as it was."""
     started = time.monotonic()
-    _report(f"making the tiny policy: {recipe.steps} supervised steps, about a minute, only once")
+    _report(f"{recipe.steps} supervised steps, about a minute")
     tokenizer = build_tokenizer()
     with torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(recipe.seed)
@@ -183,3 +171,15 @@ def _one_thread() -> Iterator[None]:
 
 def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=TinyRecipe.seed)
+    arguments = parser.parse_args()
+    write_policy(arguments.folder, TinyRecipe(seed=arguments.seed))
+
+
+if __name__ == "__main__":
+    main()

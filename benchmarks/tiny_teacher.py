@@ -1,4 +1,4 @@
-"""Worked examples by a deliberately sloppy teacher, from which the embedded policy learns.
+"""Worked examples by a deliberately sloppy teacher, from which the built-in tiny model learns.
 
 The teacher assumes roles, checks the statements one after the other and goes on to the next assumption at the
 first contradiction, like a binary counter::

@@ -2,9 +2,9 @@ import random
 
 import pytest
 
+from benchmarks.tiny_policy import TinyRecipe, demonstrations
+from benchmarks.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
 from rewards.knights_knaves import score
-from trainer.policy.tiny import TinyRecipe, demonstrations
-from trainer.policy.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
 from trainer.problems.tasks.knights_knaves import PREFILL, Puzzle
 from trainer.problems.tasks.puzzle_generator import generate
 
