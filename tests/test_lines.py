@@ -19,7 +19,6 @@ LISTINGS = [
     (trainer, "metrics"),
     (trainer, "ls"),
     (trainer, "status run"),
-    (trainer, "analyze-language ."),
     (sweep, "ls"),
     (sweep, "status wide"),
     (sweep, "plan knights_knaves_3b_lora"),
@@ -45,9 +44,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     times = {f"time/{name}": 1.0 for name in ("rollout", "reward", "logprobs", "update", "sync", "step")}
     evaluated = {"eval/accuracy": 0.5, "rollout/reward": 1.5}
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "time": 1.0, **times, **evaluated}) + "\n")
-    texts = ["first wait, let me check and verify that again", "perhaps it is, but therefore", "next"] * 7
-    rows = [{"step": 1, "completion": text, "reward": len(text) / 7} for text in texts]
-    (tmp_path / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path
 
 

@@ -21,11 +21,9 @@ _COMMANDS = {
     "options": ("reference", "list configuration keys: default, allowed values, meaning"),
     "schema": ("reference", "print the JSON Schema of run files, for editors"),
     "metrics": ("reference", "list logged metrics: formula, unit"),
-    "diagnose": ("diagnose", "measure which tokens move the policy (figures 1-3)"),
     "rehearse": ("rehearse", "train a GPU preset in small on the CPU"),
     "evaluate": ("evaluate", "measure a model's accuracy and pass@k, by difficulty, with intervals"),
     "serve": ("serve", "start a vLLM server for runs with rollout.vllm.mode=server"),
-    "analyze-language": ("analyze_language", "relate kinds of words to reward (figure 5)"),
     "export": ("export", "write a run's model for transformers, vLLM or the hub"),
     "upload": ("runs", "send an offline run to MLflow"),
 }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.commands.found_model import FoundModel, find_model, last_checkpoints
+from trainer.commands.found_model import FoundModel, find_model
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import parse_value
 from trainer.errors import ConfigError
@@ -48,9 +48,6 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         help="k of pass@k (default: all completions)",
     )
     parser.add_argument("--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy")
-    parser.add_argument(
-        "--last", type=count, metavar="N", help="evaluate the last N checkpoints of a run, and print their mean"
-    )
     parser.add_argument("--limit", type=count, help="use only the first N problems of every set")
     add_json(parser)
     parser.add_argument("--name", help="name of the record (default: the model's name and the time)")
@@ -62,10 +59,9 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    model = str(run_path(arguments.model, arguments.runs_dir))
-    models = last_checkpoints(model, arguments.last) if arguments.last else [find_model(model)]
+    model = find_model(str(run_path(arguments.model, arguments.runs_dir)))
     flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
-    config = evaluation_config(models[-1], arguments.spec, arguments.overrides, flags, arguments.limit)
+    config = evaluation_config(model, arguments.spec, arguments.overrides, flags, arguments.limit)
     name = check_name(arguments.name or record_name(arguments.model))
     if (arguments.runs_dir / name).exists():
         raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
@@ -73,7 +69,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     with unhurried():
         from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 
-    return run_evaluation(config, models, name, arguments.runs_dir, arguments.json)
+    return run_evaluation(config, model, name, arguments.runs_dir, arguments.json)
 
 
 def evaluation_config(

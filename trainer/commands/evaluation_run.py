@@ -1,4 +1,4 @@
-"""The work of ``trainer evaluate``: every model answers every set, and the results are printed and recorded."""
+"""The work of ``trainer evaluate``: the model answers every set; the results are printed and recorded."""
 
 import json
 import sys
@@ -8,12 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics, pass_at
-from trainer.evaluation.table import Cell, EvaluationRow, evaluation_rows, print_results_row, print_rows, results_row
+from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
@@ -28,11 +26,10 @@ EXPERIMENT = "evaluate"
 _RESULT_FILE = "evaluation.json"
 
 
-def run_evaluation(config: TrainConfig, models: Sequence[FoundModel], name: str, runs_dir: Path, as_json: bool) -> int:
+def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: Path, as_json: bool) -> int:
     """Evaluate, print, and record into ``runs_dir/name`` and MLflow. Returns the exit code.
 
-    Of several models, which are checkpoints of one run, the row of their means is added. Started by torchrun,
-    every rank answers its share of the problems.
+    Started by torchrun, every rank answers its share of the problems.
 
     Raises:
         RewardError: after the results were recorded, where scoring failed too often for them to mean anything.
@@ -46,20 +43,18 @@ def run_evaluation(config: TrainConfig, models: Sequence[FoundModel], name: str,
         status = "FAILED"
         started = time.monotonic()
         try:
-            results = _evaluate_models(config, models, tokenizer, sets, rewards, parallel)
+            result = _evaluate_model(config, tokenizer, sets, rewards, parallel)
             if parallel.is_main:
-                rows = [evaluation_rows(result, pass_at(config.evaluation)) for result in results]
-                cells = results_row([result.rollouts for result in results], config.evaluation)
-                found = _summary(config, models, rows, cells, time.monotonic() - started)
-                own = runs_dir / name / _RESULT_FILE
-                _record(tracker, models, results, found, own)
+                rows = evaluation_rows(result, pass_at(config.evaluation))
+                summary = _summary(config, model, rows, time.monotonic() - started)
+                file = runs_dir / name / _RESULT_FILE
+                _record(tracker, result, summary, file)
                 if as_json:
-                    print(json.dumps(found, indent=2))
+                    print(json.dumps(summary, indent=2))
                 else:
-                    _print(models, rows, cells)
-                    print(f"results: {own}")
-            for result in results:
-                _check_scoring(config, result)
+                    print_rows(rows)
+                    print(f"results: {file}")
+            _check_scoring(config, result)
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
@@ -85,32 +80,17 @@ def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
         raise scoring_error(f"scoring failed for {share}: {failed[0]}")
 
 
-def _evaluate_models(
-    config: TrainConfig,
-    models: Sequence[FoundModel],
-    tokenizer: Any,
-    sets: Mapping[str, list[Problem]],
-    rewards: Any,
-    parallel: Any,
-) -> list[EvaluationResult]:
-    def load(model: FoundModel) -> PreTrainedModel:
-        settings = config.model.model_copy(update={"name_or_path": model.name_or_path})
-        return load_policy(settings, parallel.device, compute_dtype(settings, parallel.device)).requires_grad_(False)
-
-    policy = load(models[0])
+def _evaluate_model(
+    config: TrainConfig, tokenizer: Any, sets: Mapping[str, list[Problem]], rewards: Any, parallel: Any
+) -> EvaluationResult:
+    device = parallel.device
+    policy = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
     engine = build_engine(config, policy, tokenizer)
-    results = []
     try:
-        for model in models:
-            if model is not models[0]:
-                policy.load_state_dict(load(model).state_dict())
-            engine.sync_weights(policy)
-            if parallel.is_main and len(models) > 1:
-                print(f"step {model.step}", file=sys.stderr)
-            results.append(_evaluate_sets(config, engine, tokenizer, sets, rewards, parallel))
+        engine.sync_weights(policy)
+        return _evaluate_sets(config, engine, tokenizer, sets, rewards, parallel)
     finally:
         engine.close()
-    return results
 
 
 def _evaluate_sets(
@@ -125,50 +105,26 @@ def _evaluate_sets(
     return EvaluationResult(rollouts, evaluation_metrics(rollouts, pass_at(config.evaluation)))
 
 
-def _print(models: Sequence[FoundModel], rows: Sequence[Sequence[EvaluationRow]], cells: Sequence[Cell]) -> None:
-    if len(models) == 1:
-        print_rows(rows[0])
-        return
-    for model, of_model in zip(models, rows, strict=True):
-        print(f"step {model.step}:")
-        print_rows(of_model)
-    print_results_row(cells, [model.step for model in models])
-
-
-def _summary(
-    config: TrainConfig,
-    models: Sequence[FoundModel],
-    rows: Sequence[Sequence[EvaluationRow]],
-    cells: Sequence[Cell],
-    seconds: float,
-) -> dict[str, Any]:
+def _summary(config: TrainConfig, model: FoundModel, rows: Sequence[EvaluationRow], seconds: float) -> dict[str, Any]:
     evaluation = config.evaluation
     first = evaluation.of_set(next(iter(evaluation.sets)))
-    listed = [[asdict(row) for row in of_model] for of_model in rows]
     return {
         "model": config.model.name_or_path,
-        "step": models[-1].step,
+        "step": model.step,
         "temperature": first.temperature,
         "completions_per_problem": first.completions_per_problem,
-        "k": rows[-1][0].k,
+        "k": rows[0].k,
         "seed": config.seed,
         "seconds": seconds,
-        "rows": listed[-1],
-        "checkpoints": [
-            {"step": model.step, "rows": of_model} for model, of_model in zip(models, listed, strict=True)
-        ],
-        "row": [asdict(cell) for cell in cells],
+        "rows": [asdict(row) for row in rows],
     }
 
 
-def _record(
-    tracker: Any, models: Sequence[FoundModel], results: Sequence[EvaluationResult], found: dict[str, Any], file: Path
-) -> None:
-    for model, result, rows in zip(models, results, found["checkpoints"], strict=True):
-        first = rows["rows"][0]
-        bounds = {"eval/accuracy_low": first["low"], "eval/accuracy_high": first["high"]}
-        tracker.log(result.metrics | bounds, model.step)
-        for name, rollouts in result.rollouts.items():
-            tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), model.step)
-    file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], file: Path) -> None:
+    first = summary["rows"][0]
+    bounds = {"eval/accuracy_low": first["low"], "eval/accuracy_high": first["high"]}
+    tracker.log(result.metrics | bounds, summary["step"])
+    for name, rollouts in result.rollouts.items():
+        tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), summary["step"])
+    file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     tracker.log_artifact(file)

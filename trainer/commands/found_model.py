@@ -1,12 +1,10 @@
 """The model that a name on the command line means: a run, a checkpoint, a folder or a hub name."""
 
-import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.checkpoint.files import damaged_files, intact_checkpoints
-from trainer.config.schema import load_config
 from trainer.errors import MissingError, StorageError
 
 _STEP = re.compile(r"step-(\d+)")
@@ -44,27 +42,3 @@ def find_model(model: str) -> FoundModel:
         )
     config = folder.parent.parent / "config.yaml"
     return FoundModel(str(folder), config if config.is_file() else None, int(found[1]))
-
-
-def last_checkpoints(run: str, count: int) -> list[FoundModel]:
-    """The last ``count`` checkpoints of a run, oldest first.
-
-    Raises:
-        MissingError: not a run folder, or one without so many checkpoints one after the other.
-    """
-    folder = Path(run).expanduser()
-    root = folder / "checkpoints"
-    if not (folder / "config.yaml").is_file() or not root.is_dir():
-        raise MissingError("only a run has last checkpoints", run, "give the folder of a run, or leave out --last")
-    config = load_config(str(folder / "config.yaml"))
-    paths = list(itertools.islice(intact_checkpoints(root), count))[::-1]
-    steps = [int(path.name.removeprefix("step-")) for path in paths]
-    gaps = [after - before for before, after in itertools.pairwise(steps)]
-    # The best checkpoint may be kept though those after it are gone.
-    if len(steps) < count or any(gap > config.checkpoint.every_steps for gap in gaps):
-        raise MissingError(
-            f"the last {count} checkpoints are not all there: steps {', '.join(map(str, steps)) or 'none'} are",
-            str(root),
-            f"train with checkpoint.keep_last={count} (and sweep with storage.ended_trials=all), or take fewer",
-        )
-    return [FoundModel(str(path), folder / "config.yaml", step) for path, step in zip(paths, steps, strict=True)]

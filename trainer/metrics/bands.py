@@ -18,23 +18,13 @@ from trainer.types import TrainBatch
 
 _EDGES = (0.25, 0.5, 0.75, 0.99)
 BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
-PUBLISHED_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-1.00")  # of arXiv:2505.12929, figures 1 and 3
 RESOLUTION = 2e-6  # nats: smaller differences of log-probabilities are the rounding of float32 logits
 
 
 def band_of(logprobs: Tensor) -> Tensor:
     """Index into `BANDS` of each token's probability; a band holds its lower edge."""
-    return _bucketize(logprobs, _EDGES)
-
-
-def published_band_of(logprobs: Tensor) -> Tensor:
-    """Index into `PUBLISHED_BANDS` of each token's probability; a band holds its lower edge."""
-    return _bucketize(logprobs, _EDGES[:3])
-
-
-def _bucketize(logprobs: Tensor, edges: Sequence[float]) -> Tensor:
-    there = torch.tensor(edges).to(logprobs.device, non_blocking=True)
-    return torch.bucketize(logprobs.exp(), there, right=True)
+    edges = torch.tensor(_EDGES).to(logprobs.device, non_blocking=True)
+    return torch.bucketize(logprobs.exp(), edges, right=True)
 
 
 def _sums_by_band(values: Sequence[Tensor], logprobs: Tensor) -> Tensor:

@@ -6,9 +6,8 @@ import pytest
 
 from tests.trainer.test_loop import small_config
 from trainer.cli import main
-from trainer.commands.diagnose import diagnosed_config
 from trainer.commands.evaluate import evaluation_config, parse_set, record_name
-from trainer.commands.found_model import find_model, last_checkpoints
+from trainer.commands.found_model import find_model
 from trainer.config.schema import load_config, save_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.loop import Trainer
@@ -120,19 +119,6 @@ def test_a_model_is_found_as_run_checkpoint_folder_or_name(run, tiny_policy, tmp
         find_model(str(tmp_path))
 
 
-def test_a_run_is_diagnosed_at_its_newest_checkpoint_by_name_or_folder(run, monkeypatch):
-    for given in (run.name, str(run)):
-        config = diagnosed_config(given, ["seed=7"], run.parent)
-        assert config.model.name_or_path == str(run / "checkpoints" / "step-2")
-        assert (config.seed, config.max_steps) == (7, load_config(str(run / "config.yaml")).max_steps)
-    given = ["model.name_or_path=tiny"]
-    assert diagnosed_config(run.name, given, run.parent).model.name_or_path == "tiny"
-    monkeypatch.chdir(run.parent)
-    assert diagnosed_config("kk_7b:ar", [], run.parent) == load_config("kk_7b:ar")
-    with pytest.raises(ConfigError, match="no preset or file named nowhere"):
-        diagnosed_config("nowhere", [], run.parent)
-
-
 def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("step-1"))
@@ -176,39 +162,6 @@ def test_flags_hold_for_every_set_of_the_run(run):
     config = evaluation_config(find_model(str(run)), None, [sets], {COMPLETIONS: 4, "evaluation.temperature": 0.5})
     assert [config.evaluation.of_set(name).completions_per_problem for name in "ab"] == [4, 4]
     assert [config.evaluation.of_set(name).temperature for name in "ab"] == [0.5, 0.5]
-
-
-def test_the_last_checkpoints_are_evaluated_and_their_means_make_a_row(run, tmp_path, capsys):
-    arguments = ["evaluate", str(run), "--offline", "--runs-dir", str(tmp_path), "--last", "2"]
-    sets = "evaluation.sets={dev: {split: dev, size: 8, pass_at_k: 2}}"
-    assert main([*arguments, sets, "--name", "last"]) == 0
-    shown = capsys.readouterr().out
-    assert "mean of 2 checkpoints, steps 1, 2" in shown
-    found = json.loads((tmp_path / "last" / "evaluation.json").read_text())
-    assert [one["step"] for one in found["checkpoints"]] == [1, 2]
-    by_step = [one["rows"][0] for one in found["checkpoints"]]
-    assert by_step[0]["accuracy"] != by_step[1]["accuracy"] or by_step[0]["reward"] != by_step[1]["reward"]
-    accuracy, at_2, mean = found["row"]
-    assert (accuracy["measure"], at_2["measure"], mean["measure"]) == ("avg@3", "pass@2", "mean")
-    assert accuracy["value"] == pytest.approx(sum(row["accuracy"] for row in by_step) / 2)
-    assert at_2["value"] == pytest.approx(sum(row["pass_at_k"] for row in by_step) / 2)
-    assert mean["value"] == pytest.approx((accuracy["value"] + at_2["value"]) / 2)
-    trained = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    own = {record["step"]: record["eval/accuracy"] for record in trained if "eval/accuracy" in record}
-    assert [row["accuracy"] for row in by_step] == pytest.approx([own[1], own[2]])
-
-
-def test_last_checkpoints_that_are_not_all_there_are_refused(run, tiny_policy, tmp_path):
-    assert [found.step for found in last_checkpoints(str(run), 2)] == [1, 2]
-    with pytest.raises(MissingError, match=r"last 3 checkpoints are not all there: steps 1, 2 are"):
-        last_checkpoints(str(run), 3)
-    with pytest.raises(MissingError, match="only a run has last checkpoints"):
-        last_checkpoints(str(tiny_policy), 1)
-    gapped = tmp_path / "gapped"
-    shutil.copytree(run, gapped)
-    (gapped / "checkpoints" / "step-1").rename(gapped / "checkpoints" / "step-0")
-    with pytest.raises(MissingError, match="steps 0, 2 are"):
-        last_checkpoints(str(gapped), 2)
 
 
 @pytest.mark.parametrize("text", ["dev", "=x", "a/b=x", "a={source: x", "a={}}"])

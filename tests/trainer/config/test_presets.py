@@ -144,7 +144,7 @@ def test_the_scaled_down_preset_needs_no_download_but_the_model():
 def test_the_commands_of_the_papers_page_exist():
     text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
     indented = re.findall(r"^ {4}(?:torchrun --nproc_per_node 4 -m )?(trainer .*?)(?:  +#.*)?$", text, re.MULTILINE)
-    quoted = re.findall(r"`(trainer (?:run|diagnose|presets) [a-z][^`]*)`", text)
+    quoted = re.findall(r"`(trainer (?:run|presets) [a-z][^`]*)`", text)
     assert len(indented) >= 7
     assert len(quoted) >= 5
     for command in [*indented, *quoted]:

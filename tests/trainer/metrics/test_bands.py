@@ -6,6 +6,7 @@ import torch
 
 from tests.rounding import forward_terms, sum_tolerance
 from tests.trainer.algorithm.batches import make_batch
+from tests.trainer.test_loop import build, small_config
 from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.bands import BANDS, band_metrics, band_of, change_metrics
@@ -151,3 +152,22 @@ def test_closed_form_keeps_its_digits_near_certainty():
     rest = 2 / (math.exp(14) + 2)
     assert float(norms) == pytest.approx(math.sqrt(1.5) * rest, abs=5e-7)
     assert float(logprobs) == pytest.approx(-rest, abs=1e-6)
+
+
+def test_training_measures_bands_every_step_and_changes_every_second(tiny_policy, tmp_path):
+    trainer = build(small_config(tiny_policy, **{"diagnostics.every_steps": 2}), tmp_path / "run")
+    try:
+        trainer.run_period()
+        trainer.run_period()
+        steps = trainer.tracker.steps
+        for step in (1, 2):
+            shares = [steps[step][f"tokens/token_share/{band}"] for band in BANDS]
+            assert sum(shares) == pytest.approx(1)
+            assert any(name.startswith("tokens/clip_fraction/") for name in steps[step])
+            assert steps[step]["time/diagnostics"] < steps[step]["time/step"]
+        assert not any(name.startswith("tokens/probability_change") for name in steps[1])
+        assert any(name.startswith("tokens/probability_change") for name in steps[2])
+        for name in steps[2]:
+            assert declaration(name).formula
+    finally:
+        trainer.close()

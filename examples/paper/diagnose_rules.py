@@ -1,6 +1,6 @@
-"""Which tokens every update rule moves as their advantage wants: one panel per rule, from `trainer diagnose`.
+"""Which tokens every update rule moves as their advantage wants: one panel per rule, from `examples.paper.diagnose`.
 
-``python -m benchmarks.rule_diagnosis FILE.png`` trains the embedded policy five steps by each rule, updates
+``python -m examples.paper.diagnose_rules FILE.png`` trains the embedded policy five steps by each rule, updates
 copies of it on one more batch with the run's AdamW, and draws, by probability when sampled, the share of the
 tokens that moved in the direction of their advantage: with the rule alone, with AR and with Lopti. Eight
 optimizer steps per batch, for before the first of them all losses weigh all tokens alike.
@@ -16,9 +16,9 @@ from plotly.subplots import make_subplots
 
 from benchmarks.png import write_png
 from dashboards.labels import PALETTE
+from examples.paper.diagnose import PUBLISHED_BANDS, Diagnosis, diagnose
 from trainer.config.schema import load_config
-from trainer.metrics.bands import PUBLISHED_BANDS
-from trainer.paper.diagnose import RESOLUTION, Diagnosis, diagnose
+from trainer.metrics.bands import RESOLUTION
 
 RULES = {
     "grpo": {},
@@ -34,6 +34,7 @@ RULES = {
     "rsi": {"algorithm.token_filter": "rsi"},
     "entropy bonus": {"algorithm.entropy_coef": 0.001},
 }
+COLUMNS = 4  # of panels
 STEPS_PER_BATCH = 8
 AFTER_STEPS = 5
 
@@ -53,7 +54,11 @@ def right_way(found: Diagnosis) -> dict[str, list[float]]:
 def draw(measured: dict[str, dict[str, list[float]]]) -> go.Figure:
     """A panel of bars per rule."""
     drawing = make_subplots(
-        rows=len(RULES) // 4, cols=4, subplot_titles=list(measured), shared_yaxes=True, vertical_spacing=0.1
+        rows=len(RULES) // COLUMNS,
+        cols=COLUMNS,
+        subplot_titles=list(measured),
+        shared_yaxes=True,
+        vertical_spacing=0.1,
     )
     for panel, shares in enumerate(measured.values()):
         for color, (name, values) in zip(PALETTE, shares.items(), strict=False):
@@ -65,17 +70,17 @@ def draw(measured: dict[str, dict[str, list[float]]]) -> go.Figure:
                 legendgroup=label,
                 showlegend=panel == 0,
                 marker_color=color,
-                row=panel // 4 + 1,
-                col=panel % 4 + 1,
+                row=panel // COLUMNS + 1,
+                col=panel % COLUMNS + 1,
             )
     drawing.add_hline(y=0.5, line={"color": "#888", "dash": "dot", "width": 1})
     drawing.update_yaxes(range=[0, 1], tickformat=".0%")
     drawing.update_yaxes(title_text="moved as the advantage wants", col=1)
-    drawing.update_xaxes(title_text="probability when sampled", row=len(RULES) // 4)
+    drawing.update_xaxes(title_text="probability when sampled", row=len(RULES) // COLUMNS)
     drawing.update_xaxes(tickangle=0)
     drawing.update_layout(
         template="none",
-        height=300 * len(RULES) // 4,
+        height=300 * len(RULES) // COLUMNS,
         margin={"l": 62, "r": 14, "t": 70, "b": 46},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.07, "xanchor": "left", "x": 0},
     )

@@ -1,5 +1,11 @@
 """Which tokens move the policy: the experiment of figures 1 to 3 of arXiv:2505.12929 on one rollout batch.
 
+    python -m examples.paper.diagnose kk_7b [key=value ...] [--output FOLDER]
+    python -m examples.paper.diagnose runs/NAME/config.yaml model.name_or_path=runs/NAME/checkpoints/step-N
+
+It prints a summary and writes ``bands.csv``, ``updates.csv`` and ``tokens.csv``, which
+`examples.paper.draw_diagnosis` draws.
+
 Copies of the policy are updated on the same batch, on all its tokens and on those of the lowest or highest band of
 probability alone, with Advantage Reweighting and with Lopti, and the batch is scored again by each copy.
 
@@ -8,13 +14,16 @@ sizes that it has learned per parameter in the steps before, but not its momentu
 the past alike. A fresh AdamW will not do: its first step has the same length however small the gradient is.
 """
 
+import argparse
 import copy
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -28,20 +37,24 @@ from trainer.algorithm.token_filters import select_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.parallel import ParallelConfig
-from trainer.config.schema import TrainConfig
+from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import ConfigError
 from trainer.evaluation.estimators import rank_correlation
 from trainer.loop import Trainer
-from trainer.metrics.bands import BANDS, PUBLISHED_BANDS, RESOLUTION, band_of, published_band_of
+from trainer.metrics.bands import BANDS, RESOLUTION, band_of
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.models import logprob_model
 from trainer.parallel.ranks import Parallel
 from trainer.policy.logprobs import LogprobModel
 from trainer.progress import ProgressReport
+from trainer.shell.progress import Progress
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
-PUBLISHED_ALPHA, PUBLISHED_ETA = 0.3, 0.5  # of arXiv:2505.12929, where the configuration has AR or Lopti off
+PUBLISHED_BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-1.00")  # of figures 1 and 3
+PUBLISHED_ALPHA = 0.3  # where the configuration has AR off
+PUBLISHED_ETA = 0.5  # where it has Lopti off
+MAX_ROWS = 20_000  # of tokens.csv
 SGD_LR = 1e-3  # of its figure 1
 _FILTERS_BY_ETA = ("drop_low", "drop_high")  # which mean nothing where every copy has an eta of its own
 LOWEST, HIGHEST = "only pi < 0.25", "only pi > 0.75"
@@ -144,6 +157,11 @@ class Diagnosis:
             "positive_rose": float((change[moved & (advantages > 0)] > 0).float().mean()),
             "negative_fell": float((change[moved & (advantages < 0)] < 0).float().mean()),
         }
+
+
+def published_band_of(logprobs: Tensor) -> Tensor:
+    """Index into `PUBLISHED_BANDS` of each token's probability; a band holds its lower edge."""
+    return (4 * logprobs.exp()).long().clamp(max=3)
 
 
 def diagnose(
@@ -307,3 +325,74 @@ def _share(values: Tensor, chosen: Tensor) -> float:
 
 def _correlation(first: Tensor, second: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([first, second]).double())[0, 1])
+
+
+def write_tables(found: Diagnosis, folder: Path) -> None:
+    """Write ``bands.csv``, ``updates.csv`` and ``tokens.csv``."""
+    pd.DataFrame(found.band_rows()).to_csv(folder / "bands.csv", index=False)
+    pd.DataFrame(found.share_rows()).to_csv(folder / "updates.csv", index=False)
+    order = found.logprobs.argsort(stable=True)[:: math.ceil(len(found.logprobs) / MAX_ROWS)]
+    columns = {
+        "probability": found.logprobs.exp(),
+        "band": found.bands,
+        "advantage": found.advantages,
+        "gradient_norm": found.gradient_norms,
+        "parameter_gradient_norm": found.parameter_norms,
+        **{f"change: {update.name}": found.change(update) for update in found.updates},
+    }
+    table = pd.DataFrame({name: values[order].numpy() for name, values in columns.items()})
+    table["band"] = table["band"].map(dict(enumerate(PUBLISHED_BANDS)))
+    table.to_csv(folder / "tokens.csv", index=False)
+
+
+def summary(found: Diagnosis) -> list[str]:
+    """Return the figures a terminal shows, a line each."""
+    low, high = found.bound_ratios()
+    lower, upper = found.bounds()
+    rows = found.band_rows()[: len(PUBLISHED_BANDS)]
+    shares = [row["tokens"] / len(found.rest) for row in rows]
+    lines = [
+        f"tokens:      {len(found.rest)} in one batch, after {found.after_steps} steps",
+        f"correlation: {found.correlation():.4f} of gradient norm (logits) with 1 - probability",
+        f"             {found.parameter_correlation():.4f} of gradient norm (all parameters, "
+        f"{int((~found.parameter_norms.isnan()).sum())} tokens); between ranks "
+        f"{found.parameter_rank_correlation():.4f}",
+        f"bounds:      norm / (1 - probability) is {low:.4f} to {high:.4f}; proven {lower:.4f} to {upper:.4f}",
+        f"gradient:    {rows[0]['gradient_share']:.1%} of |A| x norm is of the {shares[0]:.1%} of the tokens "
+        f"below 0.25, {rows[-1]['gradient_share']:.1%} of the {shares[-1]:.1%} above 0.75",
+    ]
+    width = max(len(update.name) for update in found.updates)
+    for row in found.share_rows():
+        lines.append(
+            f"{row['update']:<{width}}  mean change {row['change_abs']:.2e}, moved {row['moved']:.1%}; of these, "
+            f"A > 0 that rose {row['positive_rose']:.1%}, A < 0 that fell {row['negative_fell']:.1%}"
+        )
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Diagnose one configuration and write its tables."""
+    parser = argparse.ArgumentParser(prog="python -m examples.paper.diagnose")
+    parser.add_argument("spec", help="preset or YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--output", type=Path, default=Path("diagnose"), help="folder (default: diagnose)")
+    parser.add_argument("--after-steps", type=int, default=5, help="steps to train first (default: 5)")
+    parser.add_argument("--sample", type=int, default=200, help="tokens with full gradients (default: 200)")
+    optimizers = "of the copies: sgd with learning rate 1e-3, as in the paper, or the run's (default: sgd)"
+    parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd", help=optimizers)
+    given = parser.parse_args(arguments)
+    config = load_config(given.spec, given.overrides)
+    given.output.mkdir(parents=True, exist_ok=True)
+    progress = Progress()
+    progress.begin(given.after_steps, 0)
+    try:
+        found = diagnose(config, given.output, given.after_steps, given.sample, given.optimizer, progress)
+    finally:
+        progress.close()
+    write_tables(found, given.output)
+    print("\n".join([*summary(found), f"tables:      {given.output}/*.csv"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

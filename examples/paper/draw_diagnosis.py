@@ -1,6 +1,6 @@
-"""One picture of what ``trainer diagnose`` found: a row of three panels per folder that it wrote.
+"""One picture of what `examples.paper.diagnose` found: a row of three panels per folder that it wrote.
 
-    python -m benchmarks.diagnosis_picture FILE.png NAME=FOLDER [NAME=FOLDER ...]
+    python -m examples.paper.draw_diagnosis FILE.png NAME=FOLDER [NAME=FOLDER ...]
 
 From left to right, as in figures 2, 1 and 3 of arXiv:2505.12929: the norm of a log-probability's gradient against
 1 - probability; how much the probabilities of each band change when all tokens, only the least or only the most
@@ -17,7 +17,8 @@ from plotly.subplots import make_subplots
 
 from benchmarks.png import write_png
 from dashboards.labels import PALETTE
-from trainer.metrics.bands import PUBLISHED_BANDS, RESOLUTION
+from examples.paper.diagnose import PUBLISHED_BANDS
+from trainer.metrics.bands import RESOLUTION
 
 BANDS = dict(zip(PUBLISHED_BANDS, ("< .25", "< .5", "< .75", "≤ 1"), strict=True))
 PANELS = ("gradient norm", "mean |change of π|", "right direction")

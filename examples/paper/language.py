@@ -1,4 +1,7 @@
-"""``trainer analyze-language``: which kinds of words go with a high reward [arXiv:2505.12929, figure 5].
+"""Which kinds of words go with a high reward [arXiv:2505.12929, figure 5].
+
+    trainer evaluate runs/NAME -k 8 --temperature 0.7 --name words     # writes every completion
+    python -m examples.paper.language runs/words
 
 The six categories and their words are the paper's (table 5). A phrase may have several words. ``...`` in it stands
 for anything within one sentence, and a phrase that begins with ``'s`` follows a name: ``'s statement`` is found in
@@ -7,22 +10,20 @@ for anything within one sentence, and a phrase that begins with ``'s`` follows a
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trainer.errors import MissingError
 from trainer.evaluation.estimators import bootstrap_interval, rank_correlation
 from trainer.files import read_json_lines
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-_MIN_COMPLETIONS = 10  # fewer say nothing about a correlation
 
 Floats = NDArray[np.float64]
 
@@ -61,36 +62,14 @@ class Completions:
     rewards: Floats
 
 
-def read_completions(runs: Sequence[Path], step: int | None = None) -> Completions:
-    """The completions of runs, put together; with a ``step``, only those logged at this training step.
-
-    Raises:
-        MissingError: a run has no ``completions.jsonl``, or there are no completions in it.
-    """
-    files = [run / "completions.jsonl" for run in runs]
-    if missing := [str(file) for file in files if not file.is_file()]:
-        raise MissingError("there is no such file", missing[0], "give a run's folder")
-    rows = [row for file in files for row, _ in read_json_lines(file)]
-    chosen = [row for row in rows if step is None or row["step"] == step]
-    if not chosen:
-        known = ", ".join(map(str, sorted({row["step"] for row in rows})))
-        hint = f"there are steps {known}" if known else "log some with tracking.completions, or trainer evaluate"
-        raise MissingError("there are no completions", ", ".join(map(str, runs)), hint)
-    return Completions([row["completion"] for row in chosen], np.array([row["reward"] for row in chosen]))
+def read_completions(runs: Sequence[Path]) -> Completions:
+    """Return the completions of runs or evaluations, put together."""
+    rows = [row for run in runs for row, _ in read_json_lines(run / "completions.jsonl")]
+    return Completions([row["completion"] for row in rows], np.array([row["reward"] for row in rows]))
 
 
 def analyze(completions: Completions) -> list[CategoryResult]:
-    """Count the words of every category in every completion, and relate them to the reward.
-
-    Raises:
-        MissingError: fewer than ten completions.
-    """
-    if len(completions.texts) < _MIN_COMPLETIONS:
-        raise MissingError(
-            f"{len(completions.texts)} completions are too few to relate words to rewards",
-            "completions",
-            "trainer evaluate MODEL writes every completion of an evaluation into its folder",
-        )
+    """Count the words of every category in every completion, and relate them to the reward."""
     lengths = np.array([max(1, len(_WORD.findall(text))) for text in completions.texts])
     return [
         _category(name, np.array([count_phrases(text, listed) for text in completions.texts]), lengths, completions)
@@ -119,20 +98,6 @@ def _pattern(phrase: str) -> str:
     return rf"{before}{words}(?!\w)"
 
 
-def table_rows(results: Sequence[CategoryResult]) -> list[dict[str, Any]]:
-    """The results as cells of a printed table."""
-    return [
-        {
-            "category": r.category,
-            "count": r.occurrences,
-            "per 100": f"{r.per_100_words:.2f}",
-            "used": f"{r.used_by:.0%}",
-            "correlation": "-" if math.isnan(r.correlation) else f"{r.correlation:+.2f} ({r.low:+.2f}..{r.high:+.2f})",
-        }
-        for r in results
-    ]
-
-
 def _category(name: str, counts: NDArray[np.int64], words: NDArray[np.int64], given: Completions) -> CategoryResult:
     rates = 100.0 * counts / words
     low, high = _correlation_interval(rates, given.rewards)
@@ -157,3 +122,20 @@ def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
         return float(stats.pearsonr(of_x, of_y).statistic) if varies else math.nan
 
     return bootstrap_interval(len(x), correlation)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a line for each category."""
+    completions = read_completions([Path(folder) for folder in arguments])
+    for result in analyze(completions):
+        print(
+            f"{result.category:<22}{result.occurrences:>7}  {result.per_100_words:6.2f} per 100 words  "
+            f"used by {result.used_by:4.0%}  rank correlation {result.correlation:+.2f} "
+            f"({result.low:+.2f}..{result.high:+.2f})"
+        )
+    print(f"{len(completions.texts)} completions, mean reward {completions.rewards.mean():.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
