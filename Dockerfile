@@ -7,7 +7,7 @@
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 USER root
-# Triton and FlashInfer compile kernels at the first start; hub data sets may need git.
+# Triton compiles kernels at the first start, by gcc; hub data sets may need git.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends g++ git make \
     && rm -rf /var/lib/apt/lists/*

@@ -1,13 +1,17 @@
 """Every preset and published search space, made small, trains on gloo ranks as it would on GPUs."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from sweep.space.file import load_space
 from sweep.space.points import Space
 from tests.paths import SEARCH_SPACES
+from trainer.commands.rehearsal_rank import _peak_of_a_step
 from trainer.commands.rehearse import Rehearsal, rehearse
 from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
+from trainer.planning.simulation import LiveBytes
 
 
 def brings(config: TrainConfig) -> set[tuple[object, ...]]:
@@ -70,6 +74,17 @@ def test_a_rehearsal_finds_nothing(found: dict[str, Rehearsal], name: str) -> No
     assert one.checks() == dict.fromkeys(("reference", "engine", "ratio", "memory", "resume"), True)
     assert len(one.ranks) == (1 if one.config.parallel.strategy == "none" else 2)
     assert all(len(rank["accuracy"]) == 3 for rank in one.ranks)
+
+
+def test_a_compared_step_finds_no_prefix_in_the_engines_cache() -> None:
+    calls = []
+    trainer = SimpleNamespace(
+        engine=SimpleNamespace(sync_weights=lambda model: calls.append(model)),
+        models=SimpleNamespace(causal_lm="weights"),
+        training_step=lambda: {"steps": len(calls)},
+    )
+    assert _peak_of_a_step(trainer, LiveBytes([])) == (0, {"steps": 1})
+    assert calls == ["weights"]
 
 
 def test_what_a_rehearsal_would_find() -> None:

@@ -107,6 +107,8 @@ def measure(config: TrainConfig, folder: Path) -> Measured:
 
 def _peak_of_a_step(trainer: Trainer, live: LiveBytes) -> tuple[int, dict[str, float]]:
     """Take a training step; returns its peak above what is held when it starts, and its metrics."""
+    # A prefix that an evaluation has left in vLLM's cache rounds otherwise than one that is computed.
+    trainer.engine.sync_weights(trainer.models.causal_lm)
     live.peak = held = live.now
     metrics = trainer.training_step()
     return live.peak - held, metrics

@@ -55,3 +55,15 @@ def test_without_vllm_it_says_what_to_install(config, monkeypatch):
     with pytest.raises(ConfigError, match="not installed") as caught:
         module.serve(config, "127.0.0.1", 8000, 0.9)
     assert "make install-gpu" in caught.value.hint
+
+
+def test_a_server_starts_without_flashinfers_sampler_unless_it_is_wanted(config, monkeypatch):
+    environments = []
+    monkeypatch.setattr(module, "vllm_installed", lambda: True)
+    monkeypatch.setattr(module.os, "execve", lambda *arguments: environments.append(arguments[2]))
+    monkeypatch.delenv("VLLM_USE_FLASHINFER_SAMPLER", raising=False)
+    module.serve(config, "127.0.0.1", 8000, 0.9)
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "1")
+    module.serve(config, "127.0.0.1", 8000, 0.9)
+    assert [environment["VLLM_USE_FLASHINFER_SAMPLER"] for environment in environments] == ["0", "1"]
+    assert environments[0]["VLLM_SERVER_DEV_MODE"] == "1"

@@ -17,6 +17,8 @@ import torch.distributed as dist
 
 # Who sets VLLM_LOGGING_LEVEL gets vLLM's own messages where vLLM sends them.
 _OWN_LOGGING = "VLLM_LOGGING_LEVEL"
+# nvcc compiles FlashInfer's sampler as an engine starts, which fails without nvcc and with that of another CUDA.
+NO_FLASHINFER_SAMPLER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
 
 
 def send_log_to(path: Path | None) -> None:
@@ -56,6 +58,8 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
     """
     before, set_num_threads = dict(os.environ), torch.set_num_threads
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    for name, value in NO_FLASHINFER_SAMPLER.items():
+        os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # weights are handed over as tensors, so in this process
     os.environ["LOCAL_RANK"] = str(local_rank)
     try:

@@ -33,7 +33,7 @@ def test_random_numbers_go_on_as_if_there_had_been_no_engine():
 
 
 def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
-    for name in ("VLLM_NO_USAGE_STATS", "VLLM_MADE", "LD_PRELOAD", "LOCAL_RANK"):
+    for name in ("VLLM_NO_USAGE_STATS", "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_MADE", "LD_PRELOAD", "LOCAL_RANK"):
         monkeypatch.setenv(name, "")  # so that what is set is taken back
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
@@ -43,6 +43,7 @@ def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
     with pytest.raises(RuntimeError), process_state_kept(local_rank=3):
         assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
         assert (os.environ["LOCAL_RANK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("3", "1")
+        assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
         os.environ |= {"LD_PRELOAD": "libomp.so", "VLLM_MADE": "x", "LOCAL_WORLD_SIZE": "1"}
         torch.set_num_threads = None
         raise RuntimeError
@@ -52,10 +53,11 @@ def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
     assert os.environ["VLLM_MADE"] == "x"
 
 
-def test_who_wants_usage_statistics_sends_them(monkeypatch):
-    monkeypatch.setenv("VLLM_NO_USAGE_STATS", "0")
+@pytest.mark.parametrize(("name", "wanted"), [("VLLM_NO_USAGE_STATS", "0"), ("VLLM_USE_FLASHINFER_SAMPLER", "1")])
+def test_a_default_of_vllms_gives_way_to_the_users(monkeypatch, name, wanted):
+    monkeypatch.setenv(name, wanted)
     with process_state_kept(local_rank=0):
-        assert os.environ["VLLM_NO_USAGE_STATS"] == "0"
+        assert os.environ[name] == wanted
 
 
 def test_warnings_about_the_future_of_vllm_alone_are_dropped():
