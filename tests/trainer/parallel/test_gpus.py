@@ -73,5 +73,5 @@ def test_without_a_compiler_it_names_the_packages(tmp_path, monkeypatch):
 
 def test_without_python_h_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(gpus.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
-    with pytest.raises(MissingError, match=r"Python\\.h: No such file or directory"):
+    with pytest.raises(MissingError, match=r"Python\.h: No such file or directory"):
         gpus.check_compiler()
