@@ -14,10 +14,9 @@ from plotly.subplots import make_subplots
 
 from benchmarks.png import write_png
 from dashboards.labels import PALETTE
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
-from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.algorithm.reweighting import reweighted
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.inputs import LossInputs, UpdateTotals
 
 SHIFT = 1.0  # of the logit of a token
 RULES = {
@@ -27,7 +26,6 @@ RULES = {
     "cispo": {"loss": "cispo"},
     "dppo_tv": {"loss": "dppo_tv"},
     "sapo": {"loss": "sapo"},
-    "gmpo": {"loss": "gmpo"},
 }
 DASHES = ("solid", "dash", "solid", "dot", "dashdot", "solid", "dot")
 PANELS = (
@@ -61,7 +59,7 @@ def weights(config: AlgorithmConfig, old: torch.Tensor, new: torch.Tensor, advan
         token_mask=ones,
         totals=UpdateTotals(len(old), len(old)),
     )
-    POLICY_LOSSES[config.loss](inputs, config).losses.sum().backward()
+    config.loss(inputs).losses.sum().backward()
     assert logprobs.grad is not None
     return -logprobs.grad[:, 0] / advantage
 

@@ -21,7 +21,6 @@ from rewards.knights_knaves import score
 from trainer.algorithm.advantages import grpo_advantages
 from trainer.algorithm.batching import build_batch
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.reweighting import reweighted
 from trainer.algorithm.token_filters import low_probability_tokens
 from trainer.config.algorithm import AlgorithmConfig
@@ -34,6 +33,7 @@ from trainer.problems.sampler import ProblemSampler
 from trainer.rollouts.collect import derive_seed
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.transformers import TransformersEngine
+from trainer.rules.inputs import LossInputs, UpdateTotals
 from trainer.types import Completion, Problem, Rollout, RolloutGroup, TrainBatch
 
 PROMPTS, GROUP_SIZE, MAX_NEW_TOKENS, TEMPERATURE = 16, 8, 160, 1.0

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from dashboards.sweep import CONTROLS, Objective
-from trainer.config.variants import rule_name, variant_name
+from trainer.config.variants import variant_name
 from trainer.metrics.tags import ARM_TAG, CONFIGURATION_TAG, REASON_TAG, SEED_TAG, STATE_TAG, TRIAL_TAG
+from trainer.rules.names import ADVANTAGE_KEY, DEFAULT_LOSS, LOSS_KEY, rule_name
 
 # Parameters that differ between trials without being searched.
 _NOT_SEARCHED = ("seed", "tracking.", "checkpoint.", "evaluation.", "data.train")
@@ -54,7 +55,7 @@ def _trial_row(
         score = scores.tail(objective.window).mean()
     end = run.info.end_time
     alpha, eta = (_number(params.get(name)) for name in ("algorithm.ar_alpha", "algorithm.lopti_eta"))
-    algorithm = rule_name(params.get("algorithm.advantage", "unknown"), params.get("algorithm.loss", "clipped"))
+    algorithm = rule_name(params.get(ADVANTAGE_KEY, "unknown"), params.get(LOSS_KEY, DEFAULT_LOSS))
     return {
         "trial": trial,
         "configuration": tags.get(CONFIGURATION_TAG, trial),

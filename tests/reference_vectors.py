@@ -18,18 +18,14 @@ from tests import update_rule_vectors
 from tests.paths import DATA
 from tests.trainer.algorithm.batches import batch_of, loss_inputs
 from tests.update_rule_vectors import relative_error
-from trainer.algorithm.advantages import (
-    discounted_returns,
-    grpo_advantages,
-    reinforce_plus_plus_advantages,
-    token_rewards,
-)
+from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.kl import kl_penalty
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.reweighting import reweighted
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.advantages.reinforce import discounted_returns, token_rewards
+from trainer.rules.inputs import AdvantageInputs, LossInputs, UpdateTotals
 
 TOLERANCE = 1e-5
 BUNDLED = (DATA / "reference_vectors.json", DATA / "update_rules.json")
@@ -43,17 +39,20 @@ def tensors(case: Case, *names: str) -> Iterator[Tensor]:
 
 def check_grpo(case: Case) -> Iterator[float]:
     scores, group_ids, mask = tensors(case, "scores", "group_ids", "mask")
-    yield relative_error(grpo_advantages(scores, group_ids, mask), case["advantages"])
+    batch = estimate_advantages(batch_of(mask, rewards=scores, group_ids=group_ids), AlgorithmConfig())
+    yield relative_error(batch.advantages, case["advantages"])
 
 
 def check_reinforce_plus_plus(case: Case) -> Iterator[float]:
     scores, mask, old, ref = tensors(case, "scores", "mask", "old_logprobs", "ref_logprobs")
-    per_token = token_rewards(scores, mask, old, ref, case["kl_coef"])
+    batch = batch_of(mask, rewards=scores, old_logprobs=old, ref_logprobs=ref)
+    per_token = token_rewards(AdvantageInputs.of(batch, case["kl_coef"], lambda tensor: tensor))
     yield relative_error(per_token * mask, torch.tensor(case["token_rewards"]) * mask)
     returns = discounted_returns(per_token, mask, case["gamma"])
     yield relative_error(returns * mask, torch.tensor(case["returns"]) * mask)
-    advantages = reinforce_plus_plus_advantages(per_token, mask, case["gamma"], lambda tensor: tensor)
-    yield relative_error(advantages * mask, torch.tensor(case["advantages"]) * mask)
+    rule = {"name": "reinforce_plus_plus", "gamma": case["gamma"]}
+    config = AlgorithmConfig(advantage=rule, kl_coef=case["kl_coef"])
+    yield relative_error(estimate_advantages(batch, config).advantages * mask, torch.tensor(case["advantages"]) * mask)
 
 
 def check_reweighting(case: Case) -> Iterator[float]:
@@ -68,9 +67,11 @@ def check_policy_loss(case: Case) -> Iterator[float]:
     config = AlgorithmConfig(
         loss_aggregation=case["aggregation"].replace("-", "_"),
         kl_coef=0.0,
-        clip_ratio_low=case["clip_low"],
-        clip_ratio_high=case["clip_high"],
-        dual_clip=case["dual_clip"],
+        loss={
+            "clip_ratio_low": case["clip_low"],
+            "clip_ratio_high": case["clip_high"],
+            "dual_clip": case["dual_clip"],
+        },
     )
     totals = UpdateTotals(float(mask.sum()), len(mask))
     output = update_loss(loss_inputs(logprobs, old, advantages, totals, completion_mask=mask, token_mask=mask), config)
@@ -97,9 +98,11 @@ def check_lopti(case: Case) -> Iterator[float]:
         lopti_eta=case["eta"],
         kl_coef=case["kl_coef"],
         kl_log_ratio_clamp=5.0,
-        clip_ratio_low=case["clip_low"],
-        clip_ratio_high=case["clip_high"],
-        dual_clip=case["dual_clip"],
+        loss={
+            "clip_ratio_low": case["clip_low"],
+            "clip_ratio_high": case["clip_high"],
+            "dual_clip": case["dual_clip"],
+        },
     )
     batch = batch_of(mask, old_logprobs=old, rollout_logprobs=old, ref_logprobs=ref, advantages=advantages)
     passes = isolation_passes(batch, config)

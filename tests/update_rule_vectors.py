@@ -3,6 +3,7 @@
 Each check yields relative errors; for a variant that is not offered here it yields nothing.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,22 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.paths import ROOT
 from tests.trainer.algorithm.batches import batch_of as masked_batch
 from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.chosen_tokens import clip_cov_tokens, covariances, kl_cov_tokens
 from trainer.algorithm.engine_correction import importance_weights
 from trainer.algorithm.loss import token_weights, update_loss
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
-from trainer.algorithm.policy_losses import POLICY_LOSSES
 from trainer.algorithm.token_filters import high_entropy_tokens
 from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
 from trainer.rollouts.dynamic_sampling import has_spread
 from trainer.rollouts.overlong import overlong_penalty
+from trainer.rules.inputs import LossInputs, UpdateTotals
+from trainer.rules.kinds import LOSS
+from trainer.rules.selection import covariances, drawn, largest
 from trainer.types import TrainBatch
 
 Case = dict[str, Any]
 
+sys.path.append(str(ROOT / "examples" / "rules"))  # rules that stand beside the package
+
 NO_CLIP = 1e9  # a dual clip that never applies
+
+
+def alone(items: list[Any]) -> list[Any]:
+    return items
 
 
 def relative_error(ours: Tensor | float, published: Any) -> float:
@@ -73,7 +81,7 @@ def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Ite
     mask = batch.completion_mask
     token_mask = mask
     if "top_entropy" in parameters:
-        token_mask = high_entropy_tokens(batch, parameters["top_entropy"], lambda items: items)
+        token_mask = high_entropy_tokens(batch, parameters["top_entropy"], alone)
         yield relative_error(token_mask, expected["mask"])
     totals = UpdateTotals(float(mask.sum()), len(mask), parameters.get("max_new_tokens", 1))
     output = update_loss(LossInputs.of(batch, logprobs, token_mask, totals), config)
@@ -88,7 +96,7 @@ def check_gdpo(case: Case) -> Iterator[float]:
         values = torch.tensor(inputs["reward_components"])
         weights = torch.tensor(parameters["reward_weights"]).expand_as(values)
         batch = replace(batch_of(inputs), reward_parts=torch.stack([values, weights], dim=2))
-        ours = estimate_advantages(batch, AlgorithmConfig(advantage="gdpo")).advantages
+        ours = estimate_advantages(batch, AlgorithmConfig(advantage="gdpo:gdpo")).advantages
         yield relative_error(ours, case["expected"]["advantages"])
 
 
@@ -110,7 +118,7 @@ def check_group_std(case: Case) -> Iterator[float]:
 
 def check_maxrl(case: Case) -> Iterator[float]:
     if min(case["inputs"]["rewards"]) >= 0:  # others are refused
-        yield from check_advantages(case, advantage="maxrl")
+        yield from check_advantages(case, advantage="maxrl:MaxRL")
 
 
 def check_reinforce_plus_plus_baseline(case: Case) -> Iterator[float]:
@@ -129,10 +137,11 @@ def check_clipped(case: Case) -> Iterator[float]:
         return  # TRL's constant denominator depends on the sizes of micro-batches
     yield from check_loss(
         case,
-        loss="clipped",
-        clip_ratio_low=parameters["clip_ratio_low"],
-        clip_ratio_high=parameters["clip_ratio_high"],
-        dual_clip=parameters.get("dual_clip") or NO_CLIP,
+        loss={
+            "clip_ratio_low": parameters["clip_ratio_low"],
+            "clip_ratio_high": parameters["clip_ratio_high"],
+            "dual_clip": parameters.get("dual_clip") or NO_CLIP,
+        },
     )
 
 
@@ -140,32 +149,32 @@ def check_gspo(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
     if parameters["loss_aggregation"] == "seq_mean_token_mean":
         clip = {name: parameters[name] for name in ("clip_ratio_low", "clip_ratio_high")}
-        yield from check_loss(case, loss="gspo", **clip)
+        yield from check_loss(case, loss={"name": "gspo", **clip})
 
 
 def check_cispo(case: Case) -> Iterator[float]:
     low, high = case["parameters"]["ratio_cap_low"], case["parameters"]["ratio_cap_high"]
-    yield from check_loss(case, loss="cispo", clip_ratio_low=1 - low, clip_ratio_high=high - 1)
+    yield from check_loss(case, loss={"name": "cispo", "clip_ratio_low": 1 - low, "clip_ratio_high": high - 1})
 
 
 def check_dppo(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
     assert parameters["threshold_low"] == parameters["threshold_high"]
-    loss = {"binary_tv": "dppo_tv", "binary_kl": "dppo_kl"}[parameters["divergence"]]
-    yield from check_loss(case, loss=loss, dppo_threshold=parameters["threshold_low"])
+    loss = {"binary_tv": "dppo_tv", "binary_kl": "dppo_kl:DppoKl"}[parameters["divergence"]]
+    yield from check_loss(case, loss={"name": loss, "threshold": parameters["threshold_low"]})
 
 
 def check_sapo(case: Case) -> Iterator[float]:
-    tau = {"sapo_tau_positive": case["parameters"]["tau_pos"], "sapo_tau_negative": case["parameters"]["tau_neg"]}
-    yield from check_loss(case, loss="sapo", **tau)
+    tau = {"tau_positive": case["parameters"]["tau_pos"], "tau_negative": case["parameters"]["tau_neg"]}
+    yield from check_loss(case, loss={"name": "sapo", **tau})
 
 
 def check_dppo_with_penalty(case: Case) -> Iterator[float]:
     parameters = case["parameters"]
     if parameters["divergence"] == "binary_tv":  # not where both directions are held back
         coef = parameters["squared_log_ratio_coef"]
-        loss = {"loss": "dppo_tv", "dppo_threshold": parameters["threshold_low"], "log_ratio_coef": coef}
-        _, gradient = check_loss(case, **loss)
+        loss = {"name": "dppo_tv", "threshold": parameters["threshold_low"]}
+        _, gradient = check_loss(case, loss=loss, log_ratio_coef=coef)
         yield gradient  # prime-rl differentiates -A r; the value of -sg(r) A logprob is another
 
 
@@ -177,44 +186,49 @@ def check_rollout_anchored(case: Case) -> Iterator[float]:
 
 def check_dro(case: Case) -> Iterator[float]:
     coef = case["parameters"]["beta"] / 2
-    yield from check_loss(case, loss="cispo", clip_ratio_low=0.0, clip_ratio_high=0.0, log_ratio_coef=coef)
+    yield from check_loss(
+        case, loss={"name": "cispo", "clip_ratio_low": 0.0, "clip_ratio_high": 0.0}, log_ratio_coef=coef
+    )
 
 
 def check_luspo(case: Case) -> Iterator[float]:
     clip = {name: case["parameters"][name] for name in ("clip_ratio_low", "clip_ratio_high")}
-    yield from check_loss(case, loss="gspo", **clip)
+    yield from check_loss(case, loss={"name": "gspo", **clip})
 
 
 def check_gmpo(case: Case) -> Iterator[float]:
     low, high = (case["parameters"][f"log_ratio_clip_{side}"] for side in ("low", "high"))
-    yield from check_loss(case, loss="gmpo", clip_ratio_low=low, clip_ratio_high=high, loss_aggregation="auto")
+    yield from check_loss(
+        case, loss={"name": "gmpo:Gmpo", "clip_low": low, "clip_high": high}, loss_aggregation="auto"
+    )
 
 
 def covariance_case(case: Case) -> tuple[TrainBatch, Tensor]:
     """The batch of a case, and its covariances by the current log-probabilities, as verl takes them."""
     batch = batch_of(case["inputs"])
     logprobs, mask = torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask
-    return batch, covariances(batch.advantages, logprobs, mask, lambda items: items)
+    return batch, covariances(batch.advantages, logprobs, mask, alone)
 
 
 def check_clip_cov(case: Case) -> Iterator[float]:
     parameters, (batch, covariance) = case["parameters"], covariance_case(case)
     clip = {name: parameters[name] for name in ("clip_ratio_low", "clip_ratio_high")}
     inputs = LossInputs.of(batch, torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask, UpdateTotals(1, 1))
-    clipped = POLICY_LOSSES["clip_cov"](inputs, AlgorithmConfig(loss="clip_cov", **clip)).clipped
+    clipped = LOSS.read({"name": "clip_cov", **clip})(inputs).clipped
     candidates = (covariance > parameters["clip_cov_lb"]) & (covariance < parameters["clip_cov_ub"]) & ~clipped
     count = max(1, int(parameters["clip_cov_ratio"] * batch.completion_mask.sum()))
-    chosen = clip_cov_tokens(candidates, count)
+    chosen = drawn(candidates, count, alone, None)
     yield relative_error(batch.completion_mask * ~chosen, case["expected"]["mask"])
-    yield from check_loss(case, chosen, loss="clip_cov", **clip)
+    yield from check_loss(case, chosen, loss={"name": "clip_cov", **clip})
 
 
 def check_kl_cov(case: Case) -> Iterator[float]:
     parameters, (batch, covariance) = case["parameters"], covariance_case(case)
     mask = batch.completion_mask
-    chosen = kl_cov_tokens(covariance, mask, max(1, int(parameters["kl_cov_ratio"] * mask.sum())))
+    chosen = largest(covariance, mask.bool(), max(1, int(parameters["kl_cov_ratio"] * mask.sum())), alone)
+    chosen = chosen & (covariance != 0)
     yield relative_error(chosen.float(), case["expected"]["mask"])
-    yield from check_loss(case, chosen, loss="kl_cov", chosen_coef=parameters["ppo_kl_coef"])
+    yield from check_loss(case, chosen, loss={"name": "kl_cov", "coef": parameters["ppo_kl_coef"]})
 
 
 def check_kl_in_loss(case: Case) -> Iterator[float]:

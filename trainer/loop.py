@@ -9,7 +9,6 @@ import torch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
 from trainer.algorithm.chosen_tokens import choose_tokens
-from trainer.algorithm.entropy_bonus import EntropyBonus
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import Scorer, check_scores, score_batch
@@ -69,7 +68,6 @@ class Trainer:
         self.step = 0
         self.evaluations: list[tuple[int, float]] = []
         self.silent_steps = 0  # without a difference between the rewards of any prompt
-        self.entropy_bonus = EntropyBonus.of(config.algorithm)
         self.stopping = False  # what all ranks agreed on at the last step boundary
         self._stop_requested = False  # on this rank
         self._checkpoint = CheckpointWriter()
@@ -181,8 +179,6 @@ class Trainer:
 
             lr = learning_rate(config.optim, self.step, self.total_steps)
             self.updater.set_learning_rate(lr)
-            entropy_coef = self.entropy_bonus.next(batch, parallel.sum)
-            self.updater.set_entropy_coef(entropy_coef)
             statistics = UpdateStatistics.of(batch)
             self.progress.phase("updating", announce=False)
             with stopwatch("update"):
@@ -194,8 +190,6 @@ class Trainer:
             self.source.sync_weights(self.models.causal_lm, stopwatch)
         self.step = step
         self.silent_steps += metrics["rollout/silent_groups"] == 1
-        if algorithm.has_entropy_bonus:
-            metrics["policy/entropy_coef"] = entropy_coef
         check_finite(step, "loss", metrics["policy/loss"])
         return metrics | self.engine.metrics() | time_metrics(stopwatch, batch, parallel)
 
@@ -215,7 +209,6 @@ class Trainer:
             "step": step,
             "evaluations": [*self.evaluations],
             "silent_steps": self.silent_steps,
-            "entropy_coef": self.entropy_bonus.coefficient,
             "sampler": self.source.state_dict(),
         }
         staged = (
@@ -252,7 +245,6 @@ class Trainer:
             self.step = self._saved_step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
             self.silent_steps = state["silent_steps"]
-            self.entropy_bonus.coefficient = state["entropy_coef"]
             self.source.load(state["sampler"], root / name)
             self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint the evaluation before the first step is done again, too.

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from trainer.config.section import Section
 from trainer.config.yaml_document import read_scalars
+from trainer.section import Section
 
 
 def same_value(left: Any, right: Any) -> bool:

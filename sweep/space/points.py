@@ -13,8 +13,9 @@ from typing import Any
 
 from sweep.space.parameters import ParameterSpec, same_value
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig, apply_overrides, dotted_keys, value_of
+from trainer.config.schema import TrainConfig, apply_overrides, changed_data, dotted_keys, value_of
 from trainer.errors import ConfigError
+from trainer.rules.kinds import KINDS
 
 Parameters = dict[str, Any]
 _ABSENT = object()
@@ -77,19 +78,19 @@ class Space:
     def resolve(self, point: Mapping[str, Any], base: TrainConfig) -> Parameters:
         """The value of every searched trainer key: the point's, else ``else:``, else the preset's.
 
-        The keys are the same for all points of a space, so that trials can be compared column by column.
+        The keys are the same for all points of a space, so that trials can be compared column by column; the
+        parameters of a rule that a point does not have are left out.
         """
-        below = base.model_dump(mode="json")
-        resolved: Parameters = {}
+        chosen: Parameters = {}
         for key in self.trainer_keys:
             parameter = self.parameters[key]
             if key in point:
-                resolved[key] = point[key]
+                chosen[key] = point[key]
             elif parameter.has_otherwise:
-                resolved[key] = parameter.otherwise
-            elif (value := _lookup(below, key)) is not _ABSENT:
-                resolved[key] = value
-        return resolved
+                chosen[key] = parameter.otherwise
+        data = changed_data(base, chosen)
+        values = {key: chosen[key] if key in chosen else _lookup(data, key) for key in self.trainer_keys}
+        return {key: value for key, value in values.items() if value is not _ABSENT}
 
     def complete(self, baseline: Mapping[str, Any], base: TrainConfig) -> Parameters:
         """The point of a baseline; trainer keys it does not name have the preset's value.
@@ -97,7 +98,8 @@ class Space:
         Raises:
             KeyError: an active switch has no value, or the preset has none for an active key.
         """
-        below = base.model_dump(mode="json")
+        named = {key: value for key, value in baseline.items() if not is_switch(key)}
+        below = changed_data(base, named)
 
         def choose(key: str, parameter: ParameterSpec) -> Any:
             value = baseline.get(key, parameter.value if parameter.kind == "value" else _lookup(below, key))
@@ -138,13 +140,13 @@ class Space:
 
 
 def _lookup(data: Mapping[str, Any], key: str) -> Any:
-    """The value behind a dotted key of a dumped configuration, or a marker for none."""
+    """Return the value behind a dotted key of a dumped configuration, of a rule its name, or a marker for none."""
     place: Any = data
     for part in key.split("."):
         if not isinstance(place, Mapping) or part not in place:
             return _ABSENT
         place = place[part]
-    return place
+    return place["name"] if key in KINDS else place
 
 
 def fingerprint(resolved: Mapping[str, Any]) -> str:

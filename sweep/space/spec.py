@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sweep.space.parameters import ParameterSpec, ValueMapping
 from trainer.config.schema import TrainConfig
-from trainer.config.section import Count, NonNegative, Positive, Section
+from trainer.section import Count, NonNegative, Positive, Section
 from trainer.shell.run_folder import NAME_RULE, is_name
 
 # Keys of the results a trial reports to Tune after every evaluation.

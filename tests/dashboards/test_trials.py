@@ -42,14 +42,14 @@ def test_a_picture_says_that_it_shows_a_part(monkeypatch: pytest.MonkeyPatch) ->
 
 def run_with(threshold: str, rule: str) -> Run:
     info = RunInfo("run", "0", "user", "FINISHED", 0, 1, "active")
-    params = [Param("algorithm.dppo_threshold", threshold), Param("algorithm.loss", rule)]
+    params = [Param("algorithm.loss.threshold", threshold), Param("algorithm.loss", rule)]
     return Run(info, RunData([Metric("final/score", 0.5, 0, 0)], params, [RunTag("mlflow.runName", rule)]))
 
 
 def test_a_number_searched_in_a_range_is_missing_where_a_rule_does_not_have_it() -> None:
     histories = pd.DataFrame({"trial": [], "metric": [], "step": [], "value": []})
-    kinds = {"algorithm.dppo_threshold": "loguniform", "algorithm.loss": "by"}
+    kinds = {"algorithm.loss.threshold": "loguniform", "algorithm.loss": "by"}
     runs = [run_with("None", "clipped"), run_with("0.2", "dppo_tv")]
     table = trials_table(runs, histories, Objective(), tuple(kinds), kinds)
-    assert table["algorithm.dppo_threshold"].tolist() == pytest.approx([np.nan, 0.2], nan_ok=True)
+    assert table["algorithm.loss.threshold"].tolist() == pytest.approx([np.nan, 0.2], nan_ok=True)
     assert table["algorithm.loss"].tolist() == ["clipped", "dppo_tv"]

@@ -17,12 +17,12 @@ from tests.invariants.update_job import Updates
 from tests.trainer.algorithm.batches import make_groups
 from tests.trainer.test_loop import build, small_config
 from trainer.algorithm.batching import build_batch, lengths_to_mask, plan_update_batches
-from trainer.algorithm.loss_inputs import UpdateTotals
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.parallel.ranks import Parallel, end_rank, leave_ranks
 from trainer.planning.simulation import CAUSAL
 from trainer.policy.architectures import KNOWN
 from trainer.policy.logprobs import LogprobModel
+from trainer.rules.inputs import UpdateTotals
 
 SMALL = {
     "reward.functions": {"tests.gpu.varied_reward:varied": 1.0},

@@ -1,18 +1,19 @@
 """Every update rule, once: what the invariants are tested on."""
 
-from typing import Any, get_args
+from typing import Any
 
-from trainer.config.algorithm import Advantage, AlgorithmConfig, PolicyLossName
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.advantages import ADVANTAGES as ADVANTAGE_RULES
+from trainer.rules.losses import LOSSES as LOSS_RULES
 
-ADVANTAGES = {name: {"advantage": name} for name in get_args(Advantage)}
-LOSSES = {name: {"loss": name} for name in get_args(PolicyLossName)}
+ADVANTAGES = {name: {"advantage": name} for name in ADVANTAGE_RULES}
+LOSSES = {name: {"loss": name} for name in LOSS_RULES}
 RULES: dict[str, dict[str, Any]] = {
     **ADVANTAGES,
     **LOSSES,
-    "clip_cov": {"loss": "clip_cov", "chosen_share": 1.0},  # of fewer, a random one is chosen on each rank
-    "kl_cov": {"loss": "kl_cov", "chosen_share": 0.2},
-    "lp_reg": {"loss": "lp_reg", "chosen_share": 0.5},
-    "rsi": {"token_filter": "rsi", "rsi_low": 0.95, "rsi_high": 1.2},
+    "clip_cov": {"loss": {"name": "clip_cov", "share": 1.0}},  # of fewer, a random one is chosen on each rank
+    "kl_cov": {"loss": {"name": "kl_cov", "share": 0.2}},
+    "lp_reg": {"loss": {"name": "lp_reg", "share": 0.5}},
     "entropy bonus": {"entropy_coef": 0.1},
     "luspo": {"loss": "gspo", "loss_aggregation": "seq_mean_token_sum"},
     "dppo near the old policy": {"loss": "dppo_tv", "log_ratio_coef": 0.1},
@@ -24,11 +25,6 @@ RULES: dict[str, dict[str, Any]] = {
     "sequence truncation": {"engine_correction": {"level": "sequence"}},
     "geometric mask": {"engine_correction": {"cap": 9.0, "level": "geometric_mean", "rule": "mask"}},
 }
-
-
-def rewards_of(rule: dict[str, Any]) -> tuple[float, float]:
-    """Two rewards that the rule accepts."""
-    return (3.0, 0.5) if rule.get("advantage") == "maxrl" else (3.0, -1.0)
 
 
 def algorithm(rule: dict[str, Any], **more: Any) -> AlgorithmConfig:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.invariants.ranks import be_a_rank
-from tests.invariants.rules import RULES, rewards_of
+from tests.invariants.rules import RULES
 from tests.invariants.update_job import Updates, update_config
 from tests.rounding import largest_gradient
 from trainer.config.schema import TrainConfig
@@ -22,7 +22,7 @@ def run_rule(name: str, model: Path, folder: Path, strategy: str) -> dict[str, A
     """One step; the weights after it are saved."""
     config = rule_config(name, model, strategy, {})
     parallel = make_parallel(config)
-    updates = Updates(config, parallel, rewards_of(RULES[name]))
+    updates = Updates(config, parallel)
     result = updates.step(0)
     result["largest_gradient"] = largest_gradient(updates.optimizer)
     updates.export(folder / f"{name}.safetensors")

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from trainer.algorithm.loss_inputs import MAX_LOG_RATIO
 from trainer.config.algorithm import EngineCorrection
+from trainer.rules.inputs import MAX_LOG_RATIO
 
 
 def importance_weights(

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from trainer.algorithm.token_filters import Gather, low_probability_tokens, select_tokens
+from trainer.algorithm.token_filters import low_probability_tokens, select_tokens
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.inputs import Gather
 from trainer.types import TrainBatch
 
 

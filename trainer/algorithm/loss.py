@@ -5,9 +5,10 @@ from torch import Tensor
 
 from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.algorithm.kl import kl_penalty
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
-from trainer.algorithm.policy_losses import POLICY_LOSSES
-from trainer.config.algorithm import Aggregation, AlgorithmConfig, EngineCorrection
+from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
+from trainer.rules.inputs import LossInputs, TokenLosses, UpdateTotals
+from trainer.rules.own import errors_named
+from trainer.rules.policy_loss import Aggregation
 from trainer.types import LossOutput
 
 
@@ -25,7 +26,9 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
         (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
     """
     weights = token_weights(inputs.completion_mask, config.aggregation, inputs.totals)
-    losses, clipped, dual_clipped = POLICY_LOSSES[config.loss](inputs, config)
+    with errors_named(config.loss):
+        result = config.loss(inputs)
+    losses, clipped, dual_clipped = result if isinstance(result, TokenLosses) else TokenLosses(result)
     if config.engine_correction is not None:
         losses = losses * _engine_factors(inputs, config.engine_correction)
     if config.log_ratio_coef > 0:
@@ -38,10 +41,12 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
         loss = loss - config.entropy_coef * (inputs.entropies * weights * inputs.token_mask).sum()
     with torch.no_grad():
         log_ratio = inputs.logprobs - inputs.old_logprobs
-        clipped_in_pass = clipped * inputs.token_mask
+        nowhere = torch.zeros_like(inputs.token_mask)
+        clipped_in_pass = nowhere if clipped is None else clipped * inputs.token_mask
+        dual_clipped_in_pass = nowhere if dual_clipped is None else dual_clipped * inputs.token_mask
         metrics = {
             "clipped": clipped_in_pass.sum(),
-            "dual_clipped": (dual_clipped * inputs.token_mask).sum(),
+            "dual_clipped": dual_clipped_in_pass.sum(),
             "approx_kl": (-log_ratio * inputs.token_mask).sum(),
             "tokens": inputs.token_mask.sum(),
             "ratio_max": (inputs.log_ratio.exp() * inputs.token_mask).max(),

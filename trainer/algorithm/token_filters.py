@@ -1,15 +1,14 @@
 """Token filters: which completion tokens are updated at all."""
 
 from collections.abc import Callable
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.inputs import Gather
+from trainer.rules.selection import quantile
 from trainer.types import TrainBatch
 
-Gather = Callable[[list[Any]], list[Any]]
 TokenFilter = Callable[[TrainBatch, AlgorithmConfig, Gather], Tensor]
 
 
@@ -26,27 +25,8 @@ def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tens
     """
     mask = batch.completion_mask
     assert batch.entropies is not None
-    own = batch.entropies[mask.bool()].double()
-    everywhere = torch.tensor(gather(own.tolist()), dtype=torch.float64)
-    if not len(everywhere):
-        return torch.zeros_like(mask)
-    place = (1 - share) * (len(everywhere) - 1)
-    values = everywhere.sort().values
-    low, high = values[int(place)], values[min(int(place) + 1, len(values) - 1)]
-    threshold = low + (place - int(place)) * (high - low)
+    threshold = quantile(batch.entropies[mask.bool()], 1 - share, gather)
     return (batch.entropies.double() >= threshold).to(mask.dtype) * mask
-
-
-def tokens_by_surprisal(batch: TrainBatch, low: float, high: float) -> Tensor:
-    """1 at completion tokens whose relative surprisal index lies in a range [arXiv:2606.31575], [B, T].
-
-    ``low <= -log pi_old(token) / H <= high`` with the entropy H of the distribution it was drawn from, whose mean
-    surprisal H is. Below are tokens that say nothing new, above those of the tail.
-    """
-    assert batch.entropies is not None
-    surprisal = -batch.old_logprobs
-    kept = (surprisal >= low * batch.entropies) & (surprisal <= high * batch.entropies)
-    return kept.to(batch.completion_mask.dtype) * batch.completion_mask
 
 
 TOKEN_FILTERS: dict[str, TokenFilter] = {
@@ -58,7 +38,6 @@ TOKEN_FILTERS: dict[str, TokenFilter] = {
         batch.completion_mask - low_probability_tokens(batch.old_logprobs, batch.completion_mask, config.lopti_eta)
     ),
     "high_entropy": lambda batch, config, gather: high_entropy_tokens(batch, config.entropy_share, gather),
-    "rsi": lambda batch, config, gather: tokens_by_surprisal(batch, config.rsi_low, config.rsi_high),
 }
 
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from trainer.algorithm.batching import UpdateBatch, lengths_to_mask, select_rows
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
 from trainer.algorithm.token_filters import counted_lengths
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
@@ -20,6 +19,7 @@ from trainer.parallel.models import Models
 from trainer.parallel.ranks import Parallel
 from trainer.policy.kept_forward import KeptForward
 from trainer.policy.logprobs import TokenScores
+from trainer.rules.inputs import LossInputs, UpdateTotals
 from trainer.types import TrainBatch
 
 
@@ -88,10 +88,6 @@ class Updater:
             config.rollout.max_new_tokens,
             models.kept_forward,
         )
-
-    def set_entropy_coef(self, coefficient: float) -> None:
-        """Set the weight of the entropy bonus in the following optimizer steps."""
-        self.algorithm = self.algorithm.model_copy(update={"entropy_coef": coefficient})
 
     def set_learning_rate(self, lr: float) -> None:
         """Set the learning rate of the following optimizer steps."""
@@ -186,8 +182,8 @@ class Updater:
 def asked_tokens(token_mask: Tensor, completion_mask: Tensor, config: AlgorithmConfig) -> Tensor:
     """1 at the tokens whose log-probabilities the loss of a pass depends on, [B, T].
 
-    The tokens of the pass; where one ratio stands for the completion, all tokens of each completion that has any.
+    The tokens of the pass; where a token's loss depends on the others', all tokens of each completion that has any.
     """
-    if config.loss in ("gspo", "gmpo"):
+    if config.loss.whole_completions:
         return completion_mask * token_mask.any(dim=1, keepdim=True)
     return token_mask

@@ -143,7 +143,7 @@ def model_card(name: str, config: TrainConfig, step: int, found: list[Score], is
     front: dict[str, object] = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["reinforcement-learning", config.algorithm.advantage, "loptune"],
+        "tags": ["reinforcement-learning", config.algorithm.advantage.label, "loptune"],
     }
     start = config.model.name_or_path
     if "/" in start and not Path(start).exists():

@@ -13,6 +13,7 @@ from trainer.config.schema import TrainConfig
 from trainer.config.yaml_document import nearest, section_of, submodel
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRIC_FAMILIES, METRICS, Metric
+from trainer.rules.kinds import KINDS, RuleKind
 
 _WIDTH = 100  # columns
 
@@ -149,6 +150,9 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
     properties = model.model_json_schema(mode="serialization")["properties"]
     for name, field in model.model_fields.items():
         key = prefix + name
+        if key in KINDS:
+            yield from _rule_options(KINDS[key], field.description or "")
+            continue
         section = section_of(field.annotation)
         if section is not None:
             if section is not field.annotation:
@@ -160,6 +164,17 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
         if below is not None:
             named = "additionalProperties" in properties[name]
             yield from _options(below, f"{key}.NAME." if named else f"{key}.")
+
+
+def _rule_options(kind: RuleKind, description: str) -> Iterator[Option]:
+    """Yield the key of a rule, and every parameter of every built-in one."""
+    yield Option(kind.key, f"{' | '.join(kind.registry)} | module:Class", kind.default, description)
+    for name, rule in kind.registry.items():
+        properties = rule.model_json_schema()["properties"]
+        for parameter, field in rule.model_fields.items():
+            if parameter != "name":
+                text = f"{name}: {field.description}"
+                yield Option(f"{kind.key}.{parameter}", _allowed(properties[parameter]), field.default, text)
 
 
 def _allowed(schema: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ class Rehearsal:
             "ranks": f"{len(self.ranks)} {parallel.strategy}{stage}{offload}",
             "computed": f"{config.model.dtype}, stored {self.ranks[0]['stored']}",
             "engine": self.ranks[0]["engine"],
-            "rule": f"{config.algorithm.advantage}, {config.algorithm.loss}",
+            "rule": f"{config.algorithm.advantage.name}, {config.algorithm.loss.name}",
             "reference": cell("reference", "none" if without else f"{self.worst('reference'):g}"),
             "short | long": cell("engine", f"{self.worst('engine_short'):.4f} | {self.worst('engine_long'):.4f}"),
             "ratio - 1": cell("ratio", f"{self.worst('ratio'):g}"),

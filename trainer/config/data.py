@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trainer.config.section import Count, Positive, Section
+from trainer.section import Count, Positive, Section
 
 
 class DatasetConfig(Section):

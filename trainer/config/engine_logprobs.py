@@ -35,16 +35,11 @@ def engine_logprob_problems(
             "optim.old_logprobs rollout bounds the ratio of every token, as no forward before the update knows "
             "that of a completion: set algorithm.engine_correction.level to token"
         )
-    for needs, rule in (
-        (algorithm.token_filter in ("high_entropy", "rsi"), f"token_filter {algorithm.token_filter}"),
-        (algorithm.entropy_target is not None, "entropy_target"),
-        (algorithm.loss == "lp_reg", "loss lp_reg"),
-    ):
-        if needs:
-            yield (
-                f"algorithm.{rule} needs the next-token distributions of before the update, which the engine does "
-                "not give: set optim.old_logprobs to recompute"
-            )
+    if algorithm.needs_distributions:
+        yield (
+            f"algorithm.{algorithm.needs_distributions} needs the next-token distributions of before the update, "
+            "which the engine does not give: set optim.old_logprobs to recompute"
+        )
     if measures_steps:
         yield (
             "diagnostics.every_steps compares the policy before and after a step: set optim.old_logprobs to "

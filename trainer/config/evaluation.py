@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from trainer.config.data import DatasetConfig, as_dataset
-from trainer.config.section import Count, NonNegative, Section
+from trainer.section import Count, NonNegative, Section
 
 
 class EvaluationSetConfig(DatasetConfig):

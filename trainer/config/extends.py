@@ -11,8 +11,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from trainer.config.yaml_document import KeyPath, YamlDocument, nearest, read_yaml
+from trainer.config.yaml_document import KeyPath, YamlDocument, dotted, nearest, read_yaml
 from trainer.errors import ConfigError
+from trainer.rules.kinds import KINDS
 
 _IsSection = Callable[[KeyPath], bool]
 _YAML = (".yaml", ".yml")
@@ -129,7 +130,9 @@ def _merge(
     merged = dict(below)
     for key, value in above.items():
         old, place = merged.get(key), (*path, key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and is_section(place):
+        if dotted(place) in KINDS and isinstance(value, str | Mapping):
+            merged[key] = KINDS[dotted(place)].merge(old, value)
+        elif isinstance(old, Mapping) and isinstance(value, Mapping) and is_section(place):
             merged[key] = _merge(old, value, is_section, place)
         else:
             merged[key] = value

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trainer.config.section import Positive, Section
+from trainer.section import Positive, Section
 
 ALL_LINEAR = "all-linear"
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.config.section import Count, NonNegative, Positive, Probability, Section
+from trainer.section import Count, NonNegative, Positive, Probability, Section
 
 
 class OptimConfig(Section):

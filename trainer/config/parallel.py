@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from trainer.config.section import Count, Section
+from trainer.section import Count, Section
 
 
 class ParallelConfig(Section):

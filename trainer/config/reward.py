@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from trainer.config.section import Count, NonNegative, Positive, Probability, Section
+from trainer.section import Count, NonNegative, Positive, Probability, Section
 
 
 class RewardConfig(Section):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainer.config.credentials import UrlWithoutCredentials
-from trainer.config.section import Count, Positive, Probability, Section
+from trainer.section import Count, Positive, Probability, Section
 
 
 class VllmConfig(Section):

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import yaml
 from pydantic import BaseModel, Field, model_validator
 
-from rewards import minimum
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.data import DataConfig, DatasetConfig
 from trainer.config.engine_logprobs import engine_logprob_problems, lag_problems
@@ -24,7 +23,6 @@ from trainer.config.optim import OptimConfig
 from trainer.config.parallel import ParallelConfig
 from trainer.config.reward import RewardConfig
 from trainer.config.rollout import RolloutConfig
-from trainer.config.section import Count, Positive, Section
 from trainer.config.tracking import CheckpointConfig, DiagnosticsConfig, TrackingConfig
 from trainer.config.yaml_document import (
     KeyPath,
@@ -38,6 +36,9 @@ from trainer.config.yaml_document import (
     validate,
 )
 from trainer.errors import ConfigError
+from trainer.rules.kinds import KINDS
+from trainer.rules.rule import Rule
+from trainer.section import Count, Positive, Section
 
 
 class TrainConfig(Section):
@@ -70,11 +71,6 @@ class TrainConfig(Section):
             raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")
         if self.reward.overlong_buffer > self.rollout.max_new_tokens:
             raise ValueError("reward.overlong_buffer must be at most rollout.max_new_tokens")
-        if self.algorithm.advantage == "maxrl" and minimum(self.reward.functions) < 0:
-            raise ValueError(
-                "maxrl divides by a group's mean reward, and these reward.functions can be negative: set "
-                "algorithm.advantage to grpo, or score from 0 on"
-            )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         if self.checkpoint.every_steps % self.evaluation.every_steps:
@@ -105,10 +101,15 @@ def load_config(
 
 def apply_overrides(config: TrainConfig, changes: Mapping[str, Any], source: str = "override") -> TrainConfig:
     """A copy of ``config`` with dotted keys replaced, validated as a whole."""
+    return validate(TrainConfig, YamlDocument(changed_data(config, changes, source), {}, source))
+
+
+def changed_data(config: TrainConfig, changes: Mapping[str, Any], source: str = "override") -> dict[str, Any]:
+    """Return ``config`` as JSON values with dotted keys replaced, not validated; a rule before its parameters."""
     data = config.model_dump(mode="json")
-    for key, value in changes.items():
-        _set_dotted(data, key, value, source)
-    return validate(TrainConfig, YamlDocument(data, {}, source))
+    for key in sorted(changes, key=lambda key: key.count(".")):
+        _set_dotted(data, key, changes[key], source)
+    return data
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -154,8 +155,24 @@ def dotted_keys() -> list[str]:
 
 
 def value_of(config: TrainConfig, key: str) -> Any:
-    """The value of a dotted key."""
-    return reduce(getattr, key.split("."), config)
+    """The value of a dotted key; of a rule its name."""
+    value: Any = reduce(getattr, key.split("."), config)
+    return value.name if isinstance(value, Rule) else value
+
+
+def dotted_values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a dumped configuration as dotted keys with values; a rule is its name, its parameters stand below it."""
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        key = f"{prefix}{name}"
+        if key in KINDS and isinstance(value, Mapping):
+            flat[key] = value["name"]
+            value = {parameter: given for parameter, given in value.items() if parameter != "name"}
+        if isinstance(value, Mapping) and (value or key in KINDS):
+            flat |= dotted_values(value, f"{key}.")
+        else:
+            flat[key] = value
+    return flat
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
@@ -182,6 +199,12 @@ def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None
         if not isinstance(place, dict):
             whole = ".".join(parents[:depth])
             raise ConfigError(f"{key}: {whole} is one value", f"{source}, key {key}", f"set {whole} as a whole", key)
+    if key in KINDS and isinstance(value, str | Mapping):
+        try:
+            value = KINDS[key].over(place.get(last), value)
+        except ValueError as error:
+            hint = nearest(str(value), KINDS[key].registry, f"trainer options {key}")
+            raise ConfigError(f"{key}: {error}", f"{source}, key {key}", hint, key) from None
     place[last] = value
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainer.config.credentials import UrlWithoutCredentials
-from trainer.config.section import Count, Section
+from trainer.section import Count, Section
 
 
 class CheckpointConfig(Section):

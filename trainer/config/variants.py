@@ -4,15 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
+
 # Keys that the name of the update rule covers.
-RULE = ("algorithm.advantage", "algorithm.loss", "algorithm.ar_alpha", "algorithm.lopti_eta")
-
-
-def rule_name(advantage: str, loss: str) -> str:
-    """The name of an advantage estimator with a policy loss: grpo, dr_grpo, gspo, rloo with cispo."""
-    if loss == "clipped":
-        return advantage
-    return loss if advantage == "grpo" else f"{advantage} with {loss}"
+RULE = (ADVANTAGE_KEY, LOSS_KEY, "algorithm.ar_alpha", "algorithm.lopti_eta")
 
 
 def isolates(eta: float, token_filter: str) -> bool:
@@ -33,7 +28,7 @@ def variant_name(
     parts = [algorithm]
     if alpha > 0:
         parts.append("AR")
-    if token_filter in ("high_entropy", "rsi") or (eta > 0 and token_filter != "none"):
+    if token_filter == "high_entropy" or (eta > 0 and token_filter != "none"):
         parts.append(token_filter.replace("_", " "))
     if isolates(eta, token_filter):
         kinds = {"random": "random split", "probability": "Lopti"}
@@ -45,7 +40,7 @@ def variant_name(
 
 def variant_of(setting: Callable[[str], Any]) -> str:
     """The update rule of a configuration in words; ``setting`` gives the value of a dotted key."""
-    rule = rule_name(setting("algorithm.advantage"), setting("algorithm.loss"))
+    rule = rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY))
     keys = ("ar_alpha", "lopti_eta", "token_filter", "lopti_split", "lopti_order", "entropy_coef")
     return variant_name(rule, *(setting(f"algorithm.{key}") for key in keys))
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from trainer.config.credentials import CREDENTIALS_IN_URL
 from trainer.config.refusals import refusal
 from trainer.errors import ConfigError, MissingError, shortened
+from trainer.rules.rule import Rule
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -224,9 +225,10 @@ def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a field is or may be (``Section | None``), or None for another value."""
+    """Return the section that a field is or may be (``Section | None``), or None for a value, such as a rule."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    return next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
+    sections = (part for part in parts if isinstance(part, type) and issubclass(part, BaseModel))
+    return next((part for part in sections if not issubclass(part, Rule)), None)
 
 
 def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
@@ -243,7 +245,7 @@ def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+        return None if issubclass(annotation, Rule) else annotation
     if get_origin(annotation) in (Annotated, Union, UnionType, list, dict, tuple):
         for argument in get_args(annotation):
             found = _model_in(argument)

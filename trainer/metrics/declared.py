@@ -72,7 +72,6 @@ _DECLARED = [
     Metric("policy/kl", "mean over completion tokens of the KL estimate against the reference", "nats"),
     Metric("policy/approx_kl", "mean over updated tokens of old_logprob - logprob", "nats"),
     Metric("policy/entropy", f"mean entropy of the next-token distribution at completion tokens{_RECOMPUTED}", "nats"),
-    Metric("policy/entropy_coef", "weight of the entropy bonus in the step", "1"),
     Metric("policy/clip_fraction", "share of updated tokens whose surrogate is clipped", "share"),
     Metric("policy/dual_clip_fraction", "share of updated tokens held by the dual clip", "share"),
     Metric("policy/ratio_max", "largest importance ratio met in the step", "1", "max"),

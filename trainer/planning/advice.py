@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from trainer.config.schema import TrainConfig
 
-# Rules whose advantage is not relative to the other completions of the prompt.
-_WITHOUT_GROUPS = ("reinforce_plus_plus",)
 _LOW_LR = 5e-6  # for an adapter; with whole weights 1e-6 is usual
 _PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
 
@@ -27,9 +25,9 @@ class Advice:
 def advise(config: TrainConfig) -> Iterator[Advice]:
     """Advice from the configuration alone."""
     rollout, optim = config.rollout, config.optim
-    if rollout.group_size == 1 and config.algorithm.advantage not in _WITHOUT_GROUPS:
+    if rollout.group_size == 1 and config.algorithm.advantage.needs_groups:
         yield Advice(
-            f"with one completion per prompt there is nothing {config.algorithm.advantage} could compare it with",
+            f"with one completion per prompt there is nothing {config.algorithm.advantage.name} could compare it with",
             "rollout.group_size",
             "raise it to 4 or more, or set algorithm.advantage=reinforce_plus_plus",
         )

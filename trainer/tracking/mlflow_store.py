@@ -280,17 +280,6 @@ def mlflow_name(name: str) -> str:
     return re.sub(r"[^\w\-. /:]", "_", name)[:250]
 
 
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def _system_tags() -> dict[str, str]:
     tags = {"mlflow.source.name": "loptune", "mlflow.source.type": "LOCAL"}
     with contextlib.suppress(KeyError, OSError):  # no name for this user id, as in many containers

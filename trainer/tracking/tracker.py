@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.attempt import Attempt, SupersededError
-from trainer.config.schema import TrainConfig, dump_config, load_config
+from trainer.config.schema import TrainConfig, dotted_values, dump_config, load_config
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
@@ -25,7 +25,6 @@ from trainer.tracking.machine import MachineGauges
 from trainer.tracking.mlflow_store import (
     connect,
     find_experiment,
-    flatten,
     log_missing_params,
     open_run,
     prepare_store,
@@ -346,7 +345,7 @@ def _connection(config: TrainConfig, run_dir: Path, uri: str, check: Callable[[]
         run_id = open_run(client, uri, experiment_id, state.run_name, state.tags, state.key, started)
 
         def describe() -> None:
-            log_missing_params(client, run_id, flatten(config.model_dump(mode="json")))
+            log_missing_params(client, run_id, dotted_values(config.model_dump(mode="json")))
             for file in (CONFIG_FILE, INPUTS_FILE):
                 if (run_dir / file).is_file():
                     client.log_artifact(run_id, str(run_dir / file))

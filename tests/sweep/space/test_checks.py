@@ -49,7 +49,7 @@ bound the field refuses: [{searched: {algorithm.ar_alpha: {uniform: [0.0, 1.5]}}
   algorithm.ar_alpha must be at most 1, trainer options algorithm.ar_alpha]
 choice the field refuses: [{searched: {algorithm.advantage: {choice: [grpo, ppo]}}},
   algorithm.advantage,
-  'valid: batch_std, dr_grpo, gdpo, grpo, maxrl, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo']
+  'valid: dr_grpo, grpo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo']
 else the field refuses: [{searched: {algorithm.lopti_eta: {value: 0.5, when: {lopti: true}, else: -1}}},
   algorithm.lopti_eta must be at least 0, trainer options algorithm.lopti_eta]
 values that refuse each other: [{searched: {algorithm.token_filter: {choice: [none, drop_high]}}},
@@ -169,7 +169,7 @@ def test_baseline_outside_of_the_range_is_allowed(tmp_path: Path) -> None:
 def test_values_that_refuse_each_other_are_found_in_a_large_space(tmp_path: Path) -> None:
     # 2^11 corners: too many to try each, and the first of them are all fine.
     numbers = ["optim.lr", "optim.weight_decay", "optim.eps", "algorithm.kl_coef", "rollout.temperature"]
-    numbers += ["algorithm.clip_ratio_low", "algorithm.clip_ratio_high", "rollout.top_p", "rollout.min_p"]
+    numbers += ["algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high", "rollout.top_p", "rollout.min_p"]
     spec = {
         "algorithm.token_filter": {"choice": ["none", "drop_low"]},
         "algorithm.lopti_order": {"choice": ["low_first", "high_first"]},

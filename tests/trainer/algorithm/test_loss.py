@@ -5,8 +5,8 @@ import torch
 
 from tests.trainer.algorithm.batches import loss_inputs
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.loss_inputs import UpdateTotals
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.inputs import UpdateTotals
 
 
 def test_the_loss_marks_the_clipped_tokens_of_the_pass():
@@ -18,7 +18,7 @@ def test_the_loss_marks_the_clipped_tokens_of_the_pass():
     token_mask.view(-1)[ratio.argmax()] = 0
     expected = ((advantages > 0) & (ratio > 1.24)) | ((advantages < 0) & (ratio < 0.8))
     inputs = loss_inputs(new, old, advantages, UpdateTotals(240, 6), completion_mask=mask, token_mask=token_mask)
-    output = update_loss(inputs, AlgorithmConfig(dual_clip=1.3))
+    output = update_loss(inputs, AlgorithmConfig(loss={"dual_clip": 1.3}))
     assert torch.equal(output.clipped, expected * token_mask)
     assert output.clipped.sum() == output.metrics["clipped"] > 20
     dual_clipped = (advantages < 0) & (ratio > 1.3) & token_mask.bool()
@@ -66,3 +66,15 @@ def test_a_loss_against_the_engine_is_held_by_the_cap():
     assert output.loss.item() == pytest.approx(2.0 + 0.8)  # -A r is 4, cut to 2; 0.5 is clipped to 0.8
     output.loss.backward()
     assert now.grad.tolist() == [pytest.approx([2.0, 0.0])]
+
+
+def test_the_bonus_is_weighted_as_the_loss_is_and_counts_the_tokens_of_the_pass():
+    entropies = torch.tensor([[2.0, 3.0]], requires_grad=True)
+    zeros = torch.zeros(1, 2)
+    inputs = loss_inputs(
+        zeros, zeros, zeros, UpdateTotals(2, 1), entropies=entropies, token_mask=torch.tensor([[1.0, 0.0]])
+    )
+    output = update_loss(inputs, AlgorithmConfig(kl_coef=0.0, entropy_coef=0.1))
+    output.loss.backward()
+    assert output.loss.item() == pytest.approx(-0.1 * 2.0 / 2)
+    assert entropies.grad.tolist() == [[pytest.approx(-0.05), 0.0]]

@@ -75,16 +75,3 @@ def test_a_mean_over_tokens_counts_what_a_filter_leaves_out_but_no_truncated_com
     batch = batch_with(ENTROPIES, truncated=(1.0, 0.0))
     config = AlgorithmConfig(token_filter="drop_high", lopti_eta=0.3, **settings)
     assert counted_tokens(batch, config).tolist() == counted
-
-
-def test_surprisal_relative_to_entropy_decides_with_rsi():
-    # Surprisals 0.1, 1, 3 at an entropy of 1; the last token is certain: both are 0.
-    batch = batch_of(
-        torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0]]),
-        old_logprobs=torch.tensor([[-0.1, -1.0, -3.0, 0.0, 0.0]]),
-        entropies=torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0]]),
-        advantages=torch.ones(1, 5),
-    )
-    assert select_tokens(batch, AlgorithmConfig(token_filter="rsi")).tolist() == [[0, 1, 0, 1, 0]]
-    wide = AlgorithmConfig(token_filter="rsi", rsi_low=0.1, rsi_high=3.0)
-    assert select_tokens(batch, wide).tolist() == [[1, 1, 1, 1, 0]]

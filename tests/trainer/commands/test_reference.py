@@ -4,6 +4,7 @@ from tests.paths import ROOT
 from trainer.cli import main
 from trainer.commands.reference import find_options, metrics_page
 from trainer.config.schema import dotted_keys
+from trainer.rules.kinds import KINDS
 
 
 def by_key(word: str = "") -> dict[str, tuple[str, object]]:
@@ -17,7 +18,13 @@ def test_every_key_is_listed_and_those_of_datasets():
         f"{place}.{field}"
         for place in ("data.train", "evaluation.sets.NAME")
         for field in ("source", "name", "split", "columns", "people", "digits", "size", "seed", "limit", "weight")
-    } | {f"evaluation.sets.NAME.{field}" for field in ("temperature", "completions_per_problem", "pass_at_k")}
+    } | {f"evaluation.sets.NAME.{field}" for field in ("temperature", "completions_per_problem", "pass_at_k")} | {
+        f"{kind.key}.{parameter}"
+        for kind in KINDS.values()
+        for rule in kind.registry.values()
+        for parameter in rule.model_fields
+        if parameter != "name"
+    }
 
 
 @pytest.mark.parametrize(
@@ -41,14 +48,14 @@ def test_allowed_values_and_defaults(key, allowed, default):
 def test_a_key_is_found_by_any_part_of_its_name(capsys):
     assert main(["options", "clip"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = ["algorithm.clip_ratio_low", "algorithm.clip_ratio_high", "algorithm.dual_clip"]
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == found
+    found = ["algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high", "algorithm.loss.dual_clip"]
+    assert list(dict.fromkeys(line.split()[0] for line in lines if not line.startswith(" "))) == found
     assert max(map(len, lines)) <= 100
 
 
 def test_a_word_that_no_key_has(capsys):
     assert main(["options", "clip_hihg"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "next:  did you mean algorithm.clip_ratio_high?"
+    assert capsys.readouterr().err.splitlines()[-1] == "next:  did you mean algorithm.loss.clip_ratio_high?"
 
 
 def test_metrics_are_found_and_printed(capsys):

@@ -22,8 +22,8 @@ TABLE_2 = {
     "optim.update_batch_size": (256, 512),  # update batch size
     "optim.lr": (1e-6, 1e-6),  # of AdamW
     "algorithm.kl_coef": (0.001, 0.001),  # KL divergence coefficient
-    "algorithm.clip_ratio_low": (0.2, 0.2),
-    "algorithm.clip_ratio_high": (0.24, 0.24),
+    "algorithm.loss.clip_ratio_low": (0.2, 0.2),
+    "algorithm.loss.clip_ratio_high": (0.24, 0.24),
 }
 # What the text says besides: a checkpoint every 20 steps, the last three averaged, 5 epochs, one seed.
 TEXT = {
@@ -37,10 +37,9 @@ TEXT = {
 SCRIPTS = {
     "rollout.top_p": 1.0,
     "rollout.top_k": 0,
-    "algorithm.dual_clip": 10.0,
+    "algorithm.loss.dual_clip": 10.0,
     "algorithm.loss_aggregation": "token_mean",
     "algorithm.kl_estimator": "k3",
-    "algorithm.gamma": 1.0,
     "algorithm.update_epochs": 1,
     "algorithm.lopti_order": "low_first",
     "algorithm.token_filter": "none",
@@ -102,7 +101,7 @@ def test_every_experiment_is_a_preset_or_its_variant_with_the_papers_values(mode
         | settings
         | {
             "model.name_or_path": start,
-            "algorithm.advantage": ESTIMATORS[estimator],
+            "algorithm.advantage.name": ESTIMATORS[estimator],
             "algorithm.kl_in_loss": estimator == "grpo",
             "algorithm.ar_alpha": ALPHA[model.split("_")[0], estimator] if reweighted else 0.0,
             "algorithm.lopti_eta": ETA if isolated else 0.0,
@@ -153,7 +152,7 @@ def test_the_commands_of_the_papers_page_exist():
         if hasattr(arguments, "spec") and arguments.spec:
             load_config(arguments.spec, arguments.overrides)
     rows = re.findall(r"`((?:kk|math)_[a-z0-9_.:]+)`", text)
-    assert {load_config(row).algorithm.advantage for row in rows if ":rpp" not in row} == {"grpo"}
+    assert {load_config(row).algorithm.advantage.name for row in rows if ":rpp" not in row} == {"grpo"}
     every = {f"{model}:{variant}" for model in MODELS for variant in variant_names(model)} | set(MODELS)
     assert set(rows) == every - {"math_7b:rpp", "math_7b:rpp_ar", "math_7b:rpp_lopti"}  # not in the paper
     spaces = re.findall(r"search_spaces/\w+\.yaml", text)

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import batch_of
-from trainer.algorithm.chosen_tokens import choose_tokens, clip_cov_tokens, covariances
+from trainer.algorithm.chosen_tokens import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.selection import covariances, drawn
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
 LOGPROBS = torch.tensor([[-1.0, -3.0, -2.0], [-4.0, 0.0, 0.0]])
@@ -26,16 +27,16 @@ def test_covariances_by_hand_and_with_the_tokens_of_other_ranks():
 
 
 @pytest.mark.parametrize(
-    ("settings", "chosen"),
+    ("loss", "chosen"),
     [
-        ({"loss": "clip_cov", "chosen_share": 1.0}, [[True, False, False], [False, False, False]]),  # within 1 to 5
-        ({"loss": "kl_cov"}, [[False, False, False], [True, False, False]]),  # one at least
-        ({"loss": "kl_cov", "chosen_share": 0.4}, [[True, False, False], [True, False, False]]),
-        ({"loss": "kl_cov", "chosen_share": 1.0}, [[True, True, False], [True, True, False]]),  # not where it is 0
+        ({"name": "clip_cov", "share": 1.0}, [[True, False, False], [False, False, False]]),  # within 1 to 5
+        ("kl_cov", [[False, False, False], [True, False, False]]),  # one at least
+        ({"name": "kl_cov", "share": 0.4}, [[True, False, False], [True, False, False]]),
+        ({"name": "kl_cov", "share": 1.0}, [[True, True, False], [True, True, False]]),  # not where it is 0
     ],
 )
-def test_which_tokens_a_loss_singles_out(settings, chosen):
-    assert choose_tokens(BATCH, AlgorithmConfig(**settings)).chosen.tolist() == chosen
+def test_which_tokens_a_loss_singles_out(loss, chosen):
+    assert choose_tokens(BATCH, AlgorithmConfig(loss=loss)).chosen.tolist() == chosen
 
 
 def test_other_losses_single_out_none_and_an_empty_batch_has_none():
@@ -47,20 +48,20 @@ def test_other_losses_single_out_none_and_an_empty_batch_has_none():
 
 def test_candidates_are_drawn_at_random_and_as_many_over_all_ranks():
     candidates = torch.arange(100).view(4, 25) % 2 == 0
-    drawn = [clip_cov_tokens(candidates, 10, alone, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
-    assert [int(tokens.sum()) for tokens in drawn] == [10, 10, 10]
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-    assert not (drawn[0] & ~candidates).any()
+    found = [drawn(candidates, 10, alone, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert [int(tokens.sum()) for tokens in found] == [10, 10, 10]
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    assert not (found[0] & ~candidates).any()
     before_ours = [1.0] * 5  # of another rank
-    fewer = clip_cov_tokens(candidates, 10, lambda items: [*items, *before_ours], torch.Generator().manual_seed(0))
+    fewer = drawn(candidates, 10, lambda items: [*items, *before_ours], torch.Generator().manual_seed(0))
     assert int(fewer.sum()) == 5
 
 
 def test_lp_reg_protects_the_least_probable_bad_tokens_that_the_proxy_has():
     proxy = torch.tensor([[-0.9, -2.9, -1.9], [-torch.inf, -0.0, 0.0]])
     bad = replace(BATCH, advantages=-ADVANTAGES.abs() * MASK, proxy_logprobs=proxy)
-    half = AlgorithmConfig(loss="lp_reg", chosen_share=0.5)  # two of five tokens, one not in the proxy
+    half = AlgorithmConfig(loss={"name": "lp_reg", "share": 0.5})  # two of five tokens, one not in the proxy
     assert choose_tokens(bad, half).chosen.tolist() == [[False, True, False], [False, False, False]]
     assert not choose_tokens(bad, AlgorithmConfig(loss="lp_reg")).chosen.any()  # 1 % of five
     good = replace(bad, advantages=MASK)

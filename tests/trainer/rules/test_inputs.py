@@ -3,7 +3,7 @@ from dataclasses import replace
 import torch
 
 from tests.trainer.algorithm.batches import make_batch
-from trainer.algorithm.loss_inputs import LossInputs, UpdateTotals
+from trainer.rules.inputs import LossInputs, UpdateTotals
 
 
 def test_the_log_ratio_is_bounded_and_has_a_gradient_within_the_bounds_alone():

@@ -1,13 +1,22 @@
-"""Inputs and outputs of a policy loss."""
+"""Inputs and outputs of rules.
+
+Nothing here imports torch, and no built-in rule does: reading a configuration takes its rules' parameters from
+their classes, and must not wait seconds for torch.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
-
-from trainer.config.algorithm import AlgorithmConfig
 from trainer.types import TrainBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SumOverRanks = Callable[["Tensor"], "Tensor"]
+Gather = Callable[[list[Any]], list[Any]]
 
 MAX_LOG_RATIO = 20.0  # exp() of more overflows in float32 and makes the gradient NaN, whatever clips the ratio
 
@@ -25,6 +34,36 @@ class UpdateTotals(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdvantageInputs:
+    """The scored completions of a training step on this rank; a group's completions are all on one rank."""
+
+    rewards: Tensor  # [B] float32, on the host
+    group_ids: Tensor  # [B] int64, on the host
+    completion_mask: Tensor  # [B, T]
+    old_logprobs: Tensor  # [B, T], 0 outside the completions
+    ref_logprobs: Tensor | None  # [B, T]
+    entropies: Tensor | None  # [B, T], of the policy before its update; None where nothing was recomputed
+    reward_parts: Tensor | None  # [B, R, 2], R parts of the reward, and their weights, on the host
+    kl_coef: float  # of the KL penalty where it is placed in the reward, else 0
+    sum_over_ranks: SumOverRanks
+
+    @classmethod
+    def of(cls, batch: TrainBatch, kl_coef: float, sum_over_ranks: SumOverRanks) -> AdvantageInputs:
+        """Return the inputs of a scored batch."""
+        return cls(
+            rewards=batch.rewards,
+            group_ids=batch.group_ids,
+            completion_mask=batch.completion_mask,
+            old_logprobs=batch.old_logprobs,
+            ref_logprobs=batch.ref_logprobs,
+            entropies=batch.entropies,
+            reward_parts=batch.reward_parts,
+            kl_coef=kl_coef,
+            sum_over_ranks=sum_over_ranks,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class LossInputs:
     """Some rows of an update batch in one pass. Fields [B, T] are aligned with the completion tokens."""
 
@@ -36,8 +75,8 @@ class LossInputs:
     completion_mask: Tensor  # [B, T]
     token_mask: Tensor  # [B, T], 1 at the tokens of the pass
     totals: UpdateTotals
-    chosen: Tensor | None = None  # [B, T] bool, tokens that the loss singles out
-    proxy_logprobs: Tensor | None = None  # [B, T], of Lp-Reg's proxy
+    chosen: Tensor | None = None  # [B, T] bool, tokens that `PolicyLoss.choose` singled out
+    proxy_logprobs: Tensor | None = None  # [B, T], of the proxy that `PolicyLoss.proxy_min_p` asks for
     entropies: Tensor | None = None  # [B, T], with gradient; None where no bonus asks for them
 
     @classmethod
@@ -48,8 +87,8 @@ class LossInputs:
         token_mask: Tensor,
         totals: UpdateTotals,
         entropies: Tensor | None = None,
-    ) -> "LossInputs":
-        """The inputs of some rows [B, T] of a scored batch with advantages."""
+    ) -> LossInputs:
+        """Return the inputs of some rows [B, T] of a scored batch with advantages."""
         return cls(
             logprobs=logprobs,
             old_logprobs=rows.old_logprobs,
@@ -74,8 +113,5 @@ class TokenLosses(NamedTuple):
     """The losses of single tokens, before they are weighted, and which of them the rule holds back."""
 
     losses: Tensor  # [B, T], with gradient
-    clipped: Tensor  # [B, T] bool
-    dual_clipped: Tensor  # [B, T] bool
-
-
-PolicyLoss = Callable[[LossInputs, AlgorithmConfig], TokenLosses]
+    clipped: Tensor | None = None  # [B, T] bool; None: nowhere
+    dual_clipped: Tensor | None = None  # [B, T] bool; None: nowhere

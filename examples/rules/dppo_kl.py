@@ -1,0 +1,27 @@
+"""DPPO with the KL divergence of "this token or another" [arXiv:2602.04879]. As verl.
+
+trainer run base algorithm.loss=dppo_kl:DppoKl
+"""
+
+from pydantic import Field
+
+from trainer.rules import LossInputs, PolicyLoss, Positive, TokenLosses
+from trainer.rules.losses.dppo import within_divergence
+
+_BELOW_1 = 1 - 1e-7  # of probabilities whose complement is divided by
+
+
+class DppoKl(PolicyLoss):
+    """The loss of ``dppo_tv``, with another divergence that holds a token back.
+
+    ``KL = p log(p / q) + (1 - p) log((1 - p) / (1 - q))`` with ``p = pi_old`` and ``q = pi``.
+    """
+
+    threshold: Positive = Field(0.05, description="divergence at which a token is held back [nats]")
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses:
+        old = tokens.old_logprobs
+        new = tokens.logprobs.detach()
+        p = old.exp()
+        others = (-p.clamp(max=_BELOW_1)).log1p() - (-new.exp().clamp(max=_BELOW_1)).log1p()
+        return within_divergence(tokens, p * (old - new) + (1 - p) * others, self.threshold)

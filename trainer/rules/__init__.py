@@ -1,0 +1,27 @@
+"""Update rules: a rule is a file with its equation, its parameters and its source.
+
+`losses` and `advantages` have the built-in ones; ``module:Class`` names one of the user's. Names that a rule of
+one's own needs are exported here.
+"""
+
+from trainer.rules.advantage import Advantage
+from trainer.rules.groups import centered, group_means, group_std, mean_and_std
+from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses
+from trainer.rules.policy_loss import Aggregation, PolicyLoss
+from trainer.section import NonNegative, Positive, Probability
+
+__all__ = [
+    "Advantage",
+    "AdvantageInputs",
+    "Aggregation",
+    "LossInputs",
+    "NonNegative",
+    "PolicyLoss",
+    "Positive",
+    "Probability",
+    "TokenLosses",
+    "centered",
+    "group_means",
+    "group_std",
+    "mean_and_std",
+]

@@ -1,0 +1,44 @@
+"""Advantages that compare a completion with the others of its prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from trainer.rules.advantage import Advantage
+from trainer.rules.groups import centered, group_means, group_std
+from trainer.rules.inputs import AdvantageInputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Grpo(Advantage):
+    """``(r - mean of group) / (std of group + 1e-6)`` [arXiv:2402.03300, section 4.1.2].
+
+    The standard deviation is unbiased. As verl and the published code of arXiv:2505.12929; TRL adds 1e-4.
+    """
+
+    name: Literal["grpo"] = "grpo"
+
+    def __call__(self, inputs: AdvantageInputs) -> Tensor:
+        return centered(inputs.rewards, inputs.group_ids) / (group_std(inputs.rewards, inputs.group_ids) + 1e-6)
+
+
+class DrGrpo(Advantage):
+    """``r - mean of group``: no division by the spread [arXiv:2503.20783, section 3.2]. As verl."""
+
+    name: Literal["dr_grpo"] = "dr_grpo"
+
+    def __call__(self, inputs: AdvantageInputs) -> Tensor:
+        return centered(inputs.rewards, inputs.group_ids)
+
+
+class Rloo(Advantage):
+    """``r - mean of the others of the group = G / (G - 1) (r - mean)`` [arXiv:2402.14740, section 2]. As verl."""
+
+    name: Literal["rloo"] = "rloo"
+
+    def __call__(self, inputs: AdvantageInputs) -> Tensor:
+        _, sizes = group_means(inputs.rewards, inputs.group_ids)
+        scale = (sizes / (sizes - 1).clamp(min=1)).where(sizes > 1, sizes)  # 1 for a group of one
+        return centered(inputs.rewards, inputs.group_ids) * scale

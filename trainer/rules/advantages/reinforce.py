@@ -1,0 +1,73 @@
+"""REINFORCE++ [arXiv:2501.03262]: advantages that are whitened over the whole batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from trainer.rules.advantage import Advantage, KlPlacement
+from trainer.rules.groups import centered, whiten
+from trainer.rules.inputs import AdvantageInputs
+from trainer.section import Probability
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ReinforcePlusPlus(Advantage):
+    """Discounted returns of token rewards, whitened over the completion tokens of all ranks. As verl."""
+
+    kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("reward", "loss")
+    needs_groups: ClassVar[bool] = False
+
+    name: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
+    gamma: Probability = Field(1.0, description="discount of the returns per token")
+
+    def __call__(self, inputs: AdvantageInputs) -> Tensor:
+        returns = discounted_returns(token_rewards(inputs), inputs.completion_mask, self.gamma)
+        return whiten(returns, inputs.completion_mask, inputs.sum_over_ranks)
+
+
+class ReinforcePlusPlusBaseline(Advantage):
+    """``r - mean of group``, whitened over all completion tokens [section 3.2]. As verl.
+
+    Where the KL penalty is placed in the reward, its sum over the completion is part of r.
+    """
+
+    kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("loss", "reward")
+
+    name: Literal["reinforce_plus_plus_baseline"] = "reinforce_plus_plus_baseline"
+
+    def __call__(self, inputs: AdvantageInputs) -> Tensor:
+        mask = inputs.completion_mask
+        rewards = inputs.rewards
+        if inputs.ref_logprobs is not None and inputs.kl_coef > 0:
+            penalty = ((inputs.old_logprobs - inputs.ref_logprobs) * mask).sum(dim=1)
+            rewards = rewards - inputs.kl_coef * penalty.to(rewards.device)
+        per_token = centered(rewards, inputs.group_ids).to(mask, non_blocking=True)[:, None] * mask
+        return whiten(per_token, mask, inputs.sum_over_ranks)
+
+
+def token_rewards(inputs: AdvantageInputs) -> Tensor:
+    """Return the KL penalty at every token and the reward at the last one, [B, T].
+
+    ``-kl_coef * (old_logprob - ref_logprob)``, plus ``r`` at the last completion token; a completion without
+    tokens has no place for its reward.
+    """
+    mask = inputs.completion_mask
+    per_token = mask.new_zeros(mask.shape)
+    if inputs.ref_logprobs is not None and inputs.kl_coef > 0:
+        per_token = -inputs.kl_coef * (inputs.old_logprobs - inputs.ref_logprobs)
+    is_last = mask.bool() & (mask.cumsum(dim=1) == mask.sum(dim=1, keepdim=True))
+    return per_token + is_last * inputs.rewards.to(mask, non_blocking=True)[:, None]
+
+
+def discounted_returns(per_token_rewards: Tensor, completion_mask: Tensor, gamma: float) -> Tensor:
+    """Return ``G_t = r_t + gamma * G_{t+1}`` over the completion tokens, [B, T]."""
+    returns = per_token_rewards.new_zeros(per_token_rewards.shape)
+    running = returns[:, 0].clone()
+    for t in reversed(range(per_token_rewards.shape[1])):
+        running = (per_token_rewards[:, t] + gamma * running) * completion_mask[:, t]
+        returns[:, t] = running
+    return returns

@@ -1,0 +1,51 @@
+"""Statistics of the completions of one prompt, and of those of all ranks, for advantages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainer.rules.inputs import SumOverRanks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def group_means(values: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of each completion's group, and the group's number of completions: [B] float64 each."""
+    values = values.double()
+    _, group = group_ids.unique(return_inverse=True)
+    zeros = values.new_zeros(int(group.max()) + 1)
+    sizes = zeros.index_add(0, group, values.new_ones(values.shape))
+    return (zeros.index_add(0, group, values) / sizes)[group], sizes[group]
+
+
+def centered(rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """Return ``r - mean of group``, [B] float64; exactly 0 in a group of equal rewards, r in a group of one."""
+    means, sizes = group_means(rewards, group_ids)
+    return (rewards.double() - means).where(sizes > 1, rewards.double())
+
+
+def group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:
+    """Return the unbiased standard deviation of each completion's group, [B] float64; 1 in a group of one."""
+    means, sizes = group_means(rewards, group_ids)
+    squares, _ = group_means((rewards.double() - means).square(), group_ids)
+    deviations = (squares * sizes / (sizes - 1).clamp(min=1)).sqrt()
+    return deviations.where(sizes > 1, means.new_ones(means.shape))
+
+
+def whiten(values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks) -> Tensor:
+    """Return ``(x - mean) / sqrt(var + 1e-8)`` over all masked values of all ranks, unbiased variance."""
+    total = sum_over_ranks((values * mask).sum().double())
+    count = sum_over_ranks(mask.sum().double())
+    mean = total / count
+    squares = sum_over_ranks((((values.double() - mean) ** 2) * mask).sum())
+    variance = squares / (count - 1).clamp(min=1)
+    return ((values - mean) * (variance + 1e-8).rsqrt()).to(values.dtype) * mask
+
+
+def mean_and_std(values: Tensor, sum_over_ranks: SumOverRanks) -> tuple[Tensor, Tensor]:
+    """Return mean and unbiased standard deviation of values [B] float64 over the completions of all ranks."""
+    count = sum_over_ranks(values.new_ones(values.shape).sum())
+    mean = sum_over_ranks(values.sum()) / count
+    squares = sum_over_ranks((values - mean).square().sum())
+    return mean, (squares / (count - 1).clamp(min=1)).sqrt()

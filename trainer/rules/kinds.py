@@ -1,0 +1,101 @@
+"""The two kinds of rules that a configuration chooses by name, and how their settings are read.
+
+A setting is a name, ``cispo``, or a mapping with the rule's parameters, ``{name: cispo, clip_ratio_high: 3.0}``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic_core import PydanticCustomError
+
+from trainer.rules.advantage import Advantage
+from trainer.rules.advantages import ADVANTAGES
+from trainer.rules.losses import LOSSES
+from trainer.rules.names import ADVANTAGE_KEY, DEFAULT_ADVANTAGE, DEFAULT_LOSS, LOSS_KEY
+from trainer.rules.own import OwnRule
+from trainer.rules.policy_loss import PolicyLoss
+from trainer.rules.rule import Rule
+
+
+@dataclass(frozen=True)
+class RuleKind:
+    """A key of the configuration whose value is a rule."""
+
+    key: str  # algorithm.loss
+    base: type[Rule]
+    registry: Mapping[str, type[Rule]]
+    default: str
+
+    def rule_class(self, name: str) -> type[Rule]:
+        """Return the class of a rule.
+
+        Raises:
+            ValueError: neither a built-in rule nor ``module:Class`` of one that can be imported.
+        """
+        if ":" in name:
+            return cast(type[Rule], OwnRule(name, self.base, str(Path.cwd())).load())
+        if name not in self.registry:
+            names = ", ".join(self.registry)
+            raise PydanticCustomError("literal_error", f"{name} is no rule; valid: {names}", {"expected": names})
+        return self.registry[name]
+
+    def read(self, setting: Any) -> Any:
+        """Return the rule of a setting.
+
+        Raises:
+            ValueError: unknown rule or parameter; pydantic's error where a parameter has a wrong value.
+        """
+        if isinstance(setting, Rule):
+            return setting
+        given = self.mapping(setting)
+        rule = self.rule_class(str(given["name"]))
+        for parameter in given:
+            if parameter not in rule.model_fields:
+                raise ValueError(self._unknown(given["name"], parameter))
+        return rule(**given)
+
+    def _unknown(self, name: str, parameter: str) -> str:
+        parameters = ", ".join(key for key in self.rule_class(name).model_fields if key != "name") or "none"
+        having = ", ".join(other for other, rule in self.registry.items() if parameter in rule.model_fields)
+        whose = f"{having} has it" if having else "no rule has it"
+        return f"{name} has no parameter {parameter} ({whose}); its parameters: {parameters}"
+
+    def mapping(self, setting: Any) -> dict[str, Any]:
+        """Return a setting as a mapping that has a name.
+
+        Raises:
+            ValueError: neither a name nor a mapping.
+        """
+        if isinstance(setting, str):
+            return {"name": setting}
+        if not isinstance(setting, Mapping):
+            raise ValueError("write the name of a rule, or a mapping of name and parameters")
+        return {"name": self.default, **setting}
+
+    def merge(self, below: Any, above: Any) -> dict[str, Any]:
+        """Return a setting over another; parameters of the one below stay while the rule does."""
+        lower = self.mapping(below or {})
+        upper = self.mapping(above if isinstance(above, str) else {"name": lower["name"], **above})
+        return {**lower, **upper} if upper["name"] == lower["name"] else upper
+
+    def over(self, below: Any, above: Any) -> dict[str, Any]:
+        """Return `merge` with the other parameters of the rule at their defaults.
+
+        Raises:
+            ValueError: unknown rule.
+        """
+        merged = self.merge(below, above)
+        return {**self.rule_class(merged["name"])().model_dump(mode="json"), **merged}
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of a setting, for editors."""
+        names: list[dict[str, Any]] = [{"enum": list(self.registry)}, {"type": "string", "pattern": ".+:.+"}]
+        rules = [rule.model_json_schema() for rule in self.registry.values()]
+        return {"anyOf": [*names, *rules], "default": self.default}
+
+
+LOSS = RuleKind(LOSS_KEY, PolicyLoss, LOSSES, DEFAULT_LOSS)
+ADVANTAGE = RuleKind(ADVANTAGE_KEY, Advantage, ADVANTAGES, DEFAULT_ADVANTAGE)
+KINDS = {kind.key: kind for kind in (LOSS, ADVANTAGE)}

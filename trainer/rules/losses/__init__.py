@@ -1,0 +1,21 @@
+"""Policy losses by name."""
+
+from trainer.rules.losses.cispo import Cispo
+from trainer.rules.losses.clipped import Clipped
+from trainer.rules.losses.covariance import ClipCov, KlCov
+from trainer.rules.losses.dppo import DppoTv
+from trainer.rules.losses.gspo import Gspo
+from trainer.rules.losses.lp_reg import LpReg
+from trainer.rules.losses.sapo import Sapo
+from trainer.rules.policy_loss import PolicyLoss
+
+LOSSES: dict[str, type[PolicyLoss]] = {
+    "clipped": Clipped,
+    "gspo": Gspo,
+    "cispo": Cispo,
+    "dppo_tv": DppoTv,
+    "sapo": Sapo,
+    "clip_cov": ClipCov,
+    "kl_cov": KlCov,
+    "lp_reg": LpReg,
+}

@@ -1,0 +1,28 @@
+"""CISPO: the clipped ratio is a weight."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from trainer.rules.inputs import LossInputs, TokenLosses
+from trainer.rules.policy_loss import PolicyLoss
+from trainer.section import NonNegative, Probability
+
+
+class Cispo(PolicyLoss):
+    """CISPO [arXiv:2506.13585, equations 4 and 5]: no token loses its gradient.
+
+    ``l = -sg(clip(r, 1 - low, 1 + high)) A logprob``. The value of the loss means nothing; its gradient does. As
+    TRL, verl.
+    """
+
+    name: Literal["cispo"] = "cispo"
+    clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
+    clip_ratio_high: NonNegative = Field(4.0, description="upper clip of the ratio: 1 + this")
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses:
+        ratio = tokens.log_ratio.detach().exp()
+        weight = ratio.clamp(1 - self.clip_ratio_low, 1 + self.clip_ratio_high)
+        return TokenLosses(-weight * tokens.advantages * tokens.logprobs, weight != ratio)

@@ -1,0 +1,42 @@
+"""PPO's clipped surrogate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from trainer.rules.inputs import LossInputs, TokenLosses
+from trainer.rules.policy_loss import PolicyLoss
+from trainer.section import NonNegative, Probability
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Clipped(PolicyLoss):
+    """PPO's clipped surrogate [arXiv:1707.06347, equation 7] with dual clip [arXiv:1912.09729, equation 5].
+
+    ``l = max(-A r, -A clip(r, 1 - low, 1 + high))``; where ``A < 0``, ``l = min(l, -A c)``. GRPO's loss
+    [arXiv:2402.03300, equation 3]; with ``high > low`` DAPO's [arXiv:2503.14476, equation 8]. As verl, TRL. The
+    default range is that of arXiv:2505.12929.
+    """
+
+    name: Literal["clipped"] = "clipped"
+    clip_ratio_low: Probability = Field(0.2, description="lower clip of the ratio: 1 - this")
+    clip_ratio_high: NonNegative = Field(0.24, description="upper clip of the ratio: 1 + this (DAPO 0.28)")
+    dual_clip: Annotated[float, Field(gt=1)] = Field(10.0, description="dual clip c, for negative advantages")
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses:
+        ratio = tokens.log_ratio.exp()
+        losses, clipped = surrogate(ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high)
+        bound = -tokens.advantages * self.dual_clip
+        bad = tokens.advantages < 0
+        return TokenLosses(losses.minimum(bound).where(bad, losses), clipped, (losses > bound) & bad)
+
+
+def surrogate(ratio: Tensor, advantages: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Return ``max(-A r, -A clip(r, 1 - low, 1 + high))`` and where the clip holds, [B, T] each."""
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - low, 1 + high)
+    return unclipped.maximum(clipped), clipped > unclipped

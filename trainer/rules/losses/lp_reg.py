@@ -1,0 +1,61 @@
+"""Lp-Reg: low-probability tokens of bad completions are protected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from trainer.rules.inputs import MAX_LOG_RATIO, Gather, LossInputs, TokenLosses
+from trainer.rules.losses.clipped import surrogate
+from trainer.rules.policy_loss import PolicyLoss
+from trainer.section import NonNegative, Probability
+from trainer.types import TrainBatch
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class LpReg(PolicyLoss):
+    """Lp-Reg [arXiv:2510.03222]: bad low-probability tokens are pulled to a proxy that has more of them.
+
+    The clipped surrogate; at chosen tokens whose probability is below the proxy's, ``-A r + coef k3`` with
+    ``k3 = e^d - d - 1 <= 10``, ``d = log proxy - logprob``. The proxy is pi_old without the tokens below 0.02 of
+    the most probable one's probability, renormalized. Chosen are the least probable tokens with ``A < 0``, if the
+    proxy has them. As the authors' code, which chooses in every microbatch.
+    """
+
+    needs_distributions: ClassVar[bool] = True
+    proxy_min_p: ClassVar[float] = 0.02
+
+    name: Literal["lp_reg"] = "lp_reg"
+    clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
+    clip_ratio_high: NonNegative = Field(9.0, description="upper clip of the ratio: 1 + this")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.01, description="fraction of the tokens with A < 0 that is protected"
+    )
+    coef: NonNegative = Field(1.0, description="weight of the penalty")
+
+    def choose(
+        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
+    ) -> Tensor | None:
+        from trainer.rules.selection import count_tokens, largest
+
+        assert batch.proxy_logprobs is not None
+        bad = tokens.bool() & (batch.advantages < 0)
+        count = int(self.share * count_tokens(bad, gather))
+        return largest(-batch.old_logprobs.double(), bad, count, gather) & batch.proxy_logprobs.isfinite()
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses:
+        ratio = tokens.log_ratio.exp()
+        losses, clipped = surrogate(ratio, tokens.advantages, self.clip_ratio_low, self.clip_ratio_high)
+        if tokens.chosen is None or tokens.proxy_logprobs is None:
+            return TokenLosses(losses, clipped)
+        current = tokens.logprobs.detach()
+        pulled = tokens.chosen & (current < tokens.proxy_logprobs)
+        distance = tokens.proxy_logprobs.where(pulled, current) - tokens.logprobs
+        distance = distance.clamp(max=MAX_LOG_RATIO)
+        penalty = self.coef * (distance.exp() - distance - 1).clamp(max=10.0)
+        protected = -tokens.advantages * ratio + penalty
+        return TokenLosses(protected.where(pulled, losses), clipped & ~pulled)

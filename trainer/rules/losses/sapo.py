@@ -1,0 +1,36 @@
+"""SAPO: a soft gate in place of the clip."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from trainer.rules.inputs import LossInputs, TokenLosses
+from trainer.rules.policy_loss import Aggregation, PolicyLoss
+from trainer.section import Positive
+
+
+class Sapo(PolicyLoss):
+    """SAPO [arXiv:2511.20347].
+
+    ``l = -(4 / tau) sigmoid(tau (r - 1)) A`` with ``tau = tau_positive`` where ``A > 0``, else ``tau_negative``:
+    the gradient is that of ``-A r`` at ``r = 1`` and fades on both sides. As TRL, verl.
+    """
+
+    aggregations: ClassVar[tuple[Aggregation, ...]] = (
+        "seq_mean_token_mean",
+        "token_mean",
+        "seq_mean_token_sum",
+        "constant",
+    )
+
+    name: Literal["sapo"] = "sapo"
+    tau_positive: Positive = Field(1.0, description="sharpness of the gate for positive advantages")
+    tau_negative: Positive = Field(1.05, description="sharpness of the gate for the other advantages")
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses:
+        ratio = tokens.log_ratio.exp()
+        good = tokens.advantages > 0
+        tau = good * self.tau_positive + ~good * self.tau_negative
+        return TokenLosses(-4 / tau * (tau * (ratio - 1)).sigmoid() * tokens.advantages)

@@ -1,0 +1,27 @@
+"""The base of update rules: an equation with its parameters in one frozen class."""
+
+from typing import Any, ClassVar
+
+from trainer.rules.names import label_of
+from trainer.rules.own import OwnRule, load_again
+from trainer.section import Section
+
+
+class Rule(Section):
+    """A part of an update rule that a configuration chooses by name; its fields are its parameters."""
+
+    needs_distributions: ClassVar[bool] = False  # whether it reads entropies or a proxy's log-probabilities
+    own: ClassVar[OwnRule | None] = None  # where a user's rule comes from
+
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The rule's name in tables, legends and tags."""
+        return label_of(self.name)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Send a user's rule to another process as its parameters and the folder of its module."""
+        if self.own is not None:
+            return load_again, (self.own, self.model_dump())
+        return super().__reduce__()
