@@ -11,6 +11,7 @@ from trainer.algorithm.batching import UpdateBatch, with_rewards
 from trainer.algorithm.chosen_tokens import choose_tokens
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
+from trainer.algorithm.rule_check import check_rules
 from trainer.algorithm.scoring import Scorer, check_scores, score_batch
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
@@ -73,6 +74,7 @@ class Trainer:
         self._checkpoint = CheckpointWriter()
         self._saved_step = -1  # of the last checkpoint begun or resumed from
         check_divisible(config, self.parallel.world_size)
+        check_rules(config.algorithm)
         self._simulated: Footprint | None = None
         if self.parallel.device.type == "cuda":
             gpu = torch.cuda.get_device_properties(self.parallel.device).total_memory
@@ -185,6 +187,7 @@ class Trainer:
                 for _ in range(algorithm.update_epochs):
                     for token_mask in isolation_passes(batch, algorithm, split_generator, parallel.gather):
                         self.updater.run_pass(batch, token_mask, plan, statistics, step)
+            self.updater.free()
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, statistics, plan, lr)
             self.source.sync_weights(self.models.causal_lm, stopwatch)

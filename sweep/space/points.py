@@ -161,10 +161,10 @@ def trial_config(base: TrainConfig, overrides: Mapping[str, Any], seed: int) -> 
 
 
 def input_configs(spec: SweepSpec) -> Iterator[TrainConfig]:
-    """The base configuration, and one for each data set and reward that is searched."""
+    """The base configuration, and one for each data set, reward and rule that is searched."""
     yield spec.base
     for key, parameter in spec.parameters.items():
-        for value in parameter.extremes if key.startswith(("data.", "reward.", "evaluation.")) else ():
+        for value in parameter.extremes if key.startswith(("data.", "reward.", "evaluation.", *KINDS)) else ():
             with contextlib.suppress(ConfigError):  # possible only beside other values
                 yield apply_overrides(spec.base, {key: value})
 

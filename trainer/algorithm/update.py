@@ -43,6 +43,7 @@ class UpdateStatistics:
     times_clipped: Tensor  # [B, T], how often its importance ratio was clipped then
     grad_norm: float = 0.0
     updates: int = 0
+    skipped: int = 0  # update batches of a pass that had no gradient
     tokens_computed: int = 0  # positions in the forwards of the passes, kept ones too, with prompts and padding
     # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
     loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))  # []
@@ -94,6 +95,11 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
+    def free(self) -> None:
+        """Free the forward pass that was kept for an update and that none has used."""
+        if self.kept_forward is not None:
+            self.kept_forward.free()
+
     def run_pass(
         self,
         batch: TrainBatch,
@@ -104,8 +110,8 @@ class Updater:
     ) -> None:
         """One pass: an optimizer step per update batch on the tokens of ``token_mask`` [B, T].
 
-        An update batch with no such token on any rank is skipped: without a gradient, Adam's momentum alone
-        would move the weights.
+        An update batch without a gradient is skipped, because it has no such token on any rank, or all of them are
+        cut or clipped: Adam's momentum alone would move the weights. DeepSpeed's ZeRO steps in the second case.
 
         Raises:
             DivergedError: the gradient norm is not finite; the weights are those of the step before.
@@ -115,6 +121,7 @@ class Updater:
         counts = [[tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan]
         everywhere = self.parallel.sum(torch.tensor(counts, dtype=torch.float64)).tolist()
         for update_batch, (total_tokens, total_sequences, pass_tokens) in zip(plan, everywhere, strict=True):
+            grad_norm = 0.0
             if pass_tokens > 0:
                 totals = UpdateTotals(total_tokens, total_sequences, self.max_new_tokens)
                 loss_sum = self._accumulate_gradients(batch, in_pass, update_batch, totals, statistics)
@@ -124,7 +131,8 @@ class Updater:
                     check_finite(step, "gradient norm", grad_norm)
                 statistics.loss += loss_sum
                 statistics.grad_norm += grad_norm
-                statistics.updates += 1
+                statistics.updates += grad_norm > 0
+            statistics.skipped += pass_tokens == 0 or grad_norm == 0
 
     def _accumulate_gradients(
         self,

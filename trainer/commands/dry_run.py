@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rewards.sandbox import RewardPool, ScoredText
+from trainer.algorithm.rule_check import check_rules
 from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
 from trainer.evaluation.look import take_look
@@ -49,6 +50,7 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
     _print_prompt(problem, prompt, tokenizer)
     with build_rewards(config.reward) as rewards:
         check_reward(rewards, config, problems, sets)
+        check_rules(config.algorithm)
         device = local_device(config.parallel.device)
         model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
         completion = _sample(config, model, tokenizer, problem, prompt)

@@ -81,6 +81,7 @@ _DECLARED = [
     Metric("optim/grad_norm", "mean over optimizer steps of the gradient norm before clipping", "1"),
     Metric("optim/lr", "learning rate of the step", "1"),
     Metric("optim/updates", "optimizer steps taken in the step", "count", "sum"),
+    Metric("optim/updates_skipped", "update batches of a pass without a gradient: no optimizer step", "count", "sum"),
     Metric("update/tokens_computed", "positions that the model ran on in all passes, with padding", "tokens", "sum"),
     Metric("time/rollout", "seconds spent sampling, or waiting for what is sampled during the update", "s", "max"),
     Metric("time/reward", "seconds spent waiting for scores", "s", "max"),

@@ -110,6 +110,7 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
         "optim/grad_norm": statistics.grad_norm / updates,
         "optim/lr": lr,
         "optim/updates": float(statistics.updates),
+        "optim/updates_skipped": float(statistics.skipped),
         "update/tokens_computed": computed,
     }
 

@@ -86,10 +86,10 @@ class Parallel:
     def step(self, model: nn.Module, optimizer: Any, max_grad_norm: float) -> float:
         """Clip the gradient, take one optimizer step, and return the gradient norm before clipping.
 
-        Where the norm is not finite the weights stay as they are.
+        Where the norm is 0 or not finite the weights stay as they are.
         """
         norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
-        if norm == norm and norm != float("inf"):
+        if 0 < norm < float("inf"):
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return norm

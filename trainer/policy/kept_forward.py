@@ -21,6 +21,10 @@ class KeptForward:
         """Keep the scores of some rows [b], computed with gradient, in place of what was kept before."""
         self._kept = rows, scores
 
+    def free(self) -> None:
+        """Drop what no update has taken."""
+        self._kept = None
+
     def take(self, rows: Tensor) -> TokenScores | None:
         """What was kept, if it is of exactly these rows [b]; freed in any case, as the weights move next."""
         kept, self._kept = self._kept, None

@@ -121,10 +121,12 @@ def _inputs(configs: Iterable[TrainConfig], root: Path) -> Iterator[tuple[Path, 
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
                 if file.is_file():
                     yield file, role
-        for name in config.reward.functions:
+        named = [(f"reward {name}", name) for name in config.reward.functions]
+        named += [(f"rule {rule.name}", rule.name) for rule in (config.algorithm.loss, config.algorithm.advantage)]
+        for role, name in named:
             module, colon, _ = name.partition(":")
             if colon:
-                yield from _modules(module, f"reward {name}", root)
+                yield from _modules(module, role, root)
 
 
 def _modules(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:

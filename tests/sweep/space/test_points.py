@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space, fingerprint, is_switch, trial_config
 from tests.sweep.spaces import make_spec, parameters
-from trainer.config.schema import TrainConfig
+from trainer.config.schema import TrainConfig, apply_overrides
 
 ETA = "algorithm.lopti_eta"
 
@@ -131,3 +132,19 @@ def test_what_is_a_switch() -> None:
     assert is_switch("lopti")
     assert not is_switch("max_steps")
     assert not is_switch("optim.lr")
+
+
+def test_a_parameter_of_a_rule_applies_when_that_rule_is_drawn() -> None:
+    loss, high = "algorithm.loss", "algorithm.loss.clip_ratio_high"
+    space = Space(
+        {
+            loss: ParameterSpec(choice=["clipped", "cispo", "sapo"]),
+            high: ParameterSpec(uniform=(1.0, 5.0), when={loss: "cispo"}),
+        }
+    )
+    base = apply_overrides(TrainConfig(), {high: 0.5})
+    assert space.resolve({loss: "cispo", high: 3.0}, base) == {loss: "cispo", high: 3.0}
+    assert space.resolve({loss: "clipped"}, base) == {loss: "clipped", high: 0.5}
+    assert space.resolve({loss: "sapo"}, base) == {loss: "sapo"}
+    assert space.complete({loss: "cispo"}, base) == {loss: "cispo", high: 4.0}
+    assert trial_config(base, {high: 3.0, loss: "cispo"}, 0).algorithm.loss.clip_ratio_high == 3.0

@@ -1,0 +1,146 @@
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.trainer.algorithm.batches import loss_inputs
+from trainer.algorithm.rule_check import check_rules
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.config.schema import TrainConfig, apply_overrides, dotted_values
+from trainer.errors import ConfigError
+from trainer.rules.inputs import UpdateTotals
+from trainer.rules.kinds import LOSS
+from trainer.tracking.inputs import record_inputs, recorded_files
+
+HEAD = """import time
+import torch
+from trainer.rules import AdvantageInputs, LossInputs, NonNegative, PolicyLoss, TokenLosses
+from pydantic import Field
+"""
+RIGHT = """
+class Cautious(PolicyLoss):
+    strength: NonNegative = Field(0.5, description="how much")
+
+    def __call__(self, tokens):
+        ratio = tokens.log_ratio.exp()
+        return -tokens.advantages * ratio.clamp(max=1 + self.strength)
+
+
+def median_baseline(inputs):
+    return inputs.rewards - inputs.rewards.median()
+"""
+GSPO = """
+class Gspo(PolicyLoss):
+    whole_completions = True
+    aggregations = ("seq_mean_token_mean",)
+
+    def __call__(self, tokens):
+        mask = tokens.completion_mask
+        mean = ((tokens.logprobs - tokens.old_logprobs) * mask).sum(1, True) / mask.sum(1, True).clamp(min=1)
+        ratio = (tokens.logprobs - tokens.logprobs.detach() + mean.detach().clamp(-20, 20)).exp()
+        unclipped = -tokens.advantages * ratio
+        return torch.maximum(unclipped, -tokens.advantages * ratio.clamp(1 - 3e-4, 1 + 4e-4))
+"""
+BROKEN = {  # name -> the rule's body, and the error that it gets
+    "wrong shape": ("return (-tokens.advantages * tokens.log_ratio).sum()", "expected a loss for every token"),
+    "nan": ("return -tokens.advantages * (tokens.log_ratio - 9).log()", "not finite"),
+    "outside the mask": ("return -tokens.advantages * tokens.logprobs.mean()", "outside of the completions"),
+    "no gradient": ("return -tokens.advantages * tokens.logprobs.detach()", "has no gradient"),
+    "state": ("CALLS.append(1); return -tokens.advantages * tokens.logprobs * len(CALLS)", "it keeps a state"),
+    "slow": ("time.sleep(1.1); return -tokens.advantages * tokens.logprobs", "takes more than 1 s"),
+    "missing import": ("return numpy.log(tokens.logprobs)", "NameError: name 'numpy' is not defined"),
+    "zero advantage": ("return -(tokens.advantages + 1) * tokens.logprobs", "has a gradient where the advantage is 0"),
+    "raises": ("raise KeyError('later')", "raised KeyError: 'later'"),
+    "not summable": (
+        "return -tokens.advantages * tokens.logprobs * tokens.token_mask.sum()",
+        "cannot be combined with Lopti",
+    ),
+}
+UNREADABLE = {
+    "tensor attribute": ("class Rule(PolicyLoss):\n    scale = torch.ones(2)\n", "non-annotated attribute"),
+    "module missing": ("import no_such_module\n", "No module named 'no_such_module'"),
+    "syntax": ("def Rule(:\n", "SyntaxError"),
+    "another kind": ("class Rule:\n    pass\n", r"write `class Rule\(PolicyLoss\)`"),
+    "absent": ("Other = 1\n", "has no Rule"),
+}
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write a module of rules into the folder of the run."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(HEAD + text)
+        return str(tmp_path / f"{name}.py")
+
+    return write
+
+
+def test_a_rule_of_ones_own_has_parameters_and_goes_to_other_processes_and_into_files(written):
+    written("right_rules", RIGHT)
+    rule = {"name": "right_rules:Cautious", "strength": 0.25}
+    config = AlgorithmConfig(loss=rule, advantage="right_rules:median_baseline", lopti_eta=0.5)
+    check_rules(config)
+    assert (config.loss.label, config.loss.strength, config.advantage.label) == ("Cautious", 0.25, "median_baseline")
+    assert pickle.loads(pickle.dumps(config)) == config == AlgorithmConfig(**config.model_dump(mode="json"))
+    with pytest.raises(ValueError, match=r"has no parameter strenght .no rule has it.; its parameters: strength"):
+        AlgorithmConfig(loss={"name": "right_rules:Cautious", "strenght": 1})
+
+
+def test_a_rule_of_ones_own_is_an_input_of_the_run_and_a_name_in_its_parameters(written, tmp_path):
+    file = written("hashed_rules", RIGHT)
+    config = apply_overrides(TrainConfig(), {"algorithm.loss": "hashed_rules:Cautious", "algorithm.loss.strength": 2})
+    record_inputs(tmp_path, [config])
+    assert [name for name in recorded_files(tmp_path) if file.endswith(name)] == ["hashed_rules.py"]
+    parameters = dotted_values(config.model_dump(mode="json"))
+    assert parameters["algorithm.loss"] == "hashed_rules:Cautious"
+    assert parameters["algorithm.loss.strength"] == 2
+
+
+def test_gspo_from_its_paper_is_the_built_in_rule_bit_for_bit(written):
+    written("gspo_rule", GSPO)
+    torch.manual_seed(0)
+    old, advantages = -3 * torch.rand(5, 9), torch.randn(5, 9)
+    mask = (torch.rand(5, 9) < 0.8).float()
+    results = []
+    for name in ("gspo", "gspo_rule:Gspo"):
+        logprobs = (old + 1e-3 * torch.linspace(-1, 1, 45).view(5, 9)).requires_grad_()
+        result = LOSS.read(name)(loss_inputs(logprobs, old, advantages, UpdateTotals(1, 1), completion_mask=mask))
+        losses = getattr(result, "losses", result)
+        (losses * mask).sum().backward()
+        results.append((losses.detach(), logprobs.grad))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_refused_before_the_first_step(written, name):
+    body, reason = BROKEN[name]
+    module = f"broken_{name.replace(' ', '_')}"
+    file = written(module, f"CALLS = []\n\nclass Rule(PolicyLoss):\n    def __call__(self, tokens):\n        {body}\n")
+    with pytest.raises(ConfigError) as refused:
+        check_rules(AlgorithmConfig(loss=f"{module}:Rule", lopti_eta=0.5))
+    assert reason in refused.value.what
+    assert refused.value.where.startswith(f"{file}:")
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_rule_that_cannot_be_loaded_is_refused_with_the_configuration(written, name):
+    text, reason = UNREADABLE[name]
+    module = f"unreadable_{name.replace(' ', '_')}"
+    written(module, text)
+    with pytest.raises(ValueError, match=reason):
+        AlgorithmConfig(loss=f"{module}:Rule")
+
+
+def test_built_in_rules_need_no_torch_to_be_read(tmp_path):
+    code = (
+        "import sys; from trainer.config.schema import load_config; load_config('papers:kl_cov'); print(*sys.modules)"
+    )
+
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "trainer.rules.losses" in modules
+    assert "torch" not in modules
