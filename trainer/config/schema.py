@@ -6,7 +6,6 @@ repeats it.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -155,8 +154,10 @@ def dotted_keys() -> list[str]:
 
 
 def value_of(config: TrainConfig, key: str) -> Any:
-    """The value of a dotted key; of a rule its name."""
-    value: Any = reduce(getattr, key.split("."), config)
+    """The value of a dotted key; of a rule its name, of a key in a section that is null None."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part, None)
     return value.name if isinstance(value, Rule) else value
 
 

@@ -35,6 +35,26 @@ _EVALUATION_PARTS = (
 )
 _BY_DIFFICULTY = "eval/accuracy/"
 _SILENT = "rollout/silent_groups"
+_CUT = "rollout/importance_cut"
+_MOST_CUT = 0.5  # fraction of the tokens
+
+
+def learning_warning(step: int, metrics: Mapping[str, float]) -> str | None:
+    """Return the warning of a step that learned little or nothing, although its rewards differed."""
+    cut = metrics.get(_CUT, 0.0)
+    if cut > _MOST_CUT:
+        return (
+            f"warning: the engine correction cut {cut:.0%} of the tokens of step {step}\n"
+            "where:   algorithm.engine_correction\n"
+            "next:    raise its cap or lower its floor, lower optim.lr, or look why rollout/engine_ratio is far from 1"
+        )
+    if metrics.get("optim/updates") == 0 and metrics.get(_SILENT, 1.0) < 1:
+        return (
+            f"warning: step {step} had no gradient, and the weights were left as they are\n"
+            "where:   algorithm.engine_correction, algorithm.mask_truncated, rollout.max_new_tokens\n"
+            "next:    look at optim/updates_skipped, rollout/truncated and rollout/importance_cut"
+        )
+    return None
 
 
 def silent_warning(steps: str) -> str:
@@ -71,6 +91,7 @@ class Progress(ProgressReport):
         self._stream = stream or sys.stdout
         self._total_steps = 0
         self._phase = _Phase("", 0, time.monotonic())
+        self._warned = False  # of a step that learned little
         self._silent_steps: int | None = 0  # None: a step had differences
         self._bar: Bar | None = None
         if self._stream.isatty():
@@ -119,6 +140,10 @@ class Progress(ProgressReport):
         self._write(step_line(step, self._total_steps, metrics))
         if self._bar is not None:
             self._bar.update(self._steps_task, completed=step)
+        warning = learning_warning(step, metrics)
+        if warning is not None and not self._warned:
+            self._warned = True
+            self._write(warning)
         if self._silent_steps is not None and _SILENT in metrics:
             self._silent_steps = self._silent_steps + 1 if metrics[_SILENT] == 1 else None
             if self._silent_steps == _SILENT_STEPS:

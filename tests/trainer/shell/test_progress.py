@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.shell.progress import Progress, evaluation_line, step_line
+from trainer.shell.progress import Progress, evaluation_line, learning_warning, step_line
 
 METRICS = {
     "rollout/reward": 1.25,
@@ -96,3 +96,20 @@ def test_a_terminal_gets_the_lines_and_a_bar() -> None:
     assert "step 3/4  reward 0.500" in stream.getvalue()
     assert "training" in stream.getvalue() and "3/4" in stream.getvalue().replace("step 3/4", "")
     assert "evaluating" in stream.getvalue() and "5/7" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "key"),
+    [
+        ({"rollout/importance_cut": 0.6, "optim/updates": 2}, "algorithm.engine_correction"),
+        (
+            {"rollout/importance_cut": 0.2, "optim/updates": 0, "rollout/silent_groups": 0.5},
+            "algorithm.mask_truncated",
+        ),
+        ({"rollout/importance_cut": 0.5, "optim/updates": 2, "rollout/silent_groups": 0.5}, None),
+        ({"optim/updates": 0, "rollout/silent_groups": 1.0}, None),  # has a warning of its own
+    ],
+)
+def test_a_step_that_learns_little_is_warned_of_with_the_key(metrics, key):
+    warning = learning_warning(3, metrics)
+    assert (key in warning and "step 3" in warning) if key else warning is None

@@ -6,6 +6,7 @@ from trainer.rules.losses.covariance import ClipCov, KlCov
 from trainer.rules.losses.dppo import DppoTv
 from trainer.rules.losses.gspo import Gspo
 from trainer.rules.losses.lp_reg import LpReg
+from trainer.rules.losses.rgra import Rgra
 from trainer.rules.losses.sapo import Sapo
 from trainer.rules.policy_loss import PolicyLoss
 
@@ -15,6 +16,7 @@ LOSSES: dict[str, type[PolicyLoss]] = {
     "cispo": Cispo,
     "dppo_tv": DppoTv,
     "sapo": Sapo,
+    "rgra": Rgra,
     "clip_cov": ClipCov,
     "kl_cov": KlCov,
     "lp_reg": LpReg,
