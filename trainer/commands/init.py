@@ -24,10 +24,25 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         help="model to train: hub name, folder, smollm2-135m (needs no hub), or random: a small policy of random "
         "weights, to try data and reward in seconds (default: %(default)s)",
     )
+    parser.add_argument(
+        "--rule",
+        action="store_true",
+        help="write an update rule with its test and a space that compares it with GRPO on the built-in tiny model",
+    )
     parser.set_defaults(command=_init)
 
 
 def _init(arguments: argparse.Namespace) -> int:
+    if arguments.rule:
+        for path in write_rule(arguments.folder):
+            print(f"written: {path}")
+        print(
+            f"cd {arguments.folder}\n"
+            "python -m pytest               # the rule's equation\n"
+            "sweep run rule_space.yaml      # the rule and GRPO, each tuned alone\n"
+            "sweep confirm my-rule          # the best of each on fresh seeds"
+        )
+        return 0
     for path in write_project(arguments.folder, arguments.model):
         print(f"written: {path}")
     print(
@@ -38,6 +53,23 @@ def _init(arguments: argparse.Namespace) -> int:
         "sweep schema > space.schema.json  # what an editor with a YAML language server completes it by"
     )
     return 0
+
+
+def write_rule(folder: Path) -> list[Path]:
+    """Write an update rule, its test and a search space that compares it with GRPO, and return their paths.
+
+    Raises:
+        ConfigError: a file is already there; nothing is written then.
+    """
+    source = resources.files("trainer.commands") / "rule_project"
+    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
+    for name in texts:
+        if (folder / name).exists():
+            raise ConfigError(f"{folder / name} exists", str(folder), "give a new folder: trainer init DIR --rule")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in sorted(texts)]
 
 
 def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:

@@ -6,7 +6,7 @@ one's own needs are exported here.
 
 from trainer.rules.advantage import Advantage
 from trainer.rules.groups import centered, group_means, group_std, mean_and_std
-from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses
+from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses, UpdateTotals
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
 from trainer.section import NonNegative, Positive, Probability
 
@@ -20,6 +20,7 @@ __all__ = [
     "Positive",
     "Probability",
     "TokenLosses",
+    "UpdateTotals",
     "centered",
     "group_means",
     "group_std",
