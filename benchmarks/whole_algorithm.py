@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rewards.knights_knaves import score
-from trainer.algorithm.advantages import grpo_advantages
+from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.reweighting import reweighted
@@ -78,7 +78,7 @@ def update(policy: LogprobModel, optimizer: torch.optim.Optimizer, batch: TrainB
     mask = batch.completion_mask
     with torch.no_grad():
         old_logprobs = logprobs_of(policy, batch)
-    advantages = grpo_advantages(batch.rewards, batch.group_ids, mask)
+    advantages = estimate_advantages(batch, RULE).advantages
     advantages = reweighted(advantages, old_logprobs, ALPHA)
     totals = UpdateTotals(tokens=float(mask.sum()), sequences=len(mask))  # of both passes, so that they add up
     for token_mask in lopti_passes(old_logprobs, mask):
