@@ -33,6 +33,7 @@ else
     echo "PyPI's brings CUDA: 3 GB to download, 7 GB on disk."
 fi
 
+[ -n "$uv" ] || echo "pip's last step, Installing collected packages, prints nothing for a minute or more"
 if [ -n "$uv" ]; then
     [ "$torch" = index ] || set -- --torch-backend cpu "$@"
     exec uv pip install --python "$venv/bin/python" "$@"
