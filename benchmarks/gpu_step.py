@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.against_trl import GROUP_SIZE, make_prompts, save_tokenizer, train_with_trl
 from benchmarks.tables import print_rows
-from trainer.policy.architectures import KNOWN
+from trainer.policy.architectures import model_size
 
 WORDS = 60  # that prompts are made of
 ALPHA = 0.3
@@ -37,13 +37,15 @@ TRL = "TRL"
 
 
 def make_folder(folder: Path, model: str) -> None:
-    """The model's config.json, and a tokenizer whose EOS it cannot sample, so that no completion ends early."""
-    from transformers import AutoConfig
+    """A random model, and a tokenizer whose EOS it cannot sample, so that no completion ends early."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    settings = KNOWN[MODELS[model]].settings()
+    settings = model_size(MODELS[model]).settings
     vocabulary = settings["vocab_size"]
     ends = {"eos_token_id": vocabulary, "pad_token_id": 0, "bos_token_id": None, "max_position_embeddings": 8192}
-    AutoConfig.for_model(**{**settings, **ends}).save_pretrained(folder)
+    shape = AutoConfig.for_model(**{**settings, **ends})
+    AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).save_pretrained(folder)
     save_tokenizer(folder, vocabulary, in_prompts=69)
 
 
@@ -62,10 +64,10 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
     data.write_text("\n".join(json.dumps({"prompt": text, "answer": "-"}) for text in prompts(arguments)))
     reweighted, isolated = RULES[arguments.side]
     # A random model gives every token about this probability: with the paper's 0.5 the second pass would be empty.
-    eta = 1 / KNOWN[MODELS[arguments.model]].vocab_size
+    eta = 1 / model_size(MODELS[arguments.model]).settings["vocab_size"]
     config = TrainConfig.model_validate(
         {
-            "model": {"name_or_path": str(folder), "random_weights": True, "gradient_checkpointing": True},
+            "model": {"name_or_path": str(folder), "gradient_checkpointing": True},
             "data": {"task": "custom", "train": str(data), "prompt_format": "raw"},
             "reward": {"functions": {"benchmarks.against_trl:reward_tokens": 1.0}},
             "rollout": {
@@ -94,12 +96,9 @@ def run_ours(folder: Path, arguments: argparse.Namespace) -> list[dict[str, floa
 def run_trl(folder: Path, arguments: argparse.Namespace) -> list[dict[str, float]]:
     """Seconds of every step; TRL does not tell its phases."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     on_gpu, vllm = torch.cuda.is_available(), importlib.util.find_spec("vllm") is not None
-    # TRL loads its reference from the folder of the policy, and so does its vLLM.
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.bfloat16)
-    model.save_pretrained(folder)
     sampling = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": arguments.vllm_share}
     seconds = train_with_trl(
         folder,
@@ -143,11 +142,12 @@ def measure_side(arguments: argparse.Namespace) -> None:
 
 
 def row(side: str, found: dict[str, Any], arguments: argparse.Namespace) -> list[str]:
-    architecture, seconds = KNOWN[MODELS[arguments.model]], found["seconds"]
+    size = model_size(MODELS[arguments.model])
+    seconds = found["seconds"]
     length = arguments.prompt_tokens + arguments.tokens
     tokens = arguments.prompts * GROUP_SIZE * length
-    per_token = 6 * architecture.parameters
-    per_token += 12 * architecture.num_hidden_layers * architecture.hidden_size * length
+    per_token = 6 * size.parameters
+    per_token += 12 * size.settings["num_hidden_layers"] * size.settings["hidden_size"] * length
     peak = next((flops for name, flops in PEAK_FLOPS.items() if name in found["device"]), None)
     cells = [f"{seconds[phase]:.2f}" if phase in seconds else "" for phase in PHASES]
     passes = 2 if "Lopti" in side else 1

@@ -103,8 +103,7 @@ def run_ours(folder: Path, arguments: argparse.Namespace, rank: int = 0) -> list
                 "temperature": 1.0,
                 "max_new_tokens": arguments.tokens,
             },
-            # Few logits at a time; the default is made for GPUs.
-            "optim": {"update_batch_size": arguments.prompts * GROUP_SIZE, "logits_chunk_mb": 64},
+            "optim": {"update_batch_size": arguments.prompts * GROUP_SIZE},
             "evaluation": {"sets": {"dev": {"source": str(data), "limit": 1}}},
             "max_steps": arguments.steps + 1,
         }

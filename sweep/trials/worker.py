@@ -23,6 +23,7 @@ from sweep.trials.credentials import take_credentials
 from sweep.trials.lifeline import end_when_cut_off
 from sweep.trials.nodes import NodeLostError, WorkerLostError, is_lost_node, leave_if_blind
 from trainer.config.schema import TrainConfig
+from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.cache import cache_folder, own_folder
 from trainer.progress import ProgressReport
 from trainer.types import RunContext
@@ -295,6 +296,7 @@ def rank_environments(places: Sequence[Mapping[str, Any]], threads: int, gpus: f
         if visible:  # no two trials compile into one folder at a time, and the next on these GPUs finds it
             caches = Path(os.environ.get(VLLM_CACHE) or cache_folder() / "vllm")
             environment[VLLM_CACHE] = str(caches / f"gpu-{'-'.join(visible)}")
+            environment[SHARE_VARIABLE] = str(float(gpus))
         environments.append(environment)
     return environments
 

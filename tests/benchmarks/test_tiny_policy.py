@@ -16,28 +16,29 @@ from trainer.rollouts.transformers import TransformersEngine
 
 
 def accuracy(folder: Path) -> float:
-    """Share of 400 puzzles that a policy's completions solve at temperature 1, four completions each."""
+    """Share of right answers to 148 puzzles at temperature 1, eight completions each."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     engine = TransformersEngine(AutoModelForCausalLM.from_pretrained(folder), pad_token_id=tokenizer.pad_token_id)
-    puzzles = generate("dev", [2, 3], 400, seed=0)
+    puzzles = generate("dev", [2, 3], 148, seed=0)
     prompts = [tokenizer(compact_prompt(puzzle) + PREFILL)["input_ids"] for puzzle in puzzles]
-    seeds = [[4 * index + g for g in range(4)] for index in range(len(puzzles))]
+    seeds = [[8 * index + g for g in range(8)] for index in range(len(puzzles))]
     params = SamplingParams(temperature=1.0, max_new_tokens=160, stop_token_ids=(tokenizer.eos_token_id,))
     correct = 0
     for puzzle, samples in zip(puzzles, engine.generate(prompts, seeds, params), strict=True):
         texts = [tokenizer.decode(sample.token_ids, skip_special_tokens=True) for sample in samples]
         correct += sum(score(PREFILL + text, puzzle.solution_text).correct for text in texts)
-    return correct / (4 * len(puzzles))
+    return correct / (8 * len(puzzles))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # 80 seconds of one core
 def test_the_recipe_gives_a_policy_as_good_as_the_one_in_the_package(tmp_path):
-    """1,600 completions have a standard error of 1.2 points on 400 puzzles; weights differ between processors."""
+    """Weights differ between processors; sampling alone gives the difference a standard error of 2 points."""
     packaged = accuracy(TINY_FOLDER)
     trained = accuracy(write_policy(tmp_path))
     print(f"accuracy: package {packaged:.3f}, trained here {trained:.3f}")
     assert 0.4 < packaged < 0.7
-    assert trained == pytest.approx(packaged, abs=0.06)
+    assert trained == pytest.approx(packaged, abs=0.1)
 
 
 def test_demonstrations_beyond_the_existing_puzzles_are_disguised_ones():

@@ -81,9 +81,7 @@ def _sample(
     quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
     limit = min(config.rollout.max_new_tokens, _NEW_TOKENS_QUICK if quick else NEW_TOKENS)
     rollout = config.rollout.model_copy(update={"max_new_tokens": limit})
-    engine = TransformersEngine(
-        model, pad_token_id=tokenizer.pad_token_id, max_batch_tokens=config.rollout.max_batch_tokens
-    )
+    engine = TransformersEngine(model, pad_token_id=tokenizer.pad_token_id)
     seeds = [[derive_seed(config.seed, 0, 0, 0)]]
     ((completion,),) = sample_completions(engine, tokenizer, [prompt], seeds, sampling_params(rollout, tokenizer))
     return completion

@@ -97,7 +97,6 @@ def evaluation_config(
     changes: dict[str, Any] = {
         "model.name_or_path": found.name_or_path,
         "model.revision": base.model.revision if same else None,
-        "model.random_weights": False,
         # One whole model on every rank: nothing is trained.
         "parallel.strategy": "ddp" if world_size() > 1 else "none",
         "parallel.offload": "none",

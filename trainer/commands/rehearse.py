@@ -204,7 +204,6 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
             "rollout.prompts_per_step": 4,
             "rollout.group_size": 4,
             "rollout.max_new_tokens": 40,
-            "rollout.max_batch_tokens": None,
             "rollout.vllm.mode": "colocate",
             "rollout.vllm.tensor_parallel": 1,
             "rollout.vllm.max_model_len": 2100,

@@ -40,5 +40,4 @@ class ModelConfig(Section):
     attn_implementation: str = Field("sdpa", description="attention kernel: sdpa, eager or flash_attention_2")
     gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass")
     trust_remote_code: bool = Field(False, description="run Python code shipped in the model folder")
-    random_weights: bool = Field(False, description="initialise from config.json alone (for measurements)")
     lora: LoraConfig = LoraConfig()

@@ -25,6 +25,3 @@ class OptimConfig(Section):
         "recompute",
         description="old log-probabilities: recompute them, or use the engine's, which saves a forward pass",
     )
-    logits_chunk_mb: Count | None = Field(
-        None, description="float32 logits held at a time [MiB]; 128 on a CPU, 1024 on a GPU if null"
-    )

@@ -61,9 +61,6 @@ class RolloutConfig(Section):
     min_p: Probability = Field(0.0, description="drop tokens below this share of the largest probability")
     max_new_tokens: Count = Field(4096, description="completion limit [tokens]")
     stop_token_ids: list[int] = Field(default_factory=list, description="stop tokens besides the tokenizer's EOS")
-    max_batch_tokens: Count | None = Field(
-        None, description="KV cache of the transformers engine [tokens]; 131072 on a CPU, what fits on a GPU if null"
-    )
     vllm: VllmConfig = Field(VllmConfig(), description="settings of the vLLM engine")
 
     @property

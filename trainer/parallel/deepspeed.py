@@ -219,6 +219,7 @@ def zero_config(config: TrainConfig, device: torch.device) -> dict[str, Any]:
         # torch's fused AdamW is as fast on a CPU as the extension that would have to be compiled.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": False},
+        "timers": {"throughput": {"enabled": False}},  # waits for the device before every forward pass
     }
     if compute_dtype(config.model, device) == torch.bfloat16 and parallel.zero_stage > 0:
         settings["bf16"] = {"enabled": True, "check_grad_overflow": True}
@@ -235,6 +236,7 @@ def _accelerator(settings: dict[str, Any], device: torch.device) -> Any:
         # makes DeepSpeed try what each of its extensions needs, among it the CUDA compiler where there are GPUs.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     reset_accelerate()
+    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)  # a GPU that is there would be taken instead of the CPU
     os.environ.pop("ACCELERATE_CONFIG_DS_FIELDS", None)  # a launcher's file about ZeRO is not read
     group = InitProcessGroupKwargs(backend="nccl" if device.type == "cuda" else "gloo")
     return Accelerator(

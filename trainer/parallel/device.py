@@ -94,6 +94,9 @@ def _use(device: torch.device) -> torch.device:
         # Microbatches differ in length: without it every new length leaves a hole that no later one fits. vLLM
         # turns it off around the memory that sleeps; some of its versions look for the older name only.
         os.environ.update(dict.fromkeys(_ALLOCATOR, "expandable_segments:True"))
+    if device.type == "cuda":
+        # cuDNN, which torch prefers from Hopper on, builds a plan for every new shape, and every microbatch has one.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     # DeepSpeed looks for its device when it is imported, and warns where it finds none.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     return device

@@ -10,6 +10,7 @@ from trainer.errors import MissingError, first_line
 
 LISTING_TIMEOUT_S = 20
 _COMPILER = "apt-get install gcc python3-dev, or rollout.engine=transformers"
+SHARE_VARIABLE = "LOPTUNE_GPU_SHARE"  # fraction of its GPU that a rank may use, set by a sweep; 1 if absent
 
 
 def visible_gpus() -> int:

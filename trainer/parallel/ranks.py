@@ -185,10 +185,13 @@ def join_ranks(timeout_s: float, device: torch.device, servers: Sequence[str] = 
     if "RANK" not in os.environ:
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": LOOPBACK}
         os.environ["MASTER_PORT"] = str(free_port())
-    backend, device_id = "gloo", None
+    backend = "gloo"
+    device_id = None
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        backend, device_id = "nccl", device  # without it NCCL guesses a rank's GPU from the rank
+        backend = "nccl"
+        if os.environ.get("WORLD_SIZE") != "1":  # NCCL would split a communicator of one rank (DeepSpeed issue 8248)
+            device_id = device  # without it NCCL guesses a rank's GPU from the rank
     timeout = timedelta(seconds=timeout_s)
     launcher_has_a_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if os.environ["MASTER_ADDR"] != LOOPBACK or launcher_has_a_store:

@@ -32,6 +32,7 @@ def make_parallel(config: TrainConfig) -> Parallel:
             raise MissingError(
                 "DeepSpeed is not installed", "parallel.strategy", "pip install deepspeed, or parallel.strategy=ddp"
             )
+        local_device(config.parallel.device)  # DeepSpeed chooses its device as it is imported
         from trainer.parallel.deepspeed import DeepSpeedParallel  # takes seconds to import
 
         return DeepSpeedParallel(config)

@@ -258,7 +258,7 @@ def _microbatch_bytes(config: TrainConfig, size: ModelSize, device: Device, rank
             length,
             stored=dtypes[_stored_bytes(config, compute_bytes)],
             computed=dtypes[compute_bytes],
-            chunk_mb=optim.logits_chunk_mb,
+            chunk_mb=None,
             on_gpu=device.on_gpu,
             recomputes=config.model.gradient_checkpointing,
             stores_scores=config.model.attn_implementation == "eager",
@@ -294,10 +294,10 @@ def _transformers_bytes(config: TrainConfig, size: ModelSize, taken: int, ranks:
     whole = size.parameters * compute_bytes if config.parallel.zero_stage == 3 and ranks > 1 else 0
     length = config.data.max_prompt_tokens + rollout.max_new_tokens
     positions = -(-rollout.prompts_per_step * rollout.group_size // ranks) * length
-    if rollout.max_batch_tokens or not device.on_gpu:
-        positions = min(positions, rollout.max_batch_tokens or CPU_BATCH_TOKENS)
+    if not device.on_gpu:
+        positions = min(positions, CPU_BATCH_TOKENS)
     cache = positions * cache_bytes_per_position(size.settings, _stored_bytes(config, compute_bytes))
-    if device.on_gpu and not rollout.max_batch_tokens:  # then the engine takes no more than is free
+    if device.on_gpu:  # then the engine takes no more than is free
         cache = min(cache, max(0, device.total_bytes - taken - whole))
     return whole + cache
 

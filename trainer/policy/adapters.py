@@ -23,6 +23,7 @@ from trainer.errors import ConfigError, MissingError, StorageError, first_line
 SETTINGS_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _NAME = "default"  # peft's, of the only adapter of a model
 _PREFIX = "base_model.model."  # of names in peft's files
+_FACTOR = ".lora_"  # part of the names of an adapter's parameters
 
 
 class AdapterDropout(nn.Dropout):
@@ -60,12 +61,11 @@ def add_adapter(
         use_rslora=settings.rslora,
     )
     peft.inject_adapter_in_model(config, model, _NAME)
-    for layer in _layers(model).values():
-        for factor in (layer.lora_A, layer.lora_B):
-            factor.to(dtype)
-        dropout = layer.lora_dropout[_NAME]
-        if isinstance(dropout, nn.Dropout):
-            layer.lora_dropout[_NAME] = AdapterDropout(dropout.p)
+    for layer in _layers(model):
+        layer.lora_A.to(dtype)
+        layer.lora_B.to(dtype)
+        if settings.dropout:
+            layer.lora_dropout[_NAME] = AdapterDropout(settings.dropout)
 
 
 def adapter_parameters(model: PreTrainedModel, settings: LoraConfig) -> int:
@@ -80,21 +80,21 @@ def adapter_parameters(model: PreTrainedModel, settings: LoraConfig) -> int:
 
 
 def has_adapter(model: nn.Module) -> bool:
-    """Whether the model has an adapter."""
+    """Return whether the model has an adapter."""
     return bool(_layers(model))
 
 
 @contextmanager
 def adapter_off(model: nn.Module) -> Iterator[None]:
     """Let the model compute as it did before it had an adapter, exactly."""
-    layers = _layers(model).values()
+    layers = _layers(model)
     for layer in layers:
-        layer._disable_adapters = True  # peft's own `enable_adapters` would unfreeze the adapter afterwards
+        layer.enable_adapters(False)
     try:
         yield
     finally:
         for layer in layers:
-            layer._disable_adapters = False
+            layer.enable_adapters(True)
 
 
 class BaseParameter(NamedTuple):
@@ -113,40 +113,36 @@ class BaseParameter(NamedTuple):
 
     @torch.no_grad()
     def merged(self) -> Tensor:
-        """``W + s B A`` in W's dtype, computed in float32; W itself, detached, where there is no adapter."""
+        """Return ``W + s B A`` in W's dtype, added in float32; W itself, detached, where there is no adapter."""
         weight = self.parameter.detach()
         if self.layer is None:
             return weight
-        _, first, second = self.parts
-        product: Tensor = (second.float() @ first.float()).mul_(self.layer.scaling[_NAME])
-        return product.add_(weight).to(weight.dtype)
+        change: Tensor = self.layer.get_delta_weight(_NAME)
+        return change.float().add(weight).to(weight.dtype)
 
 
 def base_parameters(model: nn.Module) -> Iterator[BaseParameter]:
-    """Every parameter of the model but the adapter's; tied ones once."""
-    layers = _layers(model)
-    of_adapters = {id(tensor) for tensor in adapter_tensors(model).values()}
+    """Yield every parameter of the model but the adapter's; tied ones once."""
     for name, parameter in model.named_parameters():
-        owner, _, last = name.rpartition(".")
-        owner = owner.removesuffix(".base_layer")
-        if owner in layers and id(parameter) not in of_adapters:
-            yield BaseParameter(f"{owner}.{last}", parameter, layers[owner] if last == "weight" else None)
-        elif id(parameter) not in of_adapters:
-            yield BaseParameter(name, parameter, None)
+        if _FACTOR in name:
+            continue
+        owner, base, _ = name.partition(".base_layer.weight")
+        layer = model.get_submodule(owner) if base else None
+        yield BaseParameter(name.replace(".base_layer.", "."), parameter, layer)
 
 
 def base_layer(module: nn.Module) -> nn.Module:
-    """The layer that an adapter was put around; the module itself where there is none."""
-    base: nn.Module = module.base_layer if _is_adapted(module) else module  # type: ignore[assignment]
+    """Return the layer that an adapter was put around; the module itself where there is none."""
+    base: nn.Module = getattr(module, "base_layer", module)
     return base
 
 
 def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The adapter's parameters under their names in peft's files."""
+    """Return the adapter's parameters under their names in peft's files."""
     return {
-        f"{_PREFIX}{name}.{factor}.weight": getattr(layer, factor)[_NAME].weight
-        for name, layer in _layers(model).items()
-        for factor in ("lora_A", "lora_B")
+        _PREFIX + name.replace(f".{_NAME}.", "."): parameter
+        for name, parameter in model.named_parameters()
+        if _FACTOR in name
     }
 
 
@@ -241,9 +237,5 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
     return wanted
 
 
-def _layers(model: nn.Module) -> dict[str, Any]:
-    return {name: module for name, module in model.named_modules() if _is_adapted(module)}
-
-
-def _is_adapted(module: nn.Module) -> bool:
-    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
+def _layers(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if hasattr(module, "lora_A")]

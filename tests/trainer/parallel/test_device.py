@@ -141,3 +141,14 @@ def test_precision(monkeypatch, dtype, where, has_bfloat16, expected):
 def test_tests_see_no_gpu():
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert not torch.cuda.is_available()
+
+
+def test_attention_on_a_gpu_plans_nothing_by_shape(machine):
+    """cuDNN's attention makes a plan for every shape; torch prefers it from Hopper on."""
+    machine(1, 1)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        local_device()
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -31,10 +31,10 @@ def test_policy_and_reference_begin_alike_and_the_policy_alone_is_trained(random
     assert not torch.equal(next(iter(policy.values())), next(iter(reference.values())))
 
 
-def test_scores_are_at_the_temperature_and_in_the_chunks_of_the_run(random_policy):
-    config = config_of(random_policy, **{"rollout.temperature": 0.5, "optim.logits_chunk_mb": 1})
+def test_scores_are_at_the_temperature_and_in_chunks_of_the_device(random_policy):
+    config = config_of(random_policy, **{"rollout.temperature": 0.5})
     model = logprob_model(random_model(), config, torch.float32)
-    assert (model.head.temperature, model.head.chunk_tokens) == (0.5, 2**20 // (4 * 61))
+    assert (model.head.temperature, model.head.chunk_tokens) == (0.5, 128 * 2**20 // (4 * 61))
 
 
 @pytest.mark.parametrize(

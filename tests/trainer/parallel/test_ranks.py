@@ -24,14 +24,15 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
         config(**settings)
 
 
-def test_a_rank_on_a_gpu_says_which_is_its_own(monkeypatch):
+@pytest.mark.parametrize(("ranks", "device_id"), [("4", torch.device("cuda", 3)), ("1", None)])
+def test_a_rank_on_a_gpu_names_its_own_unless_it_is_alone(monkeypatch, ranks, device_id):
     said = {}
-    for name, value in {"RANK": "3", "MASTER_ADDR": "10.0.0.1"}.items():
+    for name, value in {"RANK": "3", "WORLD_SIZE": ranks, "MASTER_ADDR": "10.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **options: said.update(options))
     join_ranks(60, torch.device("cuda", 3))
-    assert said["device_id"] == torch.device("cuda", 3)
+    assert said["device_id"] == device_id
 
 
 def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path):

@@ -1,10 +1,13 @@
 import importlib.util
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.trainer.parallel.test_deepspeed import config
 from trainer.errors import MissingError
+from trainer.parallel import start
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 
@@ -24,3 +27,11 @@ def test_a_missing_deepspeed_is_said(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingError, match="DeepSpeed is not installed"):
         make_parallel(config(strategy="deepspeed"))
+
+
+def test_the_device_is_chosen_before_deepspeed_is_imported(monkeypatch):
+    """DeepSpeed takes a GPU that it sees as it is imported, whatever the configuration says."""
+    chosen = []
+    monkeypatch.setattr(start, "local_device", chosen.append)
+    monkeypatch.setitem(sys.modules, "trainer.parallel.deepspeed", SimpleNamespace(DeepSpeedParallel=lambda _: chosen))
+    assert make_parallel(config(strategy="deepspeed", device="cpu")) == ["cpu"]

@@ -57,9 +57,9 @@ def test_vllm_asleep_leaves_its_memory_to_training_and_awake_does_not():
 
 
 def test_sampling_with_transformers_takes_a_cache_and_under_stage_3_whole_weights():
-    overrides = ["rollout.engine=transformers", "rollout.max_batch_tokens=100000"]
+    overrides = ["rollout.engine=transformers", "rollout.prompts_per_step=4"]
     found = footprint(load_config("kk_7b", overrides), 4)
-    cache = 100000 * 28 * 2 * 4 * 128 * 2
+    cache = 4 * 8 // 4 * (400 + 4096) * 28 * 2 * 4 * 128 * 2
     assert found.sampling - found.held == 1.5e9 + cache + 7_615_616_512 * 2
 
 

@@ -17,7 +17,6 @@ NAME = "smollm2-135m"
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
     monkeypatch.setenv("LOPTUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     small = replace(PACKAGED[NAME], sha256=hashlib.sha256(CONTENT).hexdigest())
     monkeypatch.setitem(PACKAGED, NAME, small)
     return small
@@ -64,7 +63,6 @@ def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(mode
     with pytest.raises(MissingError) as refused:
         ensure_gguf(NAME)
     assert "No matching distribution" in refused.value.what
-    assert "HF_HUB_OFFLINE is set" in refused.value.what
     by_hand = tmp_path / "cache" / "SmolLM2-135M-Instruct.Q4_1.gguf"
     assert str(by_hand) in refused.value.hint
 

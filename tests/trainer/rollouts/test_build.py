@@ -87,8 +87,8 @@ def test_slow_sampling_on_a_gpu_is_said_and_on_a_cpu_it_is_usual(monkeypatch, ma
 
 
 def test_the_engine_on_a_cpu_takes_the_settings_of_the_run():
-    engine = engine_of(False, max_batch_tokens=77)
-    assert (engine.pad_token_id, engine.max_batch_tokens, engine.on_finished) == (0, 77, NO_RUN.on_finished)
+    engine = engine_of(False)
+    assert (engine.pad_token_id, engine.on_finished) == (0, NO_RUN.on_finished)
 
 
 def test_rewards_are_scored_as_configured():

@@ -1,14 +1,9 @@
-import pytest
 import torch
 
 from tests.conftest import random_model
-from tests.trainer.rollouts.batches_in_steps import PROMPTS, largest_error
-from trainer.rollouts.decoding import CachedBatch, next_logits, read_prompts
+from trainer.rollouts.decoding import next_logits, read_prompts
 
-
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
-def test_rows_that_grow_and_leave_have_the_logits_of_whole_sequences(family):
-    assert largest_error(random_model(family), CachedBatch) < 1e-4
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from transformers import (
 
 from tests.rounding import forward_terms, sum_tolerance
 from trainer.policy.logprobs import LogprobModel
+from trainer.rollouts import shared_prefix
 from trainer.rollouts.engine import Sample, SamplingParams
 from trainer.rollouts.shared_prefix import is_supported
 from trainer.rollouts.transformers import TransformersEngine, bytes_per_position
@@ -99,6 +100,16 @@ def test_a_batch_does_not_depend_on_how_it_is_split(family: str) -> None:
         alone = engine.generate([PROMPTS[p]], [SEEDS[p][1:2]], PARAMS)
         assert alone[0][0].token_ids == whole[p][1].token_ids
         assert alone[0][0].logprobs == pytest.approx(whole[p][1].logprobs, abs=rounding(model))
+
+
+@pytest.mark.parametrize("growth", [1, 100])
+def test_buffers_that_grow_move_nothing(growth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    expected = sample(model)
+    monkeypatch.setattr(shared_prefix, "MIN_GROWTH", growth)
+    assert [[c.token_ids for c in group] for group in sample(model)] == [
+        [c.token_ids for c in group] for group in expected
+    ]
 
 
 def test_seeds_decide_what_is_sampled() -> None:

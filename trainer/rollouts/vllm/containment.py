@@ -6,10 +6,8 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -51,12 +49,14 @@ def random_state_kept() -> Iterator[None]:
 
 @contextmanager
 def process_state_kept(local_rank: int) -> Iterator[None]:
-    """Restore what starting vLLM changes besides: the environment and PyTorch's thread setting.
+    """Restore what starting vLLM changes besides: the environment and PyTorch's threads.
 
     ``LD_PRELOAD`` would reach every process started later, ``LOCAL_WORLD_SIZE`` whatever asks the launcher how
     many ranks there are. Variables of vLLM's own stay: it reads them again later.
     """
-    before, set_num_threads = dict(os.environ), torch.set_num_threads
+    before = dict(os.environ)
+    set_num_threads = torch.set_num_threads
+    threads = torch.get_num_threads()
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     for name, value in NO_FLASHINFER_SAMPLER.items():
         os.environ.setdefault(name, value)
@@ -68,6 +68,7 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads = set_num_threads
+        set_num_threads(threads)
         for name in [name for name in os.environ if name not in before and not name.startswith("VLLM_")]:
             del os.environ[name]
         os.environ.update(before)
@@ -76,26 +77,6 @@ def process_state_kept(local_rank: int) -> Iterator[None]:
 def eager_on_cpu(device: torch.device) -> AbstractContextManager[Any]:
     """On a CPU, run what vLLM marks for compilation as it is: compiling takes longer than most runs there."""
     return torch.compiler.set_stance("force_eager") if device.type == "cpu" else nullcontext()
-
-
-@contextmanager
-def no_shared_names(device: torch.device) -> Iterator[None]:
-    """On a CPU, let ranks that share a model exchange over their process group, not over named shared memory.
-
-    Under a launcher vLLM 0.24 gives that memory one name for all runs of a machine, so that a second run's ranks, or
-    the first ones after a killed run, do not start ("create shm in SHMManager failed. errno: 17"). Where the names of
-    the ranks differ, it uses the process group.
-    """
-    if device.type != "cpu":
-        yield
-        return
-    shared_memory = import_module("vllm.distributed.device_communicators.cpu_communicator")._CPUSHMDistributed
-    name_of = shared_memory.make_group_name
-    shared_memory.make_group_name = staticmethod(lambda communicator: f"{name_of(communicator)}-{uuid4()}")
-    try:
-        yield
-    finally:
-        shared_memory.make_group_name = staticmethod(name_of)
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine, Sample, Sa
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
     eager_on_cpu,
-    no_shared_names,
     process_state_kept,
     random_state_kept,
     send_log_to,
@@ -64,7 +63,6 @@ class VllmEngine(RolloutEngine):
             raise ConfigError("vLLM is not installed", "rollout.engine", f"{INSTALL}, or rollout.engine=auto")
         self.setup = setup
         self.device = next(model.parameters()).device
-        self.vocabulary = model.config.get_text_config().vocab_size
         self.sleep_level = setup.settings.sleep_level if self.device.type == "cuda" else 0
         world_size = dist.get_world_size() if dist.is_initialized() else 1
         if world_size % setup.settings.tensor_parallel:
@@ -95,8 +93,7 @@ class VllmEngine(RolloutEngine):
             except ImportError as error:
                 raise start_error(error) from error
             try:
-                with no_shared_names(self.device):
-                    llm = llm_of(**options)
+                llm = llm_of(**options)
                 gc.unfreeze()  # vLLM has frozen all there is, the run's models among it: they would stay for ever
                 return llm
             except (ImportError, RuntimeError, ValueError, AssertionError) as error:

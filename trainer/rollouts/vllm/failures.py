@@ -20,8 +20,8 @@ def failures_named(when: str) -> Iterator[None]:
             raise EngineError(
                 f"vLLM does not get the memory it needs {when}: {first_line(error)}",
                 "rollout.vllm.gpu_memory_utilization",
-                "lower it; or let training leave more: smaller optim.tokens_per_microbatch or "
-                "optim.logits_chunk_mb, parallel.offload=optimizer",
+                "lower it; or let training leave more: a smaller optim.tokens_per_microbatch, "
+                "parallel.offload=optimizer",
             ) from error
         raise EngineError(
             f"vLLM failed {when}: {first_line(error)}",

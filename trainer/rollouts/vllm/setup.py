@@ -1,6 +1,7 @@
 """The start options of an engine: everything that two runs must have in common to share one."""
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,11 +13,13 @@ from trainer.config.rollout import VllmConfig
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name
+from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.load import model_source
 
 # vLLM makes room for this many tokens of prompts at one time, and for the logits of so many requests: its own
 # defaults on large GPUs, 16,384 and 1,024, take 2 to 4 GB beside a trainer that needs them.
 _GPU_STEP_TOKENS = 8192
+_CACHE_FRACTION = 0.8  # of what weights leave of a share of a GPU; the rest is for activations and graphs
 FEWEST_REQUESTS, MOST_REQUESTS = 16, 512
 CPU_KV_CACHE_MB = 256
 CPU_STEP_TOKENS = 4096
@@ -126,17 +129,36 @@ def engine_setup(config: TrainConfig, model: PreTrainedModel, ranks: int) -> Eng
         ConfigError: a request can be longer than the context.
         MissingError: no such model.
     """
-    settings = config.rollout.vllm
+    dtype = dtype_name(compute_dtype(config.model, next(model.parameters()).device))
+    settings = _on_a_share(config.rollout.vllm, model, dtype)
     own = -(-config.rollout.prompts_per_step * config.rollout.group_size * settings.tensor_parallel // ranks)
     return EngineSetup(
         model_source(config.model),
         context_length(config, model),
-        dtype_name(compute_dtype(config.model, next(model.parameters()).device)),
+        dtype,
         settings,
         settings.max_num_seqs or min(MOST_REQUESTS, max(FEWEST_REQUESTS, own)),
         config.model.revision,
         config.model.trust_remote_code,
     )
+
+
+def _on_a_share(settings: VllmConfig, model: PreTrainedModel, dtype: str) -> VllmConfig:
+    """Return the settings of an engine that may use a fraction of its GPU, beside other trials.
+
+    By itself vLLM derives the size of its cache from the free memory of the whole GPU, and stops if a neighbor frees
+    some while it measures. With a given size it does not measure.
+    """
+    share = float(os.environ.get(SHARE_VARIABLE, "1"))
+    device = next(model.parameters()).device
+    if share >= 1 or device.type != "cuda":
+        return settings
+    utilization = share * settings.gpu_memory_utilization
+    weights = model.num_parameters() * getattr(torch, dtype).itemsize
+    left = utilization * torch.cuda.get_device_properties(device).total_memory - weights
+    cache_mb = max(1, int(_CACHE_FRACTION * left) >> 20)
+    shared = {"gpu_memory_utilization": utilization, "kv_cache_mb": settings.kv_cache_mb or cache_mb}
+    return settings.model_copy(update=shared)
 
 
 def llm_options(setup: EngineSetup, device: torch.device, ranks: int) -> dict[str, Any]:

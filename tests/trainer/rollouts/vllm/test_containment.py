@@ -38,16 +38,19 @@ def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    threads = torch.set_num_threads
-    monkeypatch.setattr(torch, "set_num_threads", threads)
+    set_num_threads = torch.set_num_threads
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(torch, "set_num_threads", set_num_threads)
     with pytest.raises(RuntimeError), process_state_kept(local_rank=3):
         assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
         assert (os.environ["LOCAL_RANK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("3", "1")
         assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
         os.environ |= {"LD_PRELOAD": "libomp.so", "VLLM_MADE": "x", "LOCAL_WORLD_SIZE": "1"}
+        torch.set_num_threads(threads + 1)
         torch.set_num_threads = None
         raise RuntimeError
-    assert torch.set_num_threads is threads
+    assert torch.set_num_threads is set_num_threads
+    assert torch.get_num_threads() == threads
     assert "LD_PRELOAD" not in os.environ and "LOCAL_RANK" not in os.environ
     assert os.environ["LOCAL_WORLD_SIZE"] == "4"
     assert os.environ["VLLM_MADE"] == "x"

@@ -16,7 +16,7 @@ from tests.trainer.rollouts.vllm.models import (
 )
 from trainer.errors import EngineError
 from trainer.rollouts.engine import SamplingParams
-from trainer.rollouts.sampling import kept_tokens
+from trainer.rollouts.sampling import truncations
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm.engine import VllmEngine
 from trainer.rollouts.vllm.setup import EngineSetup
@@ -60,7 +60,7 @@ def test_truncated_logprobs_are_renormalised_over_the_kept_tokens(shared, trunca
     for prompt, group in zip(asked, engine.generate(asked, [[1, 2], [3, 4]], params), strict=True):
         for sample in group:
             logprobs = (completion_logits(model, prompt, sample.token_ids) / 0.8).log_softmax(dim=-1)
-            kept = logprobs.masked_fill(~kept_tokens(logprobs, params), -torch.inf).log_softmax(dim=-1)
+            kept = truncations(params)(None, logprobs).log_softmax(dim=-1)
             expected = kept.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0]
             assert sample.logprobs == pytest.approx(expected.tolist(), abs=AGREEMENT)
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -46,6 +48,23 @@ def test_a_rank_decodes_its_share_of_a_step_at_one_time():
     assert engine_setup(config, model, ranks=64).requests == 16
     chosen = apply_overrides(config, {"rollout.vllm.max_num_seqs": 40})
     assert engine_setup(chosen, model, ranks=4).requests == 40
+
+
+def test_on_a_share_of_a_gpu_the_cache_is_not_measured(monkeypatch):
+    """vLLM stops if a neighbor frees memory while it measures how large its cache may be."""
+    model = SimpleNamespace(
+        parameters=lambda: iter([SimpleNamespace(device=GPU)]),
+        num_parameters=lambda: 500_000_000,
+        config=SimpleNamespace(max_position_embeddings=8192),
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=80 * 10**9))
+    whole = engine_setup(config(), model, ranks=1).settings
+    assert (whole.gpu_memory_utilization, whole.kv_cache_mb) == (0.45, None)
+    monkeypatch.setenv("LOPTUNE_GPU_SHARE", "0.5")
+    shared = llm_options(engine_setup(apply_overrides(config(), {"model.dtype": "bfloat16"}), model, ranks=1), GPU, 1)
+    assert shared["gpu_memory_utilization"] == 0.225
+    # 0.8 of what 0.225 of 80 GB leave beside 1 GB of weights
+    assert shared["kv_cache_memory_bytes"] == int(0.8 * 17e9) >> 20 << 20
 
 
 def test_options_on_a_gpu():
