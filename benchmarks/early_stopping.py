@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 from scipy.stats import spearmanr
 
 from benchmarks.tables import mean, percent, print_rows
-from dashboards.statistics.forecast import Curve, Forecast, Scales
 from sweep.record.sweep_record import evaluation_history
 from sweep.space.file import resolve_space
 from sweep.space.spec import EVALUATION, SCORE, SchedulerSpec, SweepSpec
@@ -37,7 +36,6 @@ EVALUATIONS, WINDOW, TRIALS, AT_A_TIME, WHOLE = 10, 3, 24, 4, 12
 START = 3.0  # standard deviations between configurations from the start of a curve to its mean end
 NOISE = 0.5  # of an evaluation
 PACES = {"same pace": (0.0, 0.0), "own pace": (0.7, 0.0), "better ones later": (0.7, 0.6)}  # spread, correlation
-WHOLE_FIRST = 4  # trials that reach their end before any is stopped by the forecast
 RULES: dict[str, dict[str, Any]] = {
     "none": {},
     **{
@@ -46,10 +44,6 @@ RULES: dict[str, dict[str, Any]] = {
         for factor in (2, 3, 4)
     },
     **{f"median, grace {grace}": {"median": {"grace_period": grace}} for grace in (1, 3)},
-    **{
-        f"forecast, level {level}": {"forecast": {"level": level, "min_finished": 2}}
-        for level in (0.01, 0.05, 0.1, 0.2)
-    },
 }
 Floats = NDArray[np.float64]
 
@@ -59,34 +53,6 @@ class Trial:
     """What a scheduler asks of a trial."""
 
     trial_id: str
-
-
-class ForecastScheduler(FIFOScheduler):  # type: ignore[misc]
-    """Stops a trial when its chance to end above the leader, the trial with the best forecast, is below a level.
-
-    Until enough trials have reached their end it cannot tell and stops none.
-    """
-
-    def __init__(self, level: float) -> None:
-        super().__init__()
-        self._level = level
-        self._curves: dict[str, Curve] = {}
-        self._fitted: tuple[int, Scales | None] = (0, None)  # to so many trials that had reached their end
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Whether the trial goes on."""
-        name, count = trial.trial_id, int(result[EVALUATION])
-        values = self._curves[name].values if name in self._curves else ()
-        self._curves[name] = Curve(int(name), (*values, result["eval/accuracy"]))
-        whole = sum(len(curve.values) == EVALUATIONS for curve in self._curves.values())
-        if whole < WHOLE_FIRST or not 2 <= count < EVALUATIONS:
-            return str(TrialScheduler.CONTINUE)
-        scales = self._fitted[1] if whole < 1.25 * self._fitted[0] else None
-        forecast = Forecast.of(list(self._curves.values()), EVALUATIONS, WINDOW, scales)
-        if scales is None:
-            self._fitted = whole, forecast.scales
-        chance = forecast.overtakes(list(self._curves).index(name), int(forecast.mean.argmax()))
-        return str(TrialScheduler.STOP if chance < self._level else TrialScheduler.CONTINUE)
 
 
 @dataclass(frozen=True)
@@ -130,9 +96,7 @@ def measured(sweep: Path) -> Curves:
 
 
 def scheduler(name: str, spec: SweepSpec) -> TrialScheduler:
-    """A fresh scheduler of `RULES`; those by forecast are here, as they earn no place in a sweep."""
-    if name.startswith("forecast"):
-        return ForecastScheduler(float(name.split()[-1]))
+    """A fresh scheduler of `RULES`."""
     return trial_scheduler(spec.model_copy(update={"scheduler": SchedulerSpec.model_validate(RULES[name])}))
 
 

@@ -87,7 +87,11 @@ SURFACES = {
     "peaks": Surface(peaks, {ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}, "algorithm.advantage": ADVANTAGES}),
     "grid": Surface(
         peaks,
-        {ALPHA: {"quniform": [0.0, 1.0, 0.1]}, ETA: {"quniform": [0.0, 0.9, 0.1]}, "algorithm.advantage": ADVANTAGES},
+        {
+            ALPHA: {"choice": [number / 10 for number in range(11)]},
+            ETA: {"choice": [number / 10 for number in range(10)]},
+            "algorithm.advantage": ADVANTAGES,
+        },
     ),
     "rate": Surface(rate, {LR: {"loguniform": [1e-5, 1e-2]}, ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}}),
     "switch": Surface(

@@ -38,7 +38,6 @@ def add_upload(commands: Commands) -> None:
 def add_ui(commands: Commands) -> None:
     """``sweep ui``."""
     ui = add_named(commands, "ui", _ui, "open the MLflow UI on this machine")
-    ui.epilog = "Optuna's view of the search: optuna-dashboard sqlite:///runs/NAME/study.db"
     ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
 
 

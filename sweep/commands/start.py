@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from sweep.commands.arguments import add_machine, add_named, planned_nodes, prepare, run_options
-from sweep.commands.winner import then_decide
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.warm_start import warm_started
@@ -83,8 +82,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     spec = sweep.spec
     if not arguments.json:
         print_space(spec)  # at once: simulating the memory takes seconds
-    here = not (arguments.address or arguments.nodes or arguments.gpus)
-    plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds, time_here=here)
+    plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds)
     _print_advice(spec)
     if arguments.json:
         print_json(as_json(plan) | _sampled(spec, arguments.sample))
@@ -116,7 +114,7 @@ def _run(arguments: argparse.Namespace) -> int:
     _print_advice(sweep.spec)
     from sweep.driver.run import start_sweep
 
-    return then_decide(start_sweep(sweep, run_options(arguments)), sweep, arguments)
+    return start_sweep(sweep, run_options(arguments))
 
 
 def _resume(arguments: argparse.Namespace) -> int:
@@ -125,8 +123,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     from sweep.driver.run import resume_sweep
 
     again = {"retry_failed": arguments.retry_failed, "start_over": arguments.start_over}
-    code = resume_sweep(sweep, replace(run_options(arguments), **again))
-    return then_decide(code, sweep, arguments)
+    return resume_sweep(sweep, replace(run_options(arguments), **again))
 
 
 def _extend(arguments: argparse.Namespace) -> int:
@@ -143,7 +140,7 @@ def _extend(arguments: argparse.Namespace) -> int:
     prepare(sweep.spec, arguments)
     from sweep.driver.run import resume_sweep
 
-    return then_decide(resume_sweep(sweep, run_options(arguments)), sweep, arguments)
+    return resume_sweep(sweep, run_options(arguments))
 
 
 def load(arguments: argparse.Namespace) -> SweepRecord:

@@ -1,12 +1,14 @@
-"""``sweep status``, ``stop`` and ``ls``: read the folders of sweeps, and stop a running one."""
+"""``sweep status``, ``stop``, ``ls`` and ``study``: read the folders of sweeps, and stop a running one."""
 
 import argparse
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from sweep.commands.arguments import add_named
 from sweep.record.folder import all_sweeps, existing_sweep, holder, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
-from sweep.record.table import print_trials
+from sweep.record.table import duration, print_trials
+from sweep.views.time_left import seconds_left
 from trainer.errors import UserError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.table import number, print_json, print_table
@@ -30,10 +32,17 @@ def add_ls(commands: Commands) -> None:
     ls.set_defaults(command=_ls)
 
 
+def add_study(commands: Commands) -> None:
+    """``sweep study``."""
+    study = add_named(commands, "study", _study, "write a sweep as an Optuna study, for optuna-dashboard")
+    study.add_argument("--output", type=Path, help="SQLite file to write (default: study.db in the sweep's folder)")
+
+
 def _status(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     folder, planned, by = sweep.folder, sweep.planned, holder(sweep.folder)
     rows, best = sweep.rows(running=by is not None), sweep.best()
+    left, all_left = seconds_left(sweep, rows)
     if arguments.json:
         print_json(
             {
@@ -42,6 +51,8 @@ def _status(arguments: argparse.Namespace) -> int:
                 "planned": planned,
                 "best": best and vars(best),
                 "trials": [asdict(row) for row in rows],
+                "seconds_left": left,
+                "sweep_seconds_left": all_left,
             }
         )
         return 0
@@ -51,6 +62,10 @@ def _status(arguments: argparse.Namespace) -> int:
     print(f"\n{folder.name}: {ended} of {planned} trials ended, {state}")
     for line in sweep.arm_lines():
         print(line)
+    for trial, seconds in left.items():
+        print(f"{trial}: ends in about {duration(seconds)}")
+    if all_left is not None:
+        print(f"the sweep ends in about {duration(all_left)}")
     if best is not None:
         print(sweep.told_best(best))
     if by is None and ended < planned:
@@ -67,6 +82,16 @@ def _stop(arguments: argparse.Namespace) -> int:
     # A file, not a signal: it reaches a driver and ranks on other machines too.
     request_stop(folder)
     print(f"asked {by} to stop after the current training step")
+    return 0
+
+
+def _study(arguments: argparse.Namespace) -> int:
+    from sweep.search.study import write_study  # which imports Optuna
+
+    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    output: Path = arguments.output or sweep.folder.root / "study.db"
+    write_study(sweep.spec, sweep.configurations, output)
+    print(f"optuna-dashboard sqlite:///{output}")
     return 0
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
 from sweep.commands.report import recorded_uri
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
-from sweep.space.arms import ARM_SEEDS, arms
+from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
 from sweep.space.points import trial_config
-from sweep.space.spec import DecideSpec, SweepSpec
+from sweep.space.spec import SweepSpec
 from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space
 from trainer.config.schema import save_config
-from trainer.config.yaml_document import YamlDocument, validate
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
@@ -30,20 +29,19 @@ def add_confirm(commands: Commands) -> None:
     add_machine(confirm)
     add_accept_changes(confirm)
     confirm.add_argument(
-        "--finalists",
-        type=count,
-        help=f"finalists besides the baseline (default: the space's `decide`, every arm, or {_FINALISTS})",
+        "--finalists", type=count, help=f"finalists besides the baseline (default: every arm, or {_FINALISTS})"
     )
     confirm.add_argument(
         "--seeds",
         type=count,
-        help=f"fresh seeds per configuration (default: {_FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most 30)",
+        help=f"fresh seeds each (default: {_FRESH_SEEDS}, of arms {ARM_SEEDS}; in rounds at most {MAX_SEEDS})",
     )
     confirm.add_argument(
         "--test", help="file with the sealed test problems (default: the split `test`; none in rounds)"
     )
-    confirm.add_argument("--gpu-hours", type=positive, help="budget of all rounds (default: the space's)")
-    confirm.add_argument("--cpu-hours", type=positive, help="budget of all rounds, for trials without GPUs")
+    confirm.add_argument(
+        "--hours", type=positive, help="budget of all rounds [GPU hours; CPU hours of trials without GPUs]"
+    )
 
 
 def add_export(commands: Commands) -> None:
@@ -56,9 +54,9 @@ def add_export(commands: Commands) -> None:
 def _confirm(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     if arguments.rounds:
-        return _run_rounds(sweep, _rounds_settings(sweep, arguments), arguments)
-    if arguments.gpu_hours or arguments.cpu_hours:
-        raise ConfigError("a budget is counted over rounds", "command line", "add --rounds")
+        return _run_rounds(sweep, arguments)
+    if arguments.hours:
+        raise ConfigError("a budget is counted over rounds", "command line, --hours", "add --rounds")
     chosen = finalists_of(sweep, arguments.finalists or _finalists(sweep.spec))
     seeds = ARM_SEEDS if sweep.spec.search.tune_within else _FRESH_SEEDS
     space = fresh_space(sweep, chosen, arguments.seeds or seeds, arguments.test)
@@ -78,38 +76,7 @@ def _finalists(spec: SweepSpec) -> int:
     return _FINALISTS if spec.search.tune_within is None else len(arms(spec)) - 1
 
 
-def _rounds_settings(sweep: SweepRecord, arguments: argparse.Namespace) -> DecideSpec:
-    given = {
-        "finalists": arguments.finalists,
-        "max_seeds": arguments.seeds,
-        "gpu_hours": arguments.gpu_hours,
-        "cpu_hours": arguments.cpu_hours,
-    }
-    wanted = {
-        **(sweep.spec.decide or DecideSpec(finalists=_finalists(sweep.spec))).model_dump(),
-        **{key: value for key, value in given.items() if value is not None},
-    }
-    settings = validate(DecideSpec, YamlDocument(wanted, {}, "command line"))
-    has, lacks = ("gpu", "cpu") if sweep.spec.resources.gpus_per_trial else ("cpu", "gpu")
-    if getattr(settings, f"{lacks}_hours") is not None:
-        raise ConfigError(
-            f"a budget in {lacks.upper()} hours, and the trials are counted in {has.upper()} hours",
-            f"{sweep.folder.space}, key resources.gpus_per_trial",
-            f"write --{has}-hours N",
-        )
-    return settings
-
-
-def then_decide(code: int, sweep: SweepRecord, arguments: argparse.Namespace) -> int:
-    """Run the rounds that follow a finished search, where the space asks for them."""
-    sweep = sweep.read_again()
-    ended = sum(row.ended for row in sweep.rows())
-    if sweep.spec.decide is None or code not in (0, 1) or ended < sweep.planned:
-        return code
-    return max(code, _run_rounds(sweep, sweep.spec.decide, arguments))
-
-
-def _run_rounds(sweep: SweepRecord, settings: DecideSpec, arguments: argparse.Namespace) -> int:
+def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     prepare(sweep.spec, arguments)
     from sweep.driver.run import resume_sweep
     from sweep.winner.rounds import Asked, decide, log_decision
@@ -117,7 +84,8 @@ def _run_rounds(sweep: SweepRecord, settings: DecideSpec, arguments: argparse.Na
     options = replace(run_options(arguments), report=False)
     inherit_inputs(confirmation_folder(sweep).root, sweep.folder.root)
     again = sweep.command("confirm", "--rounds", *options.machine)
-    asked = Asked(settings, getattr(arguments, "test", None), again)
+    finalists = arguments.finalists or _finalists(sweep.spec)
+    asked = Asked(finalists, arguments.seeds or MAX_SEEDS, arguments.hours, arguments.test, again)
     code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
     if decision.looks:
         log_decision(sweep, decision)

@@ -33,7 +33,7 @@ from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
-from sweep.trials.cluster import Node, check_fit, present_nodes, slots, start_ray
+from sweep.trials.cluster import Node, check_fit, present_nodes, slots, spreads, start_ray
 from sweep.trials.credentials import write_credentials
 from sweep.trials.nodes import failures_end_attempts
 from sweep.trials.preflight import check_training
@@ -86,7 +86,16 @@ class _Session:
         """The common part of all trials."""
         parent = self.parent.run_id if self.parent else None
         inputs = (self.sweep.folder.root, *inputs_of(self.sweep.spec)) if self.options.address else ()
-        return TrialPlan(self.sweep.spec, self.sweep.folder, Path.cwd(), parent, self.options.factory, inputs)
+        spec = self.sweep.spec
+        return TrialPlan(
+            spec,
+            self.sweep.folder,
+            Path.cwd(),
+            parent,
+            self.options.factory,
+            inputs,
+            spreads(spec.resources, self.nodes),
+        )
 
     def capacity(self) -> int:
         """Trials that may run at a time now: nodes of a cluster come and go."""
@@ -209,20 +218,17 @@ def _search(session: _Session) -> None:
         return number
 
     known = sweep.configurations
-    searcher = ConfigurationSearcher(spec, folder.ledger, folder.study, begin_trial, known, session.capacity)
-    try:
-        with (
-            orderly_signals(session.control, say),
-            _states_in_mlflow(session) as changed,
-            failures_end_attempts(),
-            tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch,
-        ):
-            callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed, sweep.rows())
-            session.control.attach(searcher.halt, callback.running)
-            _fit(_tuner(session, searcher, callback, Path(scratch)), searcher, session.control)
-        ended.thin()
-    finally:
-        searcher.close()
+    searcher = ConfigurationSearcher(spec, folder.ledger, begin_trial, known, session.capacity)
+    with (
+        orderly_signals(session.control, say),
+        _states_in_mlflow(session) as changed,
+        failures_end_attempts(),
+        tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch,
+    ):
+        callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed, sweep.rows())
+        session.control.attach(searcher.halt, callback.running)
+        _fit(_tuner(session, searcher, callback, Path(scratch)), searcher, session.control)
+    ended.thin()
 
 
 def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopControl) -> None:
@@ -363,8 +369,6 @@ def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
         if best is not None:
             save_config(trial_config(spec.base, best.parameters, spec.seeds[0]), folder.report / "best.yaml")
         parent.log_artifact(folder.report)
-        if folder.study.exists():
-            parent.log_artifact(folder.study)
     return path
 
 

@@ -29,8 +29,7 @@ class EndedTrials:
 
     def thin(self) -> None:
         """Keep the weights of the last and the best checkpoint of each trial that ended since the last call."""
-        keeps_all = self._sweep.spec.storage.ended_trials == "all"
-        for configuration in () if keeps_all else self._sweep.configurations:
+        for configuration in self._sweep.configurations:
             for seed, result in configuration.results.items():
                 trial = TrialKey(configuration.number, seed).name
                 if trial not in self._done and result.state in ("COMPLETE", "PRUNED"):

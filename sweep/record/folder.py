@@ -30,7 +30,6 @@ class SweepFolder:
         self.root = root = self.runs_dir / self.name
         self.space = root / "space.lock.yaml"  # the search space with the trainer configuration resolved
         self.ledger = root / "events.jsonl"  # every trial issued and every result, a line each: the truth
-        self.study = root / "study.db"  # the Optuna study, a mirror of the ledger
         self.lock = root / "lock"  # held by the driver; names it
         self.stop = root / "stop"  # asks the driver and every rank to stop at the next training step
         self.log = root / "driver.log"  # of Ray and the driver

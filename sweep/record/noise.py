@@ -14,7 +14,8 @@ from dashboards.statistics.seed_noise import Noise, seed_noise
 from dashboards.statistics.sequential import make_design
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration
-from sweep.space.spec import DecideSpec, SweepSpec
+from sweep.space.arms import MAX_SEEDS
+from sweep.space.spec import SweepSpec
 from trainer.errors import UserError
 from trainer.shell.table import counted
 
@@ -78,7 +79,6 @@ def forecast_noise(spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int
     wanted = {"worthwhile": spec.objective.worthwhile}
     if spec.objective.published is not None:
         wanted["published"] = spec.objective.published
-    most = (spec.decide or DecideSpec()).max_seeds
     return NoiseForecast(
         deviation=noise.deviation,
         freedom=noise.freedom,
@@ -88,7 +88,7 @@ def forecast_noise(spec: SweepSpec, earlier: Iterable[SweepRecord], planned: int
             name: (
                 gain,
                 seeds_for(gain, noise.deviation, max(2, planned)),
-                make_design(noise, gain, 1, most).looks[-1],
+                make_design(noise, gain, 1, MAX_SEEDS).looks[-1],
             )
             for name, gain in wanted.items()
         },

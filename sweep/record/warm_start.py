@@ -1,46 +1,58 @@
-"""What a search takes from earlier sweeps (`search.warm_start`): their finished configurations, as prior trials."""
+"""The best configurations of earlier sweeps (`search.warm_start`), which a new sweep runs after its baselines."""
 
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from sweep.record.folder import all_sweeps
 from sweep.record.sweep_record import SweepRecord, open_sweep, readable_sweeps
 from sweep.search.history import outcome
-from sweep.space.points import Parameters, Space
-from sweep.space.spec import PriorSpec, SweepSpec
+from sweep.space.arms import arm_of, arms
+from sweep.space.points import Parameters, Space, fingerprint
+from sweep.space.spec import SweepSpec
 from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError
 from trainer.shell.table import counted
 
-_LEFT = {"FAIL": "failed", "PRUNED": "stopped early", "RUNNING": "unfinished", "COMPLETE": "outside of this space"}
+TAKEN = 3  # configurations of each sweep and arm
 
 
 def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec, list[str]]:
-    """The space with what it takes from the sweeps that it names, and a line on each of them.
+    """Return the space with the best configurations of the sweeps that it names, and a line on each of these.
 
-    The space keeps it: a sweep that is resumed or extended learns from what it took, whatever has become of the
-    other. ``where`` is the place of `search.warm_start`.
+    The configurations become baselines, so a sweep that is resumed runs them whatever has become of the earlier
+    sweeps. ``where`` is the place of `search.warm_start`.
 
     Raises:
         MissingError: there is no such sweep, or it has no finished configuration in this space.
-        ConfigError: it searches other parameters.
+        ConfigError: it searches other parameters, or this space lists no baseline to compare with.
     """
-    prior, lines = [], []
-    for name in spec.search.warm_start:
-        known = [folder.name for folder in all_sweeps(runs_dir)]
-        if name not in known:
-            hint = nearest(name, known) if known else f"{runs_dir} has no sweep yet"
+    names = spec.search.warm_start
+    if names and not spec.baselines:
+        raise ConfigError("warm start: the space has no baseline to compare with", where, "add baselines: [{...}]")
+    lines: list[str] = []
+    space = Space(spec.parameters)
+
+    def mark(point: Parameters) -> str:
+        return fingerprint(space.resolve(point, spec.base))
+
+    points = {mark(point): point for point in (space.complete(baseline, spec.base) for baseline in spec.baselines)}
+    seeds: set[int] = set()
+    for name in names:
+        existing = [folder.name for folder in all_sweeps(runs_dir)]
+        if name not in existing:
+            hint = nearest(name, existing) if existing else f"{runs_dir} has no sweep yet"
             raise MissingError(f"warm start: no sweep named {name}", where, hint)
-        other = open_sweep(runs_dir, name)
-        _check_alike(spec, other, where)
-        found, left = _finished(spec, other)
-        told = f" ({left.total()} left out: {', '.join(f'{n} {why}' for why, n in left.items())})" if left else ""
-        if not found.points:
-            what = f"warm start: {name} has no finished configuration in this space{told}"
-            raise MissingError(what, where, other.command("status"))
-        lines.append(f"warm start: {counted(len(found.points), 'configuration')} of {name}{told}")
-        prior.append(found)
-    return spec.model_copy(update={"search": spec.search.model_copy(update={"prior": prior})}), lines
+        earlier = open_sweep(runs_dir, name)
+        _check_alike(spec, earlier, where)
+        best = _best(spec, earlier, lambda point: mark(point) not in points)
+        if not best:
+            what = f"warm start: {name} has no finished configuration in this space that the baselines lack"
+            raise MissingError(what, where, earlier.command("status"))
+        points.update((mark(point), point) for point in best)
+        seeds |= earlier.spec.spent_seeds
+        lines.append(f"warm start: the best {counted(len(best), 'configuration').removeprefix('1 ')} of {name}")
+    search = spec.search.model_copy(update={"earlier_seeds": sorted(seeds)})
+    return spec.model_copy(update={"search": search, "baselines": list(points.values())}), lines
 
 
 def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
@@ -53,19 +65,19 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
         raise ConfigError(f"warm start: {name} searches other parameters: {told}", where, hint)
 
 
-def _finished(spec: SweepSpec, other: SweepRecord) -> tuple[PriorSpec, "Counter[str]"]:
-    """The configurations that are complete on all seeds and lie in this space; how many others, by the reason."""
-    space, left, taken = Space(spec.parameters), Counter[str](), dict[int, float]()
-    sign = 1 if other.spec.objective.mode == spec.objective.mode else -1  # the best of it is the best here
-    for one in other.configurations:
-        found = outcome(one, other.spec.seeds)
-        if found.state == "COMPLETE" and found.score is not None and _holds(space, one.parameters):
-            taken[one.number] = sign * found.score
-        else:
-            left[_LEFT[found.state]] += 1
-    points = [dict(other.configurations[number].parameters) for number in taken]
-    seeds, scores = sorted(other.spec.spent_seeds), list(taken.values())
-    return PriorSpec(sweep=other.folder.name, seeds=seeds, points=points, scores=scores), left
+def _best(spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], bool]) -> list[Parameters]:
+    """Return the best complete configurations of a sweep that lie in the space; of each arm equally many."""
+    space = Space(spec.parameters)
+    sign = 1 if earlier.spec.objective.mode == "max" else -1
+    ranked: dict[str, list[tuple[float, Parameters]]] = {name: [] for name in arms(spec)}
+    for configuration in earlier.configurations:
+        point = configuration.parameters
+        result = outcome(configuration, earlier.spec.seeds)
+        if result.state == "COMPLETE" and result.score is not None and _holds(space, point) and is_new(point):
+            ranked[arm_of(spec, point)].append((sign * result.score, dict(point)))
+    count = min(TAKEN, *(len(scored) for scored in ranked.values()))
+    best = [sorted(scored, key=lambda pair: -pair[0])[:count] for scored in ranked.values()]
+    return [point for scored in best for _, point in scored]
 
 
 def _holds(space: Space, point: Parameters) -> bool:

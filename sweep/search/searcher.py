@@ -27,7 +27,6 @@ from sweep.search.history import (
     replay,
 )
 from sweep.search.ledger import Ledger, read_ledger
-from sweep.search.mirror import StudyMirror
 from sweep.search.proposals import propose_next
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
@@ -50,7 +49,6 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     Args:
         spec: the checked search space.
         ledger_path: ``events.jsonl``; made if it does not exist, its folder exists.
-        study_path: the copy for optuna-dashboard; none if null.
         before_trial: called with the name of the next trial and of those that run; returns the number of its
             attempt, or calls ``halt``.
         capacity: how many trials may run at a time; asked before each.
@@ -64,7 +62,6 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self,
         spec: SweepSpec,
         ledger_path: Path,
-        study_path: Path | None = None,
         before_trial: Callable[[str, Sequence[str]], int] = lambda trial, running: 0,
         configurations: list[Configuration] | None = None,
         capacity: Callable[[], int] | None = None,
@@ -76,11 +73,9 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         self.configurations = replay(read_ledger(ledger_path)) if configurations is None else configurations
         self.running: dict[str, TrialKey] = {}  # Tune's trial id -> trial
         self.halted = False
-        self._mirror = None if study_path is None else StudyMirror(study_path, spec, self.space)
         self._before_trial = before_trial
         self._capacity = capacity
         self.failure: StorageError | None = None  # of the ledger
-        self._mirror_changes()
 
     def suggest(self, trial_id: str) -> Any:
         """The next trial, None while there is no room for it, or ``Searcher.FINISHED``.
@@ -141,16 +136,10 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             reason=reason,
         )
         add_result(self.configurations, record)
-        self._mirror_changes()
 
     def halt(self) -> None:
         """Propose nothing more; trials that are stopped from now on keep their place for ``sweep resume``."""
         self.halted = True
-
-    def close(self) -> None:
-        """Close the study's file."""
-        if self._mirror is not None:
-            self._mirror.close()
 
     @property
     def open_pairs(self) -> Iterator[TrialKey]:
@@ -166,8 +155,8 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         """Nothing: the ledger has it. Tune warns where this is missing."""
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tune pickles the searcher with its settings; a database connection cannot be.
-        return {**self.__dict__, "_mirror": None, "_before_trial": None, "_capacity": None}
+        # Tune pickles the searcher with its settings; functions of the driver cannot be.
+        return {**self.__dict__, "_before_trial": None, "_capacity": None}
 
     def _next_pair(self) -> TrialKey | None:
         taken = set(self.running.values())
@@ -197,7 +186,6 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             attributes=noted,
         )
         self.configurations.append(configuration_of(record))
-        self._mirror_changes()
         return True
 
     def _append(self, **values: Any) -> Record:
@@ -208,10 +196,6 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         except StorageError as error:
             self.failure = error
             raise
-
-    def _mirror_changes(self) -> None:
-        if self._mirror is not None:
-            self._mirror.sync(self.configurations)
 
     def _raise_failure(self) -> None:
         # Tune turns an exception of `on_trial_complete` into a failed trial; raised again here, it ends the sweep.

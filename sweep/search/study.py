@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
-from scipy import stats
 
 from sweep.search.history import Configuration, outcome, seed_effects, so_far
 from sweep.space.parameters import ParameterSpec
@@ -32,11 +32,11 @@ def distribution(parameter: ParameterSpec) -> BaseDistribution | None:
     if parameter.kind == "choice":
         return CategoricalDistribution([_label(option) for option in parameter.choice or []])
     low, high, step = parameter.bounds
-    # The high end must lie on the steps, or Optuna moves it with a warning.
-    top = (parameter.options or [high])[-1]
-    if parameter.kind in ("int", "logint"):
-        return IntDistribution(int(low), int(top), log=parameter.kind == "logint", step=int(step or 1))
-    return FloatDistribution(low, top, log=parameter.kind == "loguniform", step=step)
+    if parameter.kind == "int":
+        # The high end must lie on the steps, or Optuna moves it with a warning.
+        top = (parameter.options or [high])[-1]
+        return IntDistribution(int(low), int(top), step=int(step or 1))
+    return FloatDistribution(low, high, log=parameter.kind == "loguniform")
 
 
 def sample(space: Space, trial: optuna.Trial) -> Parameters:
@@ -48,11 +48,9 @@ def sample(space: Space, trial: optuna.Trial) -> Parameters:
             chosen = trial.suggest_categorical(key, range_.choices)
             return next(option for option in parameter.options or [] if _label(option) == chosen)
         if isinstance(range_, IntDistribution):
-            return trial.suggest_int(key, range_.low, range_.high, step=range_.step, log=range_.log)
+            return trial.suggest_int(key, range_.low, range_.high, step=range_.step)
         if isinstance(range_, FloatDistribution):
-            number = trial.suggest_float(key, range_.low, range_.high, step=range_.step, log=range_.log)
-            # Optuna's 0.1 + 2 * 0.1 is not the 0.3 of a baseline or a grid.
-            return min(parameter.options or [number], key=lambda option: abs(option - number))
+            return trial.suggest_float(key, range_.low, range_.high, log=range_.log)
         return parameter.value
 
     return space.walk(choose)
@@ -87,7 +85,7 @@ def ask(
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
         effects = seed_effects(configurations, spec.seeds)
-        study.add_trials(_with_prior(spec, space, [frozen_trial(spec, space, one, effects) for one in configurations]))
+        study.add_trials([frozen_trial(spec, space, one, effects) for one in configurations])
     trial = study.ask()
     parameters = sample(space, trial)
     noted = study.get_trials(deepcopy=False)[-1].system_attrs
@@ -123,25 +121,12 @@ def frozen_trial(
     return trial
 
 
-def _with_prior(spec: SweepSpec, space: Space, own: list[FrozenTrial]) -> list[FrozenTrial]:
-    """The trials of a search behind those of earlier sweeps, if there are any; scores are then ranks from 0 to 1.
-
-    Ranks are taken within each sweep, because another model or task has another scale: the quantile transform of
-    arXiv:1909.13595, without its normal scores.
-    """
-    earlier = [
-        [
-            optuna.create_trial(value=score, **_place(space, point))
-            for point, score in zip(prior.points, prior.scores, strict=True)
-            if space.contains(point)  # an arm has no use for points of another
-        ]
-        for prior in spec.search.prior
-    ]
-    for trials in (earlier and [*earlier, own]) or []:
-        scored = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-        for trial, rank in zip(scored, stats.rankdata([trial.value for trial in scored]), strict=True):
-            trial.value = (float(rank) - 0.5) / len(scored)
-    return [*(trial for trials in earlier for trial in trials), *own]
+def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: Path) -> None:
+    """Write the sweep as an Optuna study into a new SQLite file, for optuna-dashboard; nothing reads it back."""
+    space = Space(spec.parameters)
+    path.unlink(missing_ok=True)
+    study = optuna.create_study(study_name=spec.name, storage=f"sqlite:///{path}", direction=direction(spec))
+    study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
 
 
 def _place(space: Space, point: Mapping[str, Any]) -> dict[str, Any]:

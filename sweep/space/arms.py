@@ -7,6 +7,7 @@ from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 
+MAX_SEEDS = 30  # fresh ones of each finalist that `sweep confirm --rounds` runs at most, unless it names a number
 ARM_SEEDS = 8  # fresh ones of the best of every arm: few seeds tell nothing of many arms
 
 

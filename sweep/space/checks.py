@@ -236,7 +236,7 @@ def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None
     if search.sampler == "grid":
         for key, parameter in space.parameters.items():
             if parameter.options is None:
-                hint = f"write {key}: {{quniform: [low, high, step]}} or a choice"
+                hint = f"write {key}: {{choice: [...]}} or {{int: [low, high, step]}}"
                 raise ConfigError(
                     f"a grid needs values to go through, and {key} is {parameter.kind}",
                     document.where(("parameters", key)),

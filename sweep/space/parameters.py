@@ -18,10 +18,9 @@ def same_value(left: Any, right: Any) -> bool:
 Scalars = Annotated[Any, BeforeValidator(read_scalars)]
 ValueMapping = Annotated[dict[str, Any], BeforeValidator(read_scalars)]
 _FloatRange = tuple[float, float]
-_SteppedRange = tuple[float, float, Annotated[float, Field(gt=0)]]
 _IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
 
-KINDS = ("choice", "uniform", "loguniform", "quniform", "int", "logint", "value", "by")
+KINDS = ("choice", "uniform", "loguniform", "int", "value", "by")
 _LISTED = ("choice", "value", "by")  # any values, one by one
 
 
@@ -33,9 +32,7 @@ class ParameterSpec(Section):
     )
     uniform: _FloatRange | None = Field(None, description="[low, high]")
     loguniform: _FloatRange | None = Field(None, description="[low, high], uniform in the logarithm")
-    quniform: _SteppedRange | None = Field(None, description="[low, high, step]")
     integer: _IntegerRange | None = Field(None, alias="int", description="[low, high] or [low, high, step]")
-    logint: tuple[int, int] | None = Field(None, description="[low, high], uniform in the logarithm")
     value: Scalars = Field(None, description="always this value")
     by: dict[str, ValueMapping] | None = Field(
         None, description="{other: {its value: value}}: a constant for each value of another parameter"
@@ -63,9 +60,7 @@ class ParameterSpec(Section):
         numbers: Sequence[float] = getattr(self, _field(self.kind))
         if self.kind == "int":
             return numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else 1
-        if self.kind == "logint":
-            return numbers[0], numbers[1], 1
-        return numbers[0], numbers[1], numbers[2] if self.kind == "quniform" else None
+        return numbers[0], numbers[1], None
 
     @property
     def options(self) -> list[Any] | None:
@@ -79,11 +74,6 @@ class ParameterSpec(Section):
         if self.kind == "int":
             low, high, step = self.bounds
             return list(range(int(low), int(high) + 1, int(step or 1)))
-        if self.kind == "quniform":
-            low, high, step = self.bounds
-            assert step is not None
-            # Rounded to 12 digits: 0.1 + 2 * 0.1 must read 0.3 in tables and file names.
-            return [round(low + step * index, 12) for index in range(int((high - low) / step + 1e-9) + 1)]
         return None
 
     @property
@@ -92,19 +82,17 @@ class ParameterSpec(Section):
         if self.kind in _LISTED:
             return self.options or []
         low, high, _ = self.bounds
-        return [int(low), int(high)] if self.kind in ("int", "logint") else [low, high]
+        return [int(low), int(high)] if self.kind == "int" else [low, high]
 
     def contains(self, value: Any) -> bool:
         """Whether a value lies in the range."""
         options = self.options
-        if options is not None and self.kind in _LISTED:
+        if options is not None:
             return any(same_value(value, option) for option in options)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        if options is not None:
-            return any(math.isclose(value, option, rel_tol=1e-9, abs_tol=1e-12) for option in options)
         low, high, _ = self.bounds
-        return low <= value <= high and (self.kind != "logint" or float(value).is_integer())
+        return low <= value <= high
 
     def given(self, point: Mapping[str, Any]) -> "ParameterSpec":
         """The parameter where others are decided: with `by`, the constant for them."""

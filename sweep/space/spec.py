@@ -49,15 +49,6 @@ class ObjectiveSpec(Section):
     published: Positive | None = Field(None, description="a gain claimed elsewhere, for `sweep plan`")
 
 
-class PriorSpec(Section):
-    """Finished configurations of an earlier sweep: points of this space with their scores there."""
-
-    sweep: str = Field(description="its name")
-    seeds: list[int] = Field(description="the seeds whose scores steered it")
-    points: list[ValueMapping] = Field(description="the parameters of each configuration")
-    scores: list[float] = Field(description="the score of each, on the scale of that sweep")
-
-
 class SearchSpec(Section):
     """Which configurations are tried."""
 
@@ -73,17 +64,14 @@ class SearchSpec(Section):
         None, description="random configurations before the sampler learns (baselines count)"
     )
     warm_start: list[str] = Field(
-        default_factory=list, description="earlier sweeps whose finished configurations the sampler learns from"
+        default_factory=list, description="earlier sweeps whose best configurations run after the baselines"
     )
-    prior: list[PriorSpec] = Field(
-        default_factory=list,
-        description="what `warm_start` took, as space.lock.yaml keeps it; replaced by `sweep run`",
+    earlier_seeds: list[int] = Field(
+        default_factory=list, description="seeds of the sweeps of `warm_start`; written by `sweep run`"
     )
 
     @model_validator(mode="after")
     def _check(self) -> "SearchSpec":
-        if self.warm_start and self.sampler not in ("tpe", "gp"):
-            raise ValueError(f"{self.sampler} learns nothing from warm_start: write sampler: tpe or gp")
         if self.configurations is None and self.sampler != "grid":
             raise ValueError(f"say how many configurations {self.sampler} may propose: search.configurations")
         return self
@@ -94,7 +82,6 @@ class AshaSpec(Section):
 
     grace_period: Count = Field(3, description="evaluations before a trial may be stopped")
     reduction_factor: Annotated[float, Field(gt=1)] = Field(2, description="one of N goes on at each rung")
-    brackets: Count = Field(1, description="brackets with later first rungs")
 
 
 class MedianSpec(Section):
@@ -136,12 +123,6 @@ class ResourcesSpec(Section):
     gpus_per_trial: NonNegative = Field(0, description="GPUs; one worker drives one; below 1 is a share")
     workers_per_trial: Count = Field(1, description="rank processes")
     cpus_per_worker: Count = Field(1, description="CPU cores of a rank")
-    gpu_memory_gb: Positive | None = Field(
-        None, description="memory of one GPU, for plan and check [GB]; that of this machine's GPUs, else 80 if null"
-    )
-    placement: Literal["PACK", "STRICT_PACK"] = Field(
-        "STRICT_PACK", description="STRICT_PACK: all workers on one node; PACK: if possible"
-    )
 
     @property
     def gpus_per_worker(self) -> float:
@@ -169,29 +150,6 @@ class LimitsSpec(Section):
     stall_timeout_s: Positive = Field(
         1800, description="a trial that neither trains a step nor evaluates for this long counts as failed [s]"
     )
-
-
-class StorageSpec(Section):
-    """Files that a sweep leaves on disk."""
-
-    ended_trials: Literal["weights", "all"] = Field(
-        "weights",
-        description="checkpoints of a trial that has ended: weights of the last and the best, or all as they were",
-    )
-
-
-class DecideSpec(Section):
-    """Finalists against the baseline in rounds of fresh seeds, until it is known which is better."""
-
-    finalists: Annotated[int, Field(ge=1, le=10)] = Field(2, description="configurations besides the baseline")
-    max_seeds: Annotated[int, Field(ge=3)] = Field(30, description="fresh seeds of each at most")
-    gpu_hours: Positive | None = Field(None, description="budget of all rounds [GPU hours]")
-    cpu_hours: Positive | None = Field(None, description="budget of all rounds [CPU hours], without GPUs")
-
-    @property
-    def hours(self) -> float | None:
-        """The budget, in hours of the devices that trials have."""
-        return self.gpu_hours or self.cpu_hours
 
 
 class ConfirmsSpec(Section):
@@ -223,8 +181,6 @@ class SweepSpec(Section):
     )
     resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")
     limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")
-    storage: StorageSpec = Field(StorageSpec(), description="what the sweep leaves on disk")
-    decide: DecideSpec | None = Field(None, description="decide in rounds of fresh seeds once the search is done")
     confirms: ConfirmsSpec | None = Field(None, description="the sweep whose finalists run; written by `confirm`")
 
     @property
@@ -251,8 +207,8 @@ class SweepSpec(Section):
 
     @property
     def spent_seeds(self) -> set[int]:
-        """The seeds whose scores steer the search: its own, and those of the sweeps that it learns from."""
-        return {*self.seeds, *(seed for prior in self.search.prior for seed in prior.seeds)}
+        """The seeds whose scores steer the search: its own, and those of the sweeps that it begins with."""
+        return {*self.seeds, *self.search.earlier_seeds}
 
     @property
     def evaluations(self) -> int | None:

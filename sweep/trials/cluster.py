@@ -56,11 +56,17 @@ def local_node(cpus: int | None = None) -> Node:
 
 
 def slots(resources: ResourcesSpec, nodes: list[Node]) -> int:
-    """Trials that fit on the nodes at one time; each stays on one node under STRICT_PACK."""
-    workers, by_node = resources.workers_per_trial, [_workers_on(resources, node) for node in nodes]
-    if resources.placement == "PACK":
+    """Trials that fit on the nodes at one time: each on one node, or over several if no node holds a whole trial."""
+    by_node = [_workers_on(resources, node) for node in nodes]
+    workers = resources.workers_per_trial
+    if spreads(resources, nodes):
         return sum(by_node) // workers
     return sum(fitting // workers for fitting in by_node)
+
+
+def spreads(resources: ResourcesSpec, nodes: list[Node]) -> bool:
+    """Return whether the workers of a trial run on several nodes, because no node holds all of them."""
+    return max(_workers_on(resources, node) for node in nodes) < resources.workers_per_trial
 
 
 def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
@@ -73,16 +79,12 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
         return
     cpus = resources.workers_per_trial * resources.cpus_per_worker
     total = Node(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
-    spread = resources.model_copy(update={"placement": "PACK"})
-    largest = max(nodes, key=lambda node: (node.gpus, node.cpus))
-    single = "" if len(nodes) == 1 else f" on {len(nodes)} nodes, at most {node_text(largest)} on one"
+    where = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
     raise MissingError(
         f"a trial needs {counted(resources.gpus_per_trial, 'GPU')} and {counted(cpus, 'CPU')}; present: "
-        f"{node_text(total)}{single}",
+        f"{node_text(total)}{where}",
         "resources.gpus_per_trial" if resources.gpus_per_trial > total.gpus else "resources.workers_per_trial",
-        "let a trial's workers spread over nodes: resources.placement=PACK"
-        if slots(spread, nodes)
-        else "lower resources, or name a cluster with --address",
+        "lower resources, or name a cluster with --address",
     )
 
 

@@ -53,6 +53,5 @@ def _on_gpus(spec: SweepSpec) -> bool:
 
 
 def _gpu(spec: SweepSpec) -> Device:
-    gigabytes = spec.resources.gpu_memory_gb
-    total = round(gigabytes * 1e9) if gigabytes else gpu_bytes() or GPU_BYTES
+    total = gpu_bytes() or GPU_BYTES
     return Device(True, round(total * min(1.0, spec.resources.gpus_per_worker)))

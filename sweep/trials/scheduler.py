@@ -40,7 +40,6 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
             max_t=max(spec.evaluations or 10_000, asha.grace_period),
             grace_period=asha.grace_period,
             reduction_factor=asha.reduction_factor,
-            brackets=asha.brackets,
             stop_last_trials=False,
         )
     if median is None:

@@ -60,6 +60,7 @@ class TrialPlan:
     parent_run: str | None = None  # in MLflow
     factory: TrainerFactory = build_trainer
     inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
+    spreads: bool = False  # whether the ranks of a trial run on several nodes
 
     def placement(self) -> tune.PlacementGroupFactory:
         """The resources of one trial, reserved together.
@@ -71,9 +72,8 @@ class TrialPlan:
         bundle: dict[str, float] = {"CPU": resources.cpus_per_worker}
         if resources.gpus_per_worker:
             bundle["GPU"] = resources.gpus_per_worker
-        return tune.PlacementGroupFactory(
-            [{}, *[dict(bundle) for _ in range(resources.workers_per_trial)]], strategy=resources.placement
-        )
+        bundles = [dict(bundle) for _ in range(resources.workers_per_trial)]
+        return tune.PlacementGroupFactory([{}, *bundles], strategy="PACK" if self.spreads else "STRICT_PACK")
 
 
 class SweepTrial(tune.Trainable):  # type: ignore[misc]

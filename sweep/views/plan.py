@@ -16,7 +16,6 @@ from sweep.space.points import searched_values
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from sweep.trials.preflight import trial_memory
-from sweep.views.step_time import time_step
 from trainer.config.schema import value_of
 from trainer.errors import MissingError
 from trainer.files import free_bytes
@@ -62,13 +61,10 @@ class Plan:
     noise: NoiseForecast | None  # what the seeds can tell apart; None where no earlier sweep measured it
 
 
-def make_plan(
-    sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None, time_here: bool = False
-) -> Plan:
+def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None) -> Plan:
     """Work out a plan; starts nothing and imports no Ray, and torch only to simulate memory.
 
-    Seconds of a training step are those of earlier sweeps where none are given; where there are none either and
-    ``time_here``, a step of a small model is timed on this machine.
+    Seconds of a training step are those of sweeps on record, this one's first trials included, unless given.
     """
     spec, folder, trials = sweep.spec, sweep.folder, sweep.planned
     resources, earlier = spec.resources, list(readable_sweeps(folder.runs_dir))
@@ -76,10 +72,6 @@ def make_plan(
     parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
     seconds_per_step, source = _step_seconds(spec, earlier, given_step_seconds)
     steps = _steps(spec)
-    if seconds_per_step is None and time_here:
-        timed = time_step(spec)
-        seconds_per_step, source = timed.seconds, timed.lacking or "one step of it timed now"
-        steps = steps if steps is not None or _searches_steps(spec) else timed.steps
     seconds = gpu_hours = None
     if seconds_per_step is not None and steps is not None and parallel:
         trial_seconds = steps * seconds_per_step
@@ -117,7 +109,7 @@ def _planned_disk(spec: SweepSpec, trials: int, at_a_time: int) -> Disk | None:
     if whole is None or weights is None:
         return None
     kept = checkpoint.keep_last + checkpoint.keep_best
-    ended = whole * kept if spec.storage.ended_trials == "all" else weights * (1 + checkpoint.keep_best)
+    ended = weights * (1 + checkpoint.keep_best)
     # A new checkpoint is whole before the oldest is removed.
     return Disk(whole, ended, whole * (kept + 1) * at_a_time + ended * (trials - at_a_time))
 
@@ -232,8 +224,12 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
             )
         )
     else:
-        why = f" ({plan.step_source})" if plan.step_source else ""
-        lines.append(("forecast", f"unknown{why}; say how long a training step takes with --step-seconds"))
+        lines.append(
+            (
+                "forecast",
+                "unknown: no sweep has timed a training step. Give --step-seconds, or run this sweep and plan again",
+            )
+        )
     if spec.scheduler != SchedulerSpec():
         lines.append(("early stop", _risk(spec.scheduler)))
     return lines + [("TOO LITTLE", shortage) for shortage in plan.short]

@@ -6,7 +6,6 @@ same MLflow experiment, so that they are stopped, resumed and looked at like any
 rounds (`rounds`).
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,31 +61,19 @@ def fresh_space(
     trainer = _with_test_set(spec, test) if sealed else spec.base.model_dump(mode="json")
     trainer["tracking"]["experiment"] = spec.experiment
     confirms = {"sweep": sweep.folder.name, "configurations": [one.number for one in chosen]}
-    # Without the sweep's overrides, which the configuration has and which would take the test set away again.
-    changes = {"trainer": {"config": trainer}, "confirms": confirms}
-    return space_of(spec, confirmation_folder(sweep).name, chosen, seeds, changes)
-
-
-def space_of(
-    spec: SweepSpec,
-    name: str,
-    chosen: list[Configuration],
-    seeds: int,
-    changes: dict[str, Any],
-    overrides: Sequence[str] = (),
-) -> SweepSpec:
-    """A space that runs these configurations to their end on so many fresh seeds, and nothing else."""
     first = max(spec.spent_seeds) + 1
+    name = confirmation_folder(sweep).name
     data = yaml.safe_load(dump_space(spec)) | {
         "name": name,
-        "baselines": [dict(one.parameters) for one in chosen],
+        # Without the sweep's overrides, which the configuration has and which would take the test set away again.
+        "trainer": {"config": trainer},
+        "confirms": confirms,
+        "baselines": [dict(configuration.parameters) for configuration in chosen],
         "search": {"sampler": "random", "configurations": 0},
         "scheduler": "none",
-        "decide": None,
         "seeds": list(range(first, first + seeds)),
-        **changes,
     }
-    return resolve_space(YamlDocument(data, {}, name), Path.cwd(), overrides)
+    return resolve_space(YamlDocument(data, {}, name), Path.cwd())
 
 
 def choose(spec: SweepSpec, proposed: list[Configuration], finalists: int) -> list[Configuration]:

@@ -8,7 +8,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Literal
 
 from dashboards.statistics.seed_noise import Noise
@@ -18,7 +18,8 @@ from sweep.record.noise import score, sweep_noise
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import LOOK, PLAN
 from sweep.search.ledger import Ledger, read_ledger
-from sweep.space.spec import DecideSpec, SweepSpec
+from sweep.space.arms import MAX_SEEDS
+from sweep.space.spec import SweepSpec
 from sweep.tracking.parent_run import open_parent
 from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space, is_baseline
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
@@ -63,7 +64,9 @@ class Decision:
 class Asked:
     """Rounds as `sweep confirm` asks for them."""
 
-    settings: DecideSpec = field(default_factory=DecideSpec)  # finalists, and the budget of all rounds
+    finalists: int = 2  # besides the baseline
+    max_seeds: int = MAX_SEEDS  # fresh ones of each
+    hours: float | None = None  # budget of all rounds, in hours of the devices that trials have
     test: str | None = None  # file of the sealed problems
     again: str = ""  # command to go on
 
@@ -82,7 +85,7 @@ def decide(
     """
     fresh, decision = _opened(sweep, asked, say)
     say(_plan_text(decision, sweep.spec))
-    code, budget = 0, asked.settings.hours
+    code, budget = 0, asked.hours
     hours = "GPU-hours" if sweep.spec.resources.gpus_per_trial else "CPU-hours"
     while decision.outcome == "open":
         seeds = decision.design.looks[len(decision.looks)]
@@ -122,7 +125,7 @@ def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tup
             str(folder.root),
             f"{fresh.command('status')} shows them",
         )
-    chosen = finalists_of(sweep, asked.settings.finalists)
+    chosen = finalists_of(sweep, asked.finalists)
     now, first = [one.number for one in chosen], fresh.spec.confirms.configurations
     if now != first:
         told = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
@@ -210,8 +213,7 @@ def _outcome_text(decision: Decision, space: SweepSpec) -> str:
 
 
 def _begin(sweep: SweepRecord, asked: Asked) -> None:
-    settings = asked.settings
-    spec, chosen = sweep.spec, finalists_of(sweep, settings.finalists)
+    spec, chosen = sweep.spec, finalists_of(sweep, asked.finalists)
     if len(chosen) < 2 or not is_baseline(spec, chosen[0]):
         raise MissingError(
             f"{sweep.folder.name} has no baseline and another configuration that ran to their end on all seeds",
@@ -221,7 +223,7 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     known = sweep_noise(sweep)
     if known.deviation <= 1e-9:  # equal scores are coarse scores, not the absence of noise
         known = Noise(float("nan"), 0)
-    design = make_design(known, spec.objective.worthwhile, len(chosen) - 1, settings.max_seeds)
+    design = make_design(known, spec.objective.worthwhile, len(chosen) - 1, asked.max_seeds)
     # The budget is counted over all rounds, before each.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
     space = fresh_space(sweep, chosen, design.looks[0], asked.test, sealed=asked.test is not None)

@@ -92,7 +92,7 @@ def test_a_sweep_under_a_fault_ends_as_an_undisturbed_one(
 def test_a_trial_on_two_nodes_outlives_one_of_them(cluster: Cluster) -> None:
     states = []
     for name, fault in (("two_nodes", lambda story: story.begin(running=1)), ("one_lost", one_of_two_nodes_lost)):
-        cluster.space(name, trials=1, strategy="ddp", workers_per_trial=2, placement="PACK")
+        cluster.space(name, trials=1, strategy="ddp", workers_per_trial=2)
         states.append(end_of(Story(cluster, name), fault))
     assert states[0] == states[1]
 

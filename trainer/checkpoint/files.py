@@ -239,7 +239,7 @@ def raise_if_ended(folder: Path) -> None:
             f"{folder.parent.parent.name} has ended, at {folder.name.replace('-', ' ')}: its weights were kept, "
             "its optimizer state was not",
             str(folder),
-            "use its weights as they are; a sweep with storage.ended_trials=all keeps what going on needs",
+            "use its weights as the model of a new run: model.name_or_path=FOLDER",
         )
 
 

@@ -7,14 +7,12 @@ import pytest
 
 from sweep.cli import main
 from sweep.record.folder import sweep_folder
-from sweep.views.step_time import StepTime
 from tests.paths import ROOT
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import write_space
 
 
-def test_plan_counts_trials_slots_and_gpu_hours(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sweep.views.plan.time_step", lambda spec: StepTime(lacking="there is no model"))
+def test_plan_counts_trials_slots_and_gpu_hours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = write_space(tmp_path / "space.yaml", seeds=[0, 1, 2])
     arguments = ["plan", str(space), "--runs-dir", str(tmp_path / "runs"), "--cpus", "2"]
     assert main([*arguments, "--step-seconds", "10", "--json"]) == 0
@@ -27,9 +25,7 @@ def test_plan_counts_trials_slots_and_gpu_hours(tmp_path, capsys, monkeypatch):
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "9: 3 configurations x 3 seeds" in out
-    assert "unknown (there is no model); say how long a training step takes with --step-seconds" in " ".join(
-        out.split()
-    )
+    assert "unknown: no sweep has timed a training step. Give --step-seconds" in " ".join(out.split())
 
 
 def test_plan_measures_a_step_in_earlier_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +73,7 @@ def test_an_existing_name_is_not_run_again(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_sweep_of_a_whole_grid_cannot_be_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = {
-        "parameters": {"algorithm.ar_alpha": {"quniform": [0.0, 0.4, 0.1]}},
+        "parameters": {"algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3, 0.4]}},
         "search": {"sampler": "grid"},
         "baselines": [],
     }

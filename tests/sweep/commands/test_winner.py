@@ -65,16 +65,6 @@ def test_export_without_a_winner_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "demo: no configuration is complete yet" in capsys.readouterr().err
 
 
-def test_a_budget_in_hours_that_the_trials_do_not_use_is_refused(tmp_path, capsys):
-    write_sweep(tmp_path, "demo", SCORES)
-    assert main(["confirm", "demo", "--rounds", "--gpu-hours", "2", "--runs-dir", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "error: a budget in GPU hours, and the trials are counted in CPU hours",
-        f"where: {sweep_folder(tmp_path, 'demo').space}, key resources.gpus_per_trial",
-        "next:  write --cpu-hours N",
-    ]
-
-
 def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path, capsys):
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
     told = {"sentence": "Keep the baseline #0.", "step": "", "confirmed": False, "configuration": "0"}

@@ -108,15 +108,6 @@ def test_trials_that_have_ended_for_good_keep_weights_and_others_everything(tmp_
     assert [keeps_weights_only(root / "step-8") for root in roots] == [True, True, False, False]
 
 
-def test_everything_is_kept_where_the_search_space_says_so(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "demo", {0: {0: 0.5}}, seeds=[0], storage={"ended_trials": "all"})
-    folder = sweep_folder(tmp_path, "demo")
-    root = run_trial(folder, "c000-s0")
-    EndedTrials(SweepRecord(read_spec(folder), folder)).thin()
-    assert steps_on_disk(root) == [8, 6, 4, 2]
-    assert not keeps_weights_only(root / "step-8")
-
-
 def test_a_folder_that_cannot_be_thinned_costs_space_and_nothing_else(tmp_path, monkeypatch, caplog):
     def refuse(*_: object) -> None:
         raise PermissionError("not yours")

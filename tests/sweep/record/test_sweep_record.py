@@ -10,7 +10,7 @@ from tests.sweep.spaces import make_spec
 
 
 def test_a_finite_space_plans_no_more_than_it_has(tmp_path: Path) -> None:
-    grid = {"algorithm.ar_alpha": {"quniform": [0.0, 0.4, 0.1]}}
+    grid = {"algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3, 0.4]}}
     baselines = [{"algorithm.ar_alpha": 0.1}, {"algorithm.ar_alpha": 0.25}]
     search = {"sampler": "grid"}
     spec = make_spec(tmp_path, parameters=grid, baselines=baselines, search=search, seeds=[0, 1])

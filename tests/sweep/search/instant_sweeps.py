@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import optuna
-
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.spec import FINISHED_KEY, SCORE, STEP, SweepSpec
 
@@ -20,7 +18,7 @@ NUMERIC = {
     ETA: {"uniform": [0.2, 0.9], "when": {"lopti": True}, "else": 0.0},
 }
 GRID = {
-    ALPHA: {"quniform": [0.0, 0.4, 0.1]},
+    ALPHA: {"choice": [0.0, 0.1, 0.2, 0.3, 0.4]},
     "lopti": {"choice": [False, True]},
     ETA: {"choice": [0.3, 0.5], "when": {"lopti": True}, "else": 0.0},
 }
@@ -35,8 +33,8 @@ def score_of(suggestion: dict[str, Any]) -> float:
     return 1 - abs(float(suggestion["parameters"][ALPHA]) - 0.3) - 0.01 * int(suggestion["seed"])
 
 
-def searcher_in(folder: Path, spec: SweepSpec, *, mirror: bool = False) -> ConfigurationSearcher:
-    return ConfigurationSearcher(spec, folder / "events.jsonl", folder / "study.db" if mirror else None)
+def searcher_in(folder: Path, spec: SweepSpec) -> ConfigurationSearcher:
+    return ConfigurationSearcher(spec, folder / "events.jsonl")
 
 
 def drain(
@@ -58,7 +56,3 @@ def drain(
             trial_id, oldest = running.pop(0)
             searcher.on_trial_complete(trial_id, result(oldest))
     raise AssertionError
-
-
-def study_in(folder: Path, name: str = "kk") -> optuna.Study:
-    return optuna.load_study(study_name=name, storage=f"sqlite:///{folder / 'study.db'}")

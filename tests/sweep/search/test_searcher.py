@@ -132,7 +132,7 @@ def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path: Path) -> Non
 def test_a_lost_ledger_ends_the_sweep_and_is_not_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "kk"
     folder.mkdir()
-    searcher = searcher_in(folder, make_spec(tmp_path), mirror=True)
+    searcher = searcher_in(folder, make_spec(tmp_path))
     searcher.suggest("a")
     (folder / "events.jsonl").rename(tmp_path / "moved")
     with pytest.raises(StorageError, match=r"events\.jsonl"):
@@ -154,8 +154,7 @@ def test_what_is_asked_before_a_trial_may_end_the_search_and_the_trial_keeps_its
         if trial == "c001-s0":
             searcher.halt()
 
-    ledger, study = tmp_path / "events.jsonl", tmp_path / "study.db"
-    searcher = ConfigurationSearcher(spec, ledger, study, before_trial=before_trial)
+    searcher = ConfigurationSearcher(spec, tmp_path / "events.jsonl", before_trial=before_trial)
     trials = [searcher.suggest(str(number)) for number in range(4)]
     assert [suggestion["trial"] for suggestion in trials[:2]] == ["c000-s0", "c000-s1"]
     assert trials[2] == trials[3] == searcher.FINISHED

@@ -80,13 +80,12 @@ long grace period: [{scheduler: {asha: {grace_period: 7}}},
 two schedulers: [{scheduler: {asha: {}, median: {}}}, choose one of asha and median, '']
 unknown scheduler: [{scheduler: ahsa}, unknown key scheduler.ahsa, 'did you mean asha?']
 grid over a range: [{search: {sampler: grid}},
-  'a grid needs values to go through, and algorithm.ar_alpha is uniform', quniform]
+  'a grid needs values to go through, and algorithm.ar_alpha is uniform', choice]
 huge grid: [{search: {sampler: grid}, parameters: {data.max_prompt_tokens: {int: [1, 10001]}}, baselines: []},
   more than 10000 points, random]
 nothing to search: [{parameters: {}, baselines: []}, nothing to search, add a parameter]
 nothing to run: [{baselines: [], search: {configurations: 0}}, nothing to run, raise search.configurations]
 one worker on four GPUs: [{resources: {gpus_per_trial: 4}}, one worker drives one GPU, '']
-placement: [{resources: {placement: SPREAD}}, resources.placement, 'valid: PACK, STRICT_PACK']
 workers of one process: [{resources: {workers_per_trial: 4}},
   '4 workers a trial, but the trainer''s parallel.strategy is none', strategy=ddp, resources.workers_per_trial]
 workers of one process in some trials: [{resources: {workers_per_trial: 4},

@@ -17,10 +17,8 @@ def parameter(**written: Any) -> ParameterSpec:
         ({"value": "1e-6"}, [1e-6], [1e-6]),
         ({"int": [4, 16, 4]}, [4, 8, 12, 16], [4, 16]),
         ({"int": [1, 3]}, [1, 2, 3], [1, 3]),
-        ({"quniform": [0.0, 0.35, 0.1]}, [0.0, 0.1, 0.2, 0.3], [0.0, 0.35]),
         ({"uniform": [0.0, 0.5]}, None, [0.0, 0.5]),
         ({"loguniform": [1e-6, 1e-3]}, None, [1e-6, 1e-3]),
-        ({"logint": [1, 64]}, None, [1, 64]),
         ({"by": {"rule": {"A": 1, "B": "1e-6"}}}, [1, 1e-6], [1, 1e-6]),
     ],
 )
@@ -34,9 +32,6 @@ def test_values_that_a_parameter_takes(written: dict[str, Any], options: Any, ex
 def test_what_lies_in_a_range() -> None:
     assert parameter(choice=[False, True]).contains(True) and not parameter(choice=[False, True]).contains(1)
     assert parameter(uniform=[0.0, 0.5]).contains(0.5) and not parameter(uniform=[0.0, 0.5]).contains(0.51)
-    steps = parameter(quniform=[0.0, 0.4, 0.1])
-    assert steps.contains(0.1 + 0.2) and not steps.contains(0.25) and not steps.contains(True)
-    assert parameter(logint=[1, 64]).contains(3) and not parameter(logint=[1, 64]).contains(3.5)
     assert not parameter(int=[4, 16, 4]).contains(6) and not parameter(uniform=[0.0, 0.5]).contains("0.1")
 
 
@@ -52,8 +47,6 @@ def test_true_is_not_one() -> None:
         ({"uniform": [0.5, 0.5]}, "must be below high"),
         ({"uniform": [0.5, 0.1]}, "low 0.5 must be below high 0.1"),
         ({"loguniform": [0, 1]}, "must be above 0 on a logarithmic scale"),
-        ({"logint": [-1, 8]}, "must be above 0 on a logarithmic scale"),
-        ({"quniform": [0, 1, 2]}, "step 2"),
         ({"int": [2, 8, 0]}, "step 0 must be"),
         ({"choice": [1, 2, 1]}, "lists 1 twice"),
         ({"choice": [1, True]}, "twice"),

@@ -111,7 +111,7 @@ def test_grid_respects_conditions_and_lists_every_point_once(tmp_path: Path) -> 
     space = space_of(
         tmp_path,
         parameters={
-            "algorithm.ar_alpha": {"quniform": [0.0, 0.3, 0.1]},
+            "algorithm.ar_alpha": {"choice": [0.0, 0.1, 0.2, 0.3]},
             "lopti": {"choice": [False, True]},
             ETA: {"choice": [0.3, 0.5, 0.7], "when": {"lopti": True}},
         },

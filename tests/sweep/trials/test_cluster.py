@@ -15,10 +15,9 @@ import pytest
 from sweep.driver.guard import marked
 from sweep.record.folder import sweep_folder
 from sweep.space.spec import ResourcesSpec
-from sweep.trials.cluster import Node, _stderr_to, check_fit, prepare_environment, slots
+from sweep.trials.cluster import Node, _stderr_to, prepare_environment, slots
 from tests.paths import ROOT
 from tests.sweep.harness import FOUR_GPUS, finish, history, kill, results, running, wait_until, write_space
-from trainer.errors import MissingError
 
 PASSWORD = "a-password-xyz"
 NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
@@ -29,7 +28,7 @@ NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
     [
         ({}, [Node(16, 8), Node(16, 8)], 4),
         ({}, [Node(16, 6), Node(16, 6)], 2),
-        ({"placement": "PACK"}, [Node(16, 6), Node(16, 6)], 3),
+        ({}, [Node(16, 3), Node(16, 3), Node(16, 2)], 2),  # no node holds a whole trial
         ({"cpus_per_worker": 4}, [Node(16, 8), Node(40, 8)], 3),
         ({"cpus_per_worker": 4}, [Node(15, 8)], 0),
         ({"gpus_per_trial": 0.5, "workers_per_trial": 1}, [Node(16, 2)], 4),
@@ -38,16 +37,6 @@ NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
 )
 def test_trials_at_one_time(changes: dict[str, Any], nodes: list[Node], expected: int) -> None:
     assert slots(ResourcesSpec(**{**FOUR_GPUS, **changes}), nodes) == expected
-
-
-def test_a_trial_that_only_fits_on_several_nodes_is_told_how() -> None:
-    with pytest.raises(MissingError) as refused:
-        check_fit(ResourcesSpec(**FOUR_GPUS), [Node(16, 2), Node(8, 2)])
-    assert refused.value.what == (
-        "a trial needs 4 GPUs and 4 CPUs; present: 4 GPUs and 24 CPUs on 2 nodes, at most 2 GPUs and 16 CPUs on one"
-    )
-    assert refused.value.hint.endswith("resources.placement=PACK")
-    check_fit(ResourcesSpec(**FOUR_GPUS, placement="PACK"), [Node(16, 2), Node(8, 2)])
 
 
 def test_only_a_cluster_is_given_up_after_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,6 @@ def test_two_ranks_train_one_model_with_ddp_and_zero(tiny_policy: Path, tmp_path
         baselines=strategies,
         search={"sampler": "random", "configurations": 0},
         resources={"workers_per_trial": 2},
-        storage={"ended_trials": "all"},
     )
     out = run_cli("sweep", "run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2, timeout=250)
     assert out.returncode == 0, out.stdout + out.stderr

@@ -58,9 +58,6 @@ def test_a_checkpoint_holds_weights_and_optimizer_state(tmp_path, overrides, byt
     weights = 2 if bytes_a_parameter == 2 + 8 + 4 else 4
     ended = 22 * weights * 2
     assert plan.disk == Disk(22 * bytes_a_parameter, ended, 22 * 2 * 4 * bytes_a_parameter + ended)
-    whole = {"model.name_or_path": str(model), **overrides}
-    kept = plan_of(tmp_path, whole, [Node(2, 0)], storage={"ended_trials": "all"})
-    assert kept.disk is not None and kept.disk.at_most == 22 * bytes_a_parameter * (3 * 3 + 2)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +78,7 @@ def test_a_hub_models_size_is_known_or_read_from_its_name(tmp_path, name, billio
     assert (plan.disk and plan.disk.one_checkpoint) == expected
 
 
-def test_the_memory_of_a_trial_with_gpus_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_memory_of_a_trial_with_gpus_is_simulated(tmp_path, capsys, monkeypatch):
     trainer = {"preset": "kk_7b", "overrides": {"max_steps": 2, "evaluation.every_steps": 1}}
     space = write_space(tmp_path / "space.yaml", trainer=trainer, resources=FOUR_GPUS, limits={})
     plan = make_plan(SweepRecord(load_space(space), sweep_folder(tmp_path / "runs", "fake")), [Node(64, 4)], 90.0)
@@ -90,8 +87,8 @@ def test_the_memory_of_a_trial_with_gpus_is_simulated(tmp_path: Path, capsys: py
     assert 8e9 < plan.memory.margin < 9e9
     assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["memory"]["margin"] == plan.memory.margin
-    small = ["--runs-dir", str(tmp_path), "resources.gpu_memory_gb=40"]
-    assert main(["plan", str(space), *small]) == 0
+    monkeypatch.setattr("sweep.trials.preflight.gpu_bytes", lambda: 40 * 10**9)
+    assert main(["plan", str(space), "--runs-dir", str(tmp_path)]) == 0
     shortage = next(line for line in capsys.readouterr().out.splitlines() if "GPU memory" in line)
     assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB needed, 40\.0 GB there", shortage)
 
@@ -176,7 +173,7 @@ def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, 
     gpus = {"resources": FOUR_GPUS, "limits": {}}
     assert plan_of(tmp_path, ZERO_2, [Node(64, 8)], **gpus).short == []
     assert plan_of(tmp_path, ZERO_2, [Node(64, 0), Node(2, 4)], **gpus).short == [
-        "a trial needs 4 GPUs and 4 CPUs; present: 4 GPUs and 66 CPUs on 2 nodes, at most 4 GPUs and 2 CPUs on one"
+        "a trial needs 4 GPUs and 4 CPUs; present: 4 GPUs and 66 CPUs on 2 nodes"
     ]
     monkeypatch.setattr("sweep.views.plan.free_bytes", lambda path: 10**6)
     # 105,920 parameters of 12 bytes: two trials with four checkpoints each, and one that has ended with two of 4.

@@ -12,7 +12,7 @@ from dashboards.statistics.sequential import Design, Standing
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.spec import ConfirmsSpec, DecideSpec
+from sweep.space.spec import ConfirmsSpec
 from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space
 from sweep.winner.rounds import Asked, Decision, decide, decision_as_json, read_decision
 from tests.sweep.ended_sweeps import write_sweep
@@ -117,11 +117,10 @@ def test_the_budget_is_counted_before_each_look(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     said: list[str] = []
     # The sweep's trials took 2 s on one CPU: nine trials are 0.005 CPU hours.
-    code, decision = decide(sweep, Asked(DecideSpec(cpu_hours=0.004)), trains({}), said.append)
+    code, decision = decide(sweep, Asked(hours=0.004), trains({}), said.append)
     assert (code, decision.outcome, decision.looks) == (0, "open", ())
     assert said[1] == "Not started: the first round needs 0.005 CPU-hours, the budget is 0.004"
-    more = DecideSpec(cpu_hours=1)
-    assert decide(sweep, Asked(more), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)[1].outcome == "better"
+    assert decide(sweep, Asked(hours=1), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)[1].outcome == "better"
 
 
 def test_an_interrupted_look_goes_on(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) 
     sweep = found_sweep(tmp_path)
     decide(sweep, Asked(), lambda fresh: 130, lambda line: None)
     said: list[str] = []
-    decide(sweep, Asked(DecideSpec(finalists=1)), lambda fresh: 130, said.append)
+    decide(sweep, Asked(finalists=1), lambda fresh: 130, said.append)
     assert said[0].startswith("the finalists stay those of the first round, #0, #1, #2; the sweep's best are #0, #1")
     assert "next round: 9 trials, about 0.005 CPU-hours" in said[2]
 
@@ -164,6 +163,6 @@ def test_equal_scores_are_coarse_and_decide_nothing(tmp_path: Path) -> None:
     flat: dict[int, dict[int, float | str]] = {0: {0: 0.5, 1: 0.5}, 1: {0: 0.6, 1: 0.6}}
     write_sweep(tmp_path, "flat", flat, seeds=[0, 1])
     run = trains({0.0: 0.5, 0.1: 0.6}, deviation=0.0)
-    _, decision = decide(open_sweep(tmp_path, "flat"), Asked(DecideSpec(max_seeds=5)), run, lambda line: None)
+    _, decision = decide(open_sweep(tmp_path, "flat"), Asked(max_seeds=5), run, lambda line: None)
     assert decision.outcome == "undecided"
     assert decision.looks[-1] == (Standing("1", 5, pytest.approx(0.1), None, None, "open"),)

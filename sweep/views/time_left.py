@@ -1,0 +1,40 @@
+"""The time that the trials of a running sweep and the sweep itself still take."""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from sweep.record.sweep_record import SweepRecord
+from sweep.record.table import TrialRow
+from sweep.search.history import ENDED, STARTED, TrialKey
+from sweep.search.ledger import read_ledger
+
+
+def seconds_left(sweep: SweepRecord, rows: Sequence[TrialRow]) -> tuple[dict[str, float], float | None]:
+    """Return the seconds that each running trial and the whole sweep still take; unknown ones are left out.
+
+    A whole trial takes the median of those that trained to their end; before there is one, what the running trials
+    have taken so far, for their share of the steps. Early stopping may shorten both.
+    """
+    started: dict[TrialKey, float] = {}
+    whole: list[float] = []
+    for record in read_ledger(sweep.folder.ledger):
+        if record["event"] not in (STARTED, ENDED):
+            continue
+        key = TrialKey(record["configuration"], record["seed"])
+        if record["event"] == STARTED:
+            started[key] = record["time"]
+        elif record["state"] == "COMPLETE" and key in started:
+            whole.append(record["time"] - started[key])
+    running = [row for row in rows if row.state == "RUNNING"]
+    shares = {row.trial: row.step / row.total_steps for row in running if row.total_steps}
+    if not whole:
+        begun = {key.name: moment for key, moment in started.items()}
+        whole = [(time.time() - begun[trial]) / share for trial, share in shares.items() if share]
+    if not whole or not running:
+        return {}, None
+    trial_seconds = statistics.median(whole)
+    left = {trial: trial_seconds * (1 - share) for trial, share in shares.items()}
+    waiting = sweep.planned - sum(row.ended for row in rows) - len(running)
+    total = sum(left.get(row.trial, trial_seconds) for row in running) + waiting * trial_seconds
+    return left, total / len(running)

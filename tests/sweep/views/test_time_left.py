@@ -1,0 +1,45 @@
+import time
+from pathlib import Path
+
+import pytest
+
+from sweep.record.folder import sweep_folder
+from sweep.record.sweep_record import SweepRecord, open_sweep
+from sweep.record.table import TrialRow
+from sweep.search.ledger import Ledger
+from sweep.views.time_left import seconds_left
+from tests.sweep.ended_sweeps import write_sweep
+
+
+def rows_of(sweep: SweepRecord, step: int) -> list[TrialRow]:
+    """The rows of a sweep whose unfinished trials run and are at this step of four."""
+    rows = sweep.rows(running=True)
+    for row in rows:
+        if not row.ended:
+            row.state, row.step, row.total_steps = "RUNNING", step, 4
+    return rows
+
+
+def test_a_trial_takes_as_long_as_whole_ones_did(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", {0: {0: 0.5}, 1: {}}, search={"sampler": "random", "configurations": 3})
+    ledger = Ledger(sweep_folder(tmp_path, "demo").ledger)
+    key = {"trial_id": "x", "seed": 0}
+    ledger.append({"event": "retry", "configuration": 0, **key, "time": 2.0})
+    ledger.append({"event": "trial", "configuration": 0, **key, "time": 100.0})
+    ended = {"state": "COMPLETE", "score": 0.5, "reason": "", "step": 4}
+    ledger.append({"event": "result", "configuration": 0, **key, **ended, "time": 180.0})
+    sweep = open_sweep(tmp_path, "demo")
+    left, all_left = seconds_left(sweep, rows_of(sweep, step=1))
+    assert left == {"c001-s0": 60.0}
+    assert all_left == 60 + 80 * (sweep.planned - 2)
+    assert seconds_left(sweep, sweep.rows()) == ({}, None)  # nothing runs
+
+
+def test_the_first_trial_takes_its_time_for_its_share_of_the_steps(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", {0: {}})
+    started = {"event": "trial", "trial_id": "x", "configuration": 0, "seed": 0, "time": time.time() - 30}
+    Ledger(sweep_folder(tmp_path, "demo").ledger).append(started)
+    sweep = open_sweep(tmp_path, "demo")
+    left, _ = seconds_left(sweep, rows_of(sweep, step=1))
+    assert left["c000-s0"] == pytest.approx(90, rel=0.1)
+    assert seconds_left(sweep, rows_of(sweep, step=0)) == ({}, None)
