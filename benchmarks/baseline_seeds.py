@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import percent, print_rows
-from dashboards.statistics.dunnett import LEVEL
+from dashboards.statistics.dunnett import FALSE_CLAIMS
 
 Array = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ class Sweep:
 
     def found(self, share: float, effect: float, sweeps: int) -> Array:
         """Whether each sweep finds the first configuration, at the level of the verdict, with known noise."""
-        critical = np.quantile(self.statistics(share, 0.0, 4 * sweeps).max(axis=1), 1 - LEVEL)
+        critical = np.quantile(self.statistics(share, 0.0, 4 * sweeps).max(axis=1), 1 - FALSE_CLAIMS)
         statistics = self.statistics(share, effect, sweeps)
         return (statistics.argmax(axis=1) == 0) & (statistics[:, 0] > critical)
 

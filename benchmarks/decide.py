@@ -4,7 +4,7 @@
 
 Scores are in standard deviations of one score between seeds. Both designs are planned from a noise that an
 earlier sweep of 10 configurations on 3 seeds estimated (18 degrees of freedom), for a level of 5 % and so that a
-gain of `worthwhile` is missed once in ten times; both judge a finalist by its own differences to the baseline.
+gain of `worthwhile` is missed once in ten times; both judge finalists as the verdict does.
 `better`, `given up` and `open` are the decisions in rounds about finalist 1, which has the true gain; `any` says
 how often any finalist is called better. `seeds` are those of finalist 1, and `trials` count all arms, in rounds
 without the finalists that were given up on the way.
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.tables import mean, percent, print_rows
-from benchmarks.verdict_errors import lognormal, normal, student
-from dashboards.statistics.dunnett import LEVEL
+from benchmarks.verdict_errors import AFTER, lognormal, normal, squares, student
+from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import MISSED, Design, make_design, margins
+from dashboards.statistics.sequential import MISSED, Design, make_design
 
 Array = NDArray[np.float64]
 KNOWN = 18  # degrees of freedom of the noise that is known
@@ -46,11 +46,11 @@ def in_rounds(design: Design, scores: Array) -> tuple[Array, Array, Array]:
         alive = (decided == 0) & running[:, None]
         seeds[running & (decided[:, 0] == 0)] = look
         trials += np.where(running, (alive.sum(axis=1) + 1) * (look - before), 0)
-        differences = scores[:, 1:, :look] - scores[:, :1, :look]
-        gain = differences.mean(axis=2)
-        above, below = margins(design, place, differences.var(axis=2, ddof=1))
-        better = alive & (gain > above)
-        too_small = alive & ~better & (gain + below < design.worthwhile)
+        gain = (scores[:, 1:, :look] - scores[:, :1, :look]).mean(axis=2)
+        error = AFTER.deviations(scores[:, :, :look]) / np.sqrt(look)
+        varied = squares(scores[:, :, :look])[:, None] > 1e-18  # equal scores on all seeds are coarse
+        better = alive & varied & (gain > design.better[place] * error)
+        too_small = alive & ~better & (gain + design.futile[place] * error < design.worthwhile)
         decided += better.astype(int) - too_small
         running &= (decided == 0).any(axis=1) & ~(decided == 1).any(axis=1)
         before = look
@@ -75,9 +75,9 @@ def fixed_seeds(worthwhile: float, finalists: int) -> int:
 
 
 def at_once(seeds: int, scores: Array) -> Array:
-    """Whether finalist 1 is found better by one look at the end, with Bonferroni's correction."""
+    """Whether finalist 1 is found better by one look at the end, with Dunnett's correction."""
     finalists = scores.shape[1] - 1
-    single = (float(stats.t.isf(LEVEL / finalists, seeds - 1)),)
+    single = (critical_value(finalists, finalists * (seeds - 1)),)
     design = Design((seeds,), finalists, 0.0, single, single)
     return in_rounds(design, scores[:, :, :seeds])[0][:, 0] == 1
 

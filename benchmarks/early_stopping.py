@@ -59,14 +59,13 @@ class Trial:
 class Curves:
     """Learning curves, of a pool or of one sweep."""
 
-    evaluations: Floats  # [N, E]
-    seen: Floats  # [N, E], running means, the scores that a scheduler sees
+    seen: Floats  # [N, E], running means of evaluations, the scores that a scheduler sees
     ends: Floats  # [N], true score of the configuration in standard deviations
 
     def draw(self, random: np.random.Generator, count: int) -> "Curves":
         """Some of them; each at most once where there are enough."""
         rows = random.choice(len(self.ends), count, replace=count > len(self.ends))
-        return Curves(self.evaluations[rows], self.seen[rows], self.ends[rows])
+        return Curves(self.seen[rows], self.ends[rows])
 
 
 def simulated(random: np.random.Generator, count: int, spread: float, later: float) -> Curves:
@@ -76,27 +75,27 @@ def simulated(random: np.random.Generator, count: int, spread: float, later: flo
     learned = (1 - np.exp(-steps / pace[:, None])) / (1 - np.exp(-EVALUATIONS / pace[:, None]))
     scores = (START + ends)[:, None] * learned + NOISE * random.standard_normal((count, EVALUATIONS))
     seen = [scores[:, max(0, last - WINDOW) : last].mean(axis=1) for last in steps]
-    return Curves(scores, np.array(seen).T, ends)
+    return Curves(np.array(seen).T, ends)
 
 
 def measured(sweep: Path) -> Curves:
     """The curves of a sweep's trials; a configuration's true score is the mean end of its seeds."""
-    rows: dict[str, list[list[tuple[float, float]]]] = {}
+    rows: dict[str, list[list[float]]] = {}
     for trial in sorted((sweep / "trials").glob("c*-s*")):
         history = evaluation_history(trial / "metrics.jsonl", "eval/accuracy")
         steps = sorted(step for step in history if step > 0)
-        values = [(history[last], windowed({s: v for s, v in history.items() if s <= last}, WINDOW)) for last in steps]
+        values = [windowed({s: v for s, v in history.items() if s <= last}, WINDOW) for last in steps]
         rows.setdefault(trial.name.split("-")[0], []).append(values)
     longest = max(len(row) for several in rows.values() for row in several)
     whole = {name: [row for row in several if len(row) == longest] for name, several in rows.items()}
     curves = np.array([row for several in whole.values() for row in several])
-    ends = np.array([np.mean([row[-1][1] for row in several]) for several in whole.values() for _ in several])
+    ends = np.array([np.mean([row[-1] for row in several]) for several in whole.values() for _ in several])
     places = np.linspace(0, longest - 1, EVALUATIONS).round().astype(int)
-    return Curves(curves[:, places, 0], curves[:, places, 1], (ends - ends.mean()) / max(ends.std(), 1e-9))
+    return Curves(curves[:, places], (ends - ends.mean()) / max(ends.std(), 1e-9))
 
 
 def scheduler(name: str, spec: SweepSpec) -> TrialScheduler:
-    """A fresh scheduler of `RULES`."""
+    """Make a fresh scheduler of `RULES`."""
     return trial_scheduler(spec.model_copy(update={"scheduler": SchedulerSpec.model_validate(RULES[name])}))
 
 
@@ -115,8 +114,7 @@ def run(rule: TrialScheduler, curves: Curves, random: np.random.Generator, work:
         trial, count = active[number][0], active[number][1] + 1
         used += 1
         active[number] = trial, count
-        score, evaluated = curves.seen[number, count - 1], curves.evaluations[number, count - 1]
-        decision = rule.on_trial_result(None, trial, {EVALUATION: count, SCORE: score, "eval/accuracy": evaluated})
+        decision = rule.on_trial_result(None, trial, {EVALUATION: count, SCORE: curves.seen[number, count - 1]})
         if count == EVALUATIONS:
             ended.append(number)
         if count == EVALUATIONS or decision == TrialScheduler.STOP:

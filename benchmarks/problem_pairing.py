@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import mean, percent, print_rows
-from benchmarks.verdict_errors import squares
-from dashboards.statistics.guards import Variances, critical_values, difference_noise
+from benchmarks.verdict_errors import AFTER
 from dashboards.statistics.problems import split
 
 Array = NDArray[np.float64]
@@ -94,37 +93,7 @@ def verdicts(sweeps: int) -> None:
 
 def judge(answers: Array, by_problem: bool) -> tuple[Array, Array]:
     """Whether each sweep claims a gain, and for which configuration, for answers [N, C, S, P]."""
-    scores = answers.mean(axis=3)
-    sweeps, configurations, seeds = scores.shape
-    best = 1 + (scores[:, 1:] - scores[:, :1]).mean(axis=2).argmax(axis=1)
-    differences = scores[np.arange(sweeps), best] - scores[:, 0]
-    base, others = None, None
-    others_freedom = (configurations - 2) * (seeds - 1)
-    if others_freedom:
-        others = squares(scores[:, 1:]) / others_freedom
-        own = (scores[:, 0] - scores[:, 1:].mean(axis=1)).var(axis=1, ddof=1)
-        base = np.maximum(own - others / (configurations - 1), 0)
-    freedom = (configurations - 1) * (seeds - 1)
-    evaluation = None
-    if by_problem:
-        pairs = zip(answers[np.arange(sweeps), best], answers[:, 0], strict=True)
-        evaluation = np.array([split(ours, theirs).evaluation for ours, theirs in pairs])
-    found = Variances(
-        pooled=squares(scores) / freedom,
-        freedom=freedom,
-        own=differences.var(axis=1, ddof=1),
-        base=base,
-        base_freedom=seeds - 1,
-        others=others,
-        others_freedom=others_freedom,
-        evaluation=evaluation,
-        evaluation_freedom=(seeds - 1) * (answers.shape[3] - 1),
-        own_freedom=seeds - 1,
-    )
-    deviation, freedoms = difference_noise(found, configurations - 1)
-    varied = found.pooled > 1e-18  # equal scores on all seeds are coarse scores, not the absence of noise
-    needed = critical_values(configurations - 1, freedoms) * deviation / np.sqrt(seeds)
-    return np.asarray(varied & (differences.mean(axis=1) > needed)), best
+    return AFTER(answers.mean(axis=3), answers if by_problem else None)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.tables import percent, print_rows
-from dashboards.statistics.dunnett import LEVEL
+from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.tournament import standings
 
@@ -58,7 +58,7 @@ def claims(layout: tuple[int, int, int], depth: float, same: bool, gain: float, 
         fresh = truth[:, None] + generator.standard_normal((rules, seeds))
         apart = fresh[1:] - fresh[0]
         t = apart.mean(axis=1) / (apart.std(axis=1, ddof=1) / np.sqrt(seeds))
-        alone[sweep] = (t > stats.t.isf(LEVEL / (rules - 1), seeds - 1))[: 1 if gain else None].any()
+        alone[sweep] = (t > stats.t.isf(FALSE_CLAIMS / (rules - 1), seeds - 1))[: 1 if gain else None].any()
         named: Scores = {str(rule): dict(enumerate(row.tolist())) for rule, row in enumerate(fresh)}
         found = standings(named, "0", {str(rule): list(row) for rule, row in enumerate(scores)})
         verdict[sweep] = any(one.better and (not gain or one.rule == "1") for one in found)

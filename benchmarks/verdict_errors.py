@@ -8,9 +8,9 @@ table see the same simulated sweeps, so rows compare. Behind every rate stands i
 
     power      with and without the baseline's own variance; 1, 2 and 3 deviations better than the rest
     noise      false claims for other noise: lognormal, Student's t, coarse scores, one noisier configuration
-    failed     false claims where the unluckiest third or tenth of the others' seeds fails
+    failed     false claims and power where seeds fail and count with the worst score
     smooth     false claims where noise is smooth in the searched parameter and the search follows it
-    fresh      a finalist on fresh seeds, by the search's noise, by its own fresh seeds, and by all of its own
+    fresh      finalists on fresh seeds, each by its own differences, and by the verdict
     seeds      how often the proposed number of fresh seeds finds a gain, against what is stated
     alike      power for the gain that is stated as detectable, and how often a warning stands beside it
     skewed     how often bounds of a paired t interval hold for accuracies near 0 and 1
@@ -20,7 +20,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,10 @@ from scipy import stats
 
 from benchmarks.evaluation_intervals import CORRELATION
 from benchmarks.tables import percent, print_rows
-from dashboards.statistics.dunnett import LEVEL
-from dashboards.statistics.guards import Variances, critical_values, difference_noise
-from dashboards.statistics.verdict import verdict
+from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value
+from dashboards.statistics.guards import Variances, difference_noise
+from dashboards.statistics.problems import split
+from dashboards.statistics.verdict import Tested, Verdict, verdict
 
 Array = NDArray[np.float64]
 GRID = [(4, 2), (10, 2), (40, 2), (4, 3), (10, 3), (40, 3), (10, 5)]  # configurations, seeds
@@ -43,42 +44,54 @@ class Rule:
     own_guard: bool = True
     baseline_guard: bool = True
 
-    def __call__(self, scores: Array) -> tuple[Array, Array]:
-        """Whether each sweep claims a gain, and for which configuration.
+    def __call__(self, scores: Array, answers: Array | None = None) -> tuple[Array, Array]:
+        """Return whether each sweep [N, C, S] claims a gain, and the configuration that its verdict names."""
+        y = counted(scores)
+        configurations, seeds = y.shape[1:]
+        gains = (y[:, 1:] - y[:, :1]).mean(axis=2)
+        critical = critical_value(configurations - 1, (configurations - 1) * (seeds - 1))
+        shown = np.sqrt(seeds) * gains > critical * self.deviations(y, answers)
+        shown &= squares(y)[:, None] > 1e-18  # equal scores on all seeds are coarse scores, not the absence of noise
+        claims = shown.any(axis=1)
+        candidates = np.where(claims[:, None] & ~shown, -np.inf, gains)
+        return claims, 1 + candidates.argmax(axis=1)
 
-        Args:
-            scores: [N, C, S]; NaN makes a configuration silent.
-        """
-        sweeps = len(scores)
-        silent = np.isnan(scores).any(axis=2)
-        counted = (~silent).sum(axis=1)
-        claims, best = np.zeros(sweeps, bool), np.zeros(sweeps, int)
-        for count in np.unique(counted[counted > 1]):
-            rows = np.flatnonzero(counted == count)
-            keep = np.argsort(silent[rows], axis=1, kind="stable")[:, :count]
-            own = np.take_along_axis(scores[rows], keep[:, :, None], axis=1)
-            claims[rows], winner = self._complete(own)
-            best[rows] = keep[np.arange(len(rows)), winner]
-        return claims, best
-
-    def _complete(self, y: Array) -> tuple[Array, Array]:
+    def deviations(self, y: Array, answers: Array | None = None) -> Array:
+        """Return the deviation of every configuration's difference on one seed, [N, C - 1]; answers [N, C, S, P]."""
         sweeps, configurations, seeds = y.shape
         freedom = (configurations - 1) * (seeds - 1)
-        means = y.mean(axis=2)
-        best = 1 + (means[:, 1:] - means[:, :1]).argmax(axis=1)
-        rows = np.arange(sweeps)
-        differences = y[rows, best] - y[:, 0]
         others_freedom = (configurations - 2) * (seeds - 1)
         base, others = None, None
         if self.baseline_guard and others_freedom:
             others = squares(y[:, 1:]) / others_freedom
             base = (y[:, 0] - y[:, 1:].mean(axis=1)).var(axis=1, ddof=1) - others / (configurations - 1)
             base = np.maximum(base, 0)
-        own = differences.var(axis=1, ddof=1) if self.own_guard else np.zeros(sweeps)
-        found = Variances(squares(y) / freedom, freedom, own, base, seeds - 1, others, others_freedom)
-        deviation, freedoms = difference_noise(found, configurations - 1)
-        critical = critical_values(configurations - 1, freedoms)
-        return np.sqrt(seeds) * differences.mean(axis=1) > critical * deviation, best
+        deviations = np.empty((sweeps, configurations - 1))
+        for place in range(1, configurations):
+            found = Variances(
+                pooled=squares(y) / freedom,
+                freedom=freedom,
+                own=(y[:, place] - y[:, 0]).var(axis=1, ddof=1) if self.own_guard else np.zeros(sweeps),
+                own_freedom=seeds - 1,
+                base=base,
+                base_freedom=seeds - 1,
+                others=others,
+                others_freedom=others_freedom,
+            )
+            if answers is not None:
+                pairs = zip(answers[:, place], answers[:, 0], strict=True)
+                evaluation = np.array([split(ours, theirs).evaluation for ours, theirs in pairs])
+                freedoms = (seeds - 1) * (answers.shape[3] - 1)
+                found = replace(found, evaluation=evaluation, evaluation_freedom=freedoms)
+            deviations[:, place - 1] = difference_noise(found, configurations - 1)
+        return deviations
+
+
+def counted(scores: Array) -> Array:
+    """Count failed seeds with the worst score of their sweep, the baseline's with the best."""
+    worst = np.broadcast_to(np.nanmin(scores, axis=(1, 2))[:, None, None], scores.shape).copy()
+    worst[:, 0] = np.nanmax(scores, axis=(1, 2))[:, None]
+    return np.where(np.isnan(scores), worst, scores)
 
 
 POOLED = Rule(baseline_guard=False)
@@ -121,8 +134,8 @@ def noisy_baseline(generator: np.random.Generator, shape: tuple[int, ...]) -> Ar
 
 
 def rates(test: Rule, scores: Array, better: int | None = None) -> str:
-    claims, best = test(scores)
-    return percent(claims if better is None else claims & (best == better))
+    shown, best = test(scores)
+    return percent(shown if better is None else shown & (best == better))
 
 
 def power(sweeps: int) -> None:
@@ -151,26 +164,46 @@ def noise(sweeps: int) -> None:
 
 
 def failed(sweeps: int) -> None:
+    """Failed seeds, counted as the verdict does."""
     rows = []
-    for share, (configurations, seeds) in itertools.product((1 / 3, 0.1), [(4, 3), (10, 3), (10, 5)]):
-        generator = np.random.default_rng(3)
-        kept, judged = [], []
-        for _ in range(sweeps // 4):
-            scores = generator.standard_normal((configurations, seeds))
-            unlucky = scores < stats.norm.ppf(share)
-            unlucky[0] = False
-            rows_of = named(np.where(unlucky, math.nan, scores))
-            survivors = {name: {seed: y for seed, y in row.items() if y == y} for name, row in rows_of.items()}
-            kept.append(verdict(survivors, "c0").evidence)
-            judged.append(verdict(rows_of, "c0"))
-        shown = [one.interval is not None for one in judged]
-        held = [one.interval[0] <= 0 for one in judged if one.interval is not None]
-        claims = percent([one.evidence for one in judged])
-        rows.append(
-            [f"{share:.0%}", f"{configurations} x {seeds}", percent(kept), claims, percent(shown), percent(held)]
-        )
-    headings = ["failing", "configurations x seeds", "survivors judged", "now", "interval shown", "lower bound holds"]
-    print_rows("False claims where the others' unluckiest seeds fail, %", headings, rows)
+    for kind, (configurations, seeds) in itertools.product(FAILURES, [(3, 3), (3, 8), (2, 16), (10, 3)]):
+        cells = []
+        for effect in (0.0, 2.0):
+            generator = np.random.default_rng(3)
+            scores = generator.standard_normal((sweeps, configurations, seeds))
+            scores[:, 1] += effect
+            scores[FAILURES[kind](generator, scores)] = math.nan
+            scores = scores[np.isfinite(scores).any(axis=2).all(axis=1)]
+            cells.append(percent(AFTER(scores)[0]))
+        rows.append([kind, f"{configurations} x {seeds}", *cells])
+    headings = ["which seeds fail", "configurations x seeds", "false claims", "found at 2 sd"]
+    print_rows("Failed seeds, %", headings, rows)
+
+
+def by_chance(share: float) -> Callable[[np.random.Generator, Array], Array]:
+    return lambda generator, scores: generator.random(scores.shape) < share
+
+
+def unluckiest(share: float, *, baseline: bool, others: bool) -> Callable[[np.random.Generator, Array], Array]:
+    """The unluckiest share of the seeds of the baseline, of the others, or of all."""
+
+    def failing(_: np.random.Generator, scores: Array) -> Array:
+        unlucky = scores - scores.mean(axis=2, keepdims=True) < stats.norm.ppf(share)
+        unlucky[:, 0] &= baseline
+        unlucky[:, 1:] &= others
+        return np.asarray(unlucky)
+
+    return failing
+
+
+FAILURES: dict[str, Callable[[np.random.Generator, Array], Array]] = {
+    "none": by_chance(0.0),
+    "5% of all, by chance": by_chance(0.05),
+    "the unluckiest tenth of all": unluckiest(0.1, baseline=True, others=True),
+    "the unluckiest third of all": unluckiest(1 / 3, baseline=True, others=True),
+    "of the others, the unluckiest third": unluckiest(1 / 3, baseline=False, others=True),
+    "of the baseline, the unluckiest third": unluckiest(1 / 3, baseline=True, others=False),
+}
 
 
 def smooth(sweeps: int) -> None:
@@ -180,13 +213,13 @@ def smooth(sweeps: int) -> None:
         for kind in ("random", "adaptive"):
             noise_of = smooth_noise(np.random.default_rng(4), sweeps, seeds, length=0.15)
             places, scores = search(noise_of, sweeps, configurations, seeds, adaptive=kind == "adaptive")
-            claims, best = AFTER(scores)
+            shown, best = AFTER(scores)
             chosen = places[np.arange(sweeps), best]
             fresh_noise = smooth_noise(np.random.default_rng(5), sweeps, 3, length=0.15)
             fresh = np.stack([fresh_noise(np.zeros(sweeps)), fresh_noise(chosen)], axis=1)
             differences = scores[np.arange(sweeps), best] - scores[:, 0]
             confirmed = own_test(fresh[:, 1] - fresh[:, 0], differences)
-            rows.append([f"{configurations} x {seeds}", kind, percent(claims), percent(confirmed)])
+            rows.append([f"{configurations} x {seeds}", kind, percent(shown), percent(confirmed)])
     headings = ["configurations x seeds", "proposals", "on the search's seeds", "its best on 3 fresh seeds"]
     print_rows("False claims with noise smooth in the parameter, %", headings, rows)
 
@@ -236,36 +269,37 @@ def own_test(fresh: Array, search: Array | None = None) -> Array:
     if search is not None:
         freedom += search.shape[1] - 1
         total = total + (search.shape[1] - 1) * search.var(axis=1, ddof=1)
-    need = stats.t.isf(LEVEL, freedom) * np.sqrt(total / freedom / seeds)
+    need = stats.t.isf(FALSE_CLAIMS, freedom) * np.sqrt(total / freedom / seeds)
     return np.asarray(fresh.mean(axis=1) > need)
 
 
-def pooled_test(fresh: Array, known: Array, known_freedom: int) -> Array:
-    """`own_test` with the variance of one score that all of the search tells, but at least its own."""
-    seeds = fresh.shape[1]
-    own = fresh.var(axis=1, ddof=1)
-    freedom = seeds - 1 + known_freedom
-    variance = np.maximum((2 * known_freedom * known + (seeds - 1) * own) / freedom, own)
-    return np.asarray(fresh.mean(axis=1) > stats.t.isf(LEVEL, freedom) * np.sqrt(variance / seeds))
+def alone_tests(fresh: Array) -> Array:
+    """Whether any of several finalists, [N, C, S] with the baseline first, is better by its own differences alone."""
+    finalists, seeds = fresh.shape[1] - 1, fresh.shape[2]
+    differences = fresh[:, 1:] - fresh[:, :1]
+    error = differences.std(axis=2, ddof=1) / math.sqrt(seeds)
+    return np.asarray(differences.mean(axis=2) > stats.t.isf(FALSE_CLAIMS / finalists, seeds - 1) * error)
 
 
 def fresh(sweeps: int) -> None:
-    """One finalist after a search of 10 configurations on 3 seeds, whose other noise is known from 18 degrees."""
+    """Finalists on fresh seeds, by their own differences with Bonferroni's correction, and as the verdict does."""
     rows = []
-    for noisier, seeds in itertools.product((1, 2, 3), (2, 3, 5, 8)):
-        cells = [f"{noisier}", str(seeds)]
+    for finalists, seeds, noisier in itertools.product((1, 3, 8), (3, 5), (1, 3)):
+        cells = [str(finalists), str(seeds), f"{noisier}"]
         for gain in (0.0, 2.0):
-            generator = np.random.default_rng(8)
-            both = generator.standard_normal((sweeps, 2, seeds + 3))
-            differences = noisier * both[:, 1] - both[:, 0] + gain
-            known = generator.chisquare(18, sweeps) / 18
-            now, search = differences[:, :seeds], differences[:, seeds:]
-            tests = pooled_test(now, known, 18), own_test(now), own_test(now, search)
-            cells += [percent(claims) for claims in tests]
+            scores = np.random.default_rng(8).standard_normal((sweeps, finalists + 1, seeds))
+            scores[:, 1] *= noisier
+            scores[:, 1] += gain
+            alone = alone_tests(scores)
+            shown, best = AFTER(scores)
+            if gain:
+                cells += [percent(alone[:, 0]), percent(shown & (best == 1))]
+            else:
+                cells += [percent(alone.any(axis=1)), percent(shown)]
         rows.append(cells)
-    kinds = ("by the search's noise", "its fresh seeds", "all its own (now)")
-    headings = ["times as noisy", "fresh seeds", *(f"false: {kind}" for kind in kinds)]
-    print_rows("A finalist on fresh seeds, %", [*headings, *(f"found at 2 sd: {kind}" for kind in kinds)], rows)
+    kinds = ("by its own differences", "the verdict")
+    headings = ["finalists", "fresh seeds", "first one is times as noisy", *(f"false: {kind}" for kind in kinds)]
+    print_rows("Finalists on fresh seeds, %", [*headings, *(f"found at 2 sd: {kind}" for kind in kinds)], rows)
 
 
 def seeds_promised(sweeps: int) -> None:
@@ -278,8 +312,10 @@ def seeds_promised(sweeps: int) -> None:
             gains = np.append(0.0, spread * generator.standard_normal(configurations - 1))
             scores = gains[:, None] + generator.standard_normal((configurations, seeds))
             result = verdict(named(scores), "c0")
+            if not isinstance(result, Tested):
+                continue
             number = result.confirmation_seeds
-            if number is None or result.shrunken is None or result.confirmation_chance is None:
+            if number is None or result.confirmation_chance is None:
                 continue
             place = int(result.best[1:])
             fresh = generator.standard_normal((2, number))
@@ -313,15 +349,15 @@ def alike(sweeps: int) -> None:
         for _ in range(sweeps // 4):
             noise_of = kind(generator, (1, configurations, seeds))[0]
             stated = verdict(named(noise_of), "c0")
-            effect = stated.minimum_detectable_effect
-            if effect is None:
+            if not isinstance(stated, Tested):
                 continue
+            effect = stated.detectable
             again = kind(generator, (1, configurations, seeds))[0]
             again[1] += effect
             hit = verdict(named(again), "c0")
-            found.append(hit.evidence and hit.best == "c1")
-            warned.append(bool(stated.unlike))
-            quiet += [] if stated.unlike else [found[-1]]
+            found.append(claims(hit) and hit.best == "c1")
+            warned.append(bool(stated.signs))
+            quiet += [] if stated.signs else [found[-1]]
         rows.append([kind.__name__, f"{configurations} x {seeds}", percent(found), percent(warned), percent(quiet)])
     headings = ["noise", "configurations x seeds", "found, %", "warned, %", "found where not warned, %"]
     print_rows("The gain stated as found 8 times in 10", headings, rows)
@@ -337,11 +373,15 @@ def skewed(sweeps: int) -> None:
         chances = [stats.beta.ppf(order, p * weight, (1 - p) * weight) for p in pair]
         right = [generator.binomial(completions, np.repeat(chance, seeds, axis=1)) for chance in chances]
         gains, truth = (right[1] - right[0]).mean(axis=2) / completions, (chances[1] - chances[0]).mean(axis=2)[:, 0]
-        half = stats.t.isf(LEVEL, seeds - 1) * gains.std(axis=1, ddof=1) / math.sqrt(seeds)
+        half = stats.t.isf(FALSE_CLAIMS, seeds - 1) * gains.std(axis=1, ddof=1) / math.sqrt(seeds)
         held = gains.mean(axis=1) - half <= truth, truth <= gains.mean(axis=1) + half
         rows.append([f"{problems} x {completions}", f"{pair[0]}, {pair[1]}", f"{seeds}", *map(percent, held)])
     headings = ["problems x completions", "accuracies", "seeds", "lower bound holds, %", "upper, %"]
     print_rows("Paired t intervals of a gain, each bound meant to hold in 95 %", headings, rows)
+
+
+def claims(found: Verdict) -> bool:
+    return isinstance(found, Tested) and found.claim == "evidence"
 
 
 def named(scores: Array) -> dict[str, dict[int, float]]:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge_fresh
-from dashboards.pictures.theme import signed
 from dashboards.pictures.tournament import fresh_standings
+from dashboards.statistics.verdict import Undecided
 from dashboards.sweep import Sweep
+from dashboards.words import reason, signed
 from trainer.config.variants import short_names, shown
 
 HEADINGS = ("rule", "against", "metric", "model", "task", "sweep", "gain", "90% interval", "seeds")
@@ -69,15 +70,17 @@ def measured_in(sweep: Sweep) -> list[Measured]:
 
 def _judged(sweep: Sweep, fresh: Sweep, label: str, nothing: Measured) -> Measured:
     found = judge_fresh(fresh, sweep, label)
-    if found is None or found.interval is None:
-        return replace(nothing, left_out=found.reason if found else "its baseline has no score on fresh seeds")
+    if found is None:
+        return replace(nothing, left_out="its baseline has no score on fresh seeds")
+    if isinstance(found, Undecided):
+        return replace(nothing, left_out=reason(found))
     called, interval = short_names(fresh.varied), found.interval
     if sweep.arms:  # rules at their own best: the luck of tuning counts
         (number,) = set(fresh.trials[fresh.trials.label == label].configuration)
         (arm,) = set(sweep.trials[sweep.trials.configuration == number].arm)
         told = next(one.interval for one in fresh_standings(sweep) if one.rule == arm)
         if told is None:
-            return replace(nothing, left_out="too few tuning trials to tell the luck of tuning")
+            return replace(nothing, left_out="too few tuning trials to tell the tuning variance")
         interval = told
     sign, (low, high) = (1, interval) if sweep.objective.mode == "max" else (-1, interval[::-1])
     changed = changed_from_baseline(fresh, label).items()

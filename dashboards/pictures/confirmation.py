@@ -5,8 +5,9 @@ import html
 import pandas as pd
 
 from dashboards.pictures.judged import comparable
-from dashboards.pictures.theme import Picture, dots_and_means, figure, label_rows, number, rows
+from dashboards.pictures.theme import Picture, dots_and_means, figure, label_rows, rows
 from dashboards.sweep import Sweep
+from dashboards.words import number
 
 _KINDS = {
     "searched": ("in the search", "#8b93a1"),

@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.theme import Picture, add_points, figure, hover, number, rows
-from dashboards.statistics.forecast import Saturation, saturation
+from dashboards.pictures.theme import Picture, add_points, figure, hover, rows
+from dashboards.statistics.saturation import Saturation, saturation
 from dashboards.sweep import CURVES, Sweep, unit_of
 from dashboards.trials import thinned, thinning_note
+from dashboards.words import number
 
 _MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
 _MEAN_OF = 3  # trials of an update rule that get a line of their mean

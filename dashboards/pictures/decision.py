@@ -1,23 +1,14 @@
 """The picture of rounds of fresh seeds: the gain of every finalist after each look."""
 
 import html
-import math
 from collections.abc import Mapping
-from typing import Any
 
 import plotly.graph_objects as go
 
 from dashboards.labels import colours
-from dashboards.pictures.theme import MUTED, Picture, add_points, device_time, figure, rows, signed, spread
+from dashboards.pictures.theme import MUTED, Picture, add_points, figure, rows, spread
 from dashboards.sweep import Rounds, Sweep
-
-_SAID = {
-    "better": "is better than the baseline",
-    "not better": "is not better by {}",
-    "worse": "is worse than the baseline",
-    "failed": "lost a seed, and makes no claim",
-    "open": "is undecided",
-}
+from dashboards.words import bounds, device_time, standing
 
 
 def decision(sweep: Sweep) -> Picture | None:
@@ -40,9 +31,9 @@ def decided(fresh: Sweep) -> str:
     found = fresh.rounds
     if found is None:
         return ""
-    labels, worthwhile = _labels(fresh, found), f"{found.worthwhile:g}"
+    labels = _labels(fresh, found)
     said = [
-        f"{labels[row.configuration]} {_SAID[row.decision].format(worthwhile)} after {row.seeds} seeds: {_bounds(row)}"
+        standing(labels[row.configuration], row, found.worthwhile)
         for row in rows(found.standings.groupby("configuration", sort=False).tail(1))
     ]
     if not said:
@@ -58,12 +49,6 @@ def _labels(fresh: Sweep, found: Rounds) -> Mapping[str, str]:
     return {name: known.get(name, f"#{name}") for name in found.standings.configuration.unique()}
 
 
-def _bounds(row: Any) -> str:
-    if math.isnan(row.low):
-        return signed(row.gain)
-    return f"{signed(row.gain)} ({signed(row.low)} to {signed(row.high)})"
-
-
 def _gains(sweep: Sweep, found: Rounds, labels: Mapping[str, str], shades: Mapping[str, str]) -> go.Figure:
     """Gain against seeds, from the bound below which it is not to the one above."""
     drawing = figure("fresh seeds of each", f"gain of {sweep.objective.metric}", height=400)
@@ -71,7 +56,7 @@ def _gains(sweep: Sweep, found: Rounds, labels: Mapping[str, str], shades: Mappi
     drawing.add_hline(y=found.worthwhile, line={"color": MUTED, "width": 1, "dash": "dot"})
     for name, label in labels.items():
         own = found.standings[found.standings.configuration == name]
-        notes = [html.escape(f"{label}: {_bounds(row)}, {row.decision}") for row in rows(own)]
+        notes = [html.escape(f"{label}: {bounds(row)}, {row.decision}") for row in rows(own)]
         add_points(
             drawing,
             own.seeds,

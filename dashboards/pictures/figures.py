@@ -15,12 +15,12 @@ from dashboards.pictures.theme import (
     figure,
     label_rows,
     rows,
-    signed,
     spread,
     translucent,
 )
 from dashboards.statistics.estimates import MIN_CONFIGURATIONS, importances
 from dashboards.sweep import Sweep
+from dashboards.words import signed
 from trainer.config.variants import short_names
 
 _MAX_PAIRED_ROWS = 20

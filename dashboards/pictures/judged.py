@@ -4,14 +4,12 @@ import math
 from collections.abc import Collection, Hashable
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dashboards.pictures.theme import rows
-from dashboards.statistics.conclusion import Verdict
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Noise, paired_differences
-from dashboards.statistics.verdict import verdict
+from dashboards.statistics.seed_noise import paired_differences
+from dashboards.statistics.verdict import Verdict, verdict
 from dashboards.sweep import Sweep, column_of
 
 
@@ -120,30 +118,18 @@ def judge(sweep: Sweep) -> Verdict | None:
 
 
 def judge_fresh(fresh: Sweep, search: Sweep, only: str | None = None) -> Verdict | None:
-    """The verdict on fresh seeds of finalists and baseline, under the numbers they have in the search.
+    """Return the verdict on fresh seeds of finalists and baseline, under the numbers they have in the search.
 
-    The search tells how much each of them varies. ``only`` is the label of the one
-    finalist to judge; all if None.
+    The search shows how much each of them varies. ``only`` is the label of the one finalist to judge; all if None.
     """
     base = baseline(fresh)
     if base is None:
         return None
     labels = dict(zip(fresh.trials.configuration, fresh.trials.label, strict=True))
-    own = {str(labels[number]): noise for number, noise in _own_noise(search).items() if number in labels}
-    scores = {label: row for label, row in seed_scores(fresh).items() if only is None or label in (base, only)}
-    return verdict(scores, base, fresh.objective.mode, own=own, answers=answers(fresh))
-
-
-def _own_noise(sweep: Sweep) -> dict[str, Noise]:
-    """Configuration -> noise of its differences to the baseline between the seeds of a sweep."""
-    base = baseline(sweep)
-    whole = {name: row for name, row in seed_scores(sweep).items() if not any(map(math.isnan, row.values()))}
-    if base not in whole:
-        return {}
-    numbers = dict(zip(sweep.trials.label, sweep.trials.configuration, strict=True))
-    differences = {name: list(one.by_seed.values()) for name, one in paired_differences(whole, base).items()}
-    return {
-        str(numbers[name]): Noise(float(np.std(values, ddof=1)), len(values) - 1)
-        for name, values in differences.items()
-        if len(values) > 1
+    numbers = dict(zip(search.trials.label, search.trials.configuration, strict=True))
+    earlier = {
+        str(labels[numbers[label]]): row for label, row in seed_scores(search).items() if numbers[label] in labels
     }
+    scores = {label: row for label, row in seed_scores(fresh).items() if only is None or label in (base, only)}
+    earlier = {label: row for label, row in earlier.items() if label in scores}
+    return verdict(scores, base, fresh.objective.mode, earlier=earlier, answers=answers(fresh))

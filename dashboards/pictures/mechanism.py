@@ -4,8 +4,9 @@ import pandas as pd
 
 from dashboards.labels import colours
 from dashboards.pictures.curves import trial_lines
-from dashboards.pictures.theme import MUTED, Picture, figure, number, rows
+from dashboards.pictures.theme import MUTED, Picture, figure, rows
 from dashboards.sweep import AUDIT, Sweep
+from dashboards.words import number
 
 _LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
 _QUANTITIES = {"gradient_share": "share of the gradient norm", "advantage_share": "share of the advantage mass"}

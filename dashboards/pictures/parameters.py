@@ -9,9 +9,10 @@ import plotly.graph_objects as go
 
 from dashboards.labels import algorithm_colours, colours
 from dashboards.pictures.judged import baseline, only_changed
-from dashboards.pictures.theme import Picture, add_points, figure, hover, number, rows, signed, translucent, word_axis
-from dashboards.statistics.estimates import LEVEL, local_mean
+from dashboards.pictures.theme import Picture, add_points, figure, hover, rows, translucent, word_axis
+from dashboards.statistics.estimates import COVERAGE, local_mean
 from dashboards.sweep import Sweep, column_of
+from dashboards.words import number, signed
 from trainer.config.variants import RULE, short_name, short_names, shown
 from trainer.evaluation.estimators import rank_correlation
 
@@ -55,7 +56,7 @@ def score_against(sweep: Sweep, parameter: str) -> Picture:
     text += f"; rank correlation of score with {name}: {', '.join(found)}." if found else "."
     text += _alone(sweep, parameter, name)
     if any(trace.fill == "tonexty" for trace in drawing.data):
-        text += f" Line and band: local mean over configurations with its {LEVEL:.0%} bootstrap interval."
+        text += f" Line and band: local mean over configurations with its {COVERAGE:.0%} bootstrap interval."
     return Picture(column, title, text, (drawing,))
 
 

@@ -5,11 +5,12 @@ import math
 from scipy import stats
 
 from dashboards.pictures.judged import answers, judge, seed_scores
-from dashboards.pictures.theme import Picture, number, signed
-from dashboards.statistics.conclusion import Verdict
+from dashboards.pictures.theme import Picture
 from dashboards.statistics.problems import Array, ProblemSplit, evaluation_interval, paired_answers, split
 from dashboards.statistics.seed_noise import seed_share
+from dashboards.statistics.verdict import Verdict
 from dashboards.sweep import Sweep
+from dashboards.words import number, signed
 
 _HALF = 0.5  # share of the variance from which one of the two counts as what limits the verdict
 _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of a gain that is found 8 times in 10
@@ -53,7 +54,7 @@ def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float
         low, high = evaluation_interval(ours, theirs)
         return (
             f"Paired by problem, {verdict.best} differs from {verdict.baseline} by {signed(low)} to "
-            f"{signed(high)} (90 %) for the noise of evaluation alone; that of seeds comes on top."
+            f"{signed(high)} (90%) for the noise of evaluation alone; that of seeds comes on top."
         )
     share = found.evaluation_share
     if share is None:

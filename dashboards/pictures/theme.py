@@ -136,24 +136,3 @@ def hover(row: Any, *more: str) -> str:
     lines = [f"trial {row.trial}", f"{row.label}, seed {row.seed}"]
     lines += more
     return "<br>".join(html.escape(line) for line in lines if line)
-
-
-def number(value: float, digits: int = 3) -> str:
-    """A number with so many significant digits, without exponent where it is readable."""
-    if value != value:
-        return "none"
-    if value and (abs(value) >= 10**5 or abs(value) < 10**-4):
-        return f"{value:.{digits - 1}e}"
-    if value == int(value):
-        return str(int(value))
-    return f"{value:#.{digits}g}".rstrip(".")
-
-
-def signed(value: float) -> str:
-    """A difference, with its sign."""
-    return f"{value:+.3f}"
-
-
-def device_time(hours: float, device: str) -> str:
-    """Hours of GPUs or CPUs, or minutes below one."""
-    return f"{number(hours * 60, 2)} {device}-minutes" if hours < 1 else f"{number(hours)} {device}-hours"

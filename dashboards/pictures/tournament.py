@@ -6,9 +6,10 @@ import pandas as pd
 
 from dashboards.labels import colours
 from dashboards.pictures.judged import comparable
-from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, number, rows, signed, spread
+from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows, spread
 from dashboards.statistics.tournament import Standing, standings
 from dashboards.sweep import Sweep
+from dashboards.words import number, rule_bounds, rules
 
 _SEEDS = 8  # of `sweep confirm`, where arms were tuned
 _HEADINGS = ("rule", "trials", "best setting", "median trial", "best, tuned", "fresh seeds", "tuning gained")
@@ -34,7 +35,7 @@ def tournament(sweep: Sweep) -> Picture | None:
     if found:
         text += (
             f" Below, each rule at its best against {sweep.arms[0]} at its own on the same fresh seeds, with "
-            f"90 % intervals that hold for all rules together and allow for the luck of tuning."
+            f"90% intervals that hold for all rules together and allow for tuning variance."
         )
     headings, table = rule_table(sweep)
     return Picture("tournament", "Rules at their own best", text, figures, (headings, table))
@@ -73,17 +74,7 @@ def tournament_line(sweep: Sweep) -> str:
             f"{tuned}. On the seeds that chose it the best of each is too good, so nothing is compared yet. Next: "
             f"`sweep confirm {sweep.name}` runs the best of every rule on {_SEEDS} fresh seeds: {trials} trials."
         )
-    said = [f"{one.rule} beats {base} by {_bounds(one)}" for one in found if one.better]
-    rest = f"{'no other' if said else 'none'} is shown to be better than {base} at its best"
-    nearest = next((one for one in found if not one.better), None)
-    if nearest is not None:
-        said.append(f"{rest} (the nearest is {nearest.rule}: {_bounds(nearest)})")
-    if all(one.interval is None for one in found):
-        said.append("the luck of a tuning shows in eight complete trials of a rule or more, so nothing is claimed")
-    return (
-        f"Rules at their own best, on fresh seeds: {'; '.join(said)}. {tuned}; intervals are corrected for "
-        f"{len(found)} comparison{'s' * (len(found) > 1)} and allow for the luck of tuning."
-    )
+    return f"{rules(found, base)} {tuned}."
 
 
 def rule_table(sweep: Sweep) -> tuple[list[str], list[list[object]]]:
@@ -131,14 +122,8 @@ def _differences(sweep: Sweep, found: list[Standing], shades: dict[str, str]) ->
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for one in found:
         low, high = one.interval or (one.difference, one.difference)
-        note, bar = html.escape(f"{one.rule}: {_bounds(one)}"), spread(one.difference, low, high)
+        note, bar = html.escape(f"{one.rule}: {rule_bounds(one)}"), spread(one.difference, low, high)
         diamond = {"color": shades[one.rule], "size": 13, "symbol": "diamond"}
         add_points(drawing, [one.difference], [one.rule], note, name=one.rule, marker=diamond, error_x=bar)
     label_rows(drawing, [one.rule for one in reversed(found)])
     return drawing
-
-
-def _bounds(one: Standing) -> str:
-    if one.interval is None:
-        return f"{signed(one.difference)}, without an interval"
-    return f"{signed(one.difference)}, 90 % interval {signed(one.interval[0])} to {signed(one.interval[1])}"

@@ -7,17 +7,18 @@ from typing import Any
 
 import pandas as pd
 
+from dashboards import words
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.decision import decided
-from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge, judge_fresh, seed_scores
-from dashboards.pictures.theme import device_time, number, rows, signed
+from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge, judge_fresh
+from dashboards.pictures.theme import rows
 from dashboards.pictures.tournament import tournament_line
-from dashboards.statistics.conclusion import MOST_FAILED, Verdict
+from dashboards.statistics.verdict import Tested, Verdict
 from dashboards.sweep import Sweep
+from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
 from trainer.shell.table import counted
 
-_MAX_NAMED = 4  # configurations listed in a sentence
 _SEEDS_TO_TELL = 3  # asked for where the seeds of a sweep tell nothing
 _WORDS = {
     "COMPLETE": "complete",
@@ -94,18 +95,7 @@ def _in_search(sweep: Sweep) -> Headline:
     if judged.label.nunique() == 1:
         mean = number(judged.score.mean())
         return Headline(f"Only the baseline {found.baseline} has a score: {metric} {mean}.", _next_step(sweep, found))
-    gain = f"{found.best}: {_gain(found)}"
-    if found.failing:
-        said = f"No verdict: more than {MOST_FAILED:.0%} of the seeds failed. {gain}"
-    elif found.evidence:
-        said = f"Likely better than the baseline {found.baseline}, but not confirmed on fresh seeds. {gain}"
-    elif found.candidate:
-        said = f"A candidate against the baseline {found.baseline}, not yet evidence: the search followed its "
-        said += f"seeds. {gain}"
-    else:
-        nearest = "Nearest" if found.winner == found.baseline else "Best candidate"
-        said = f"No evidence that anything beats the baseline {found.baseline}. {nearest} {gain}"
-    return Headline(f"{said}.", _next_step(sweep, found))
+    return Headline(words.searched(found), _next_step(sweep, found))
 
 
 def _of_fresh_seeds(sweep: Sweep, fresh: Sweep) -> Headline | None:
@@ -128,26 +118,14 @@ def _of_fresh_seeds(sweep: Sweep, fresh: Sweep) -> Headline | None:
         sentence = f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} ({best.seeds} fresh seeds)."
         return Headline(sentence, f"Next: train with it; {export}", True, best.configuration)
     found = judge_fresh(fresh, sweep)
-    if found is None or (found.best == found.baseline and not found.silent):
+    if found is None or (found.best == found.baseline and not found.failed):
         return None
-    gain = _gain(found, "fresh ")
-    if found.evidence:
-        sentence = f"Confirmed: {found.best} beats the baseline {found.baseline}: {gain}."
-        return Headline(sentence, f"Next: train with it; {export}", True, numbers[found.best])
-    if found.winner == found.baseline:
-        sentence = f"Keep the baseline {found.baseline}: on fresh seeds nothing beats it. {found.best}: {gain}."
-        return Headline(sentence, f"Next: keep the baseline; {export}", configuration=numbers[found.baseline])
-    sentence = f"Not confirmed: fresh seeds do not tell {found.best} from the baseline {found.baseline}: {gain}."
-    return Headline(sentence, f"Next: {found.next_step}")
-
-
-def _gain(found: Verdict, fresh: str = "") -> str:
-    """A difference to the baseline with its interval and seeds."""
-    seeds = counted(found.seeds, f"{fresh}seed") if found.seeds else "no seed in common"
-    if found.interval is None:
-        return f"{signed(found.difference)} ({seeds})"
-    low, high = map(signed, found.interval)
-    return f"{signed(found.difference)} (90 % interval {low} to {high}, {seeds})"
+    if isinstance(found, Tested) and found.claim == "evidence":
+        return Headline(words.confirmed(found), f"Next: train with it; {export}", True, numbers[found.best])
+    if not found.improves and found.best != found.baseline:
+        step = f"Next: keep the baseline; {export}"
+        return Headline(words.confirmed(found), step, configuration=numbers[found.baseline])
+    return Headline(words.confirmed(found), f"Next: {words.next_step(found)}")
 
 
 def _on_fresh_seeds(sweep: Sweep, fresh: Sweep) -> str:
@@ -155,9 +133,9 @@ def _on_fresh_seeds(sweep: Sweep, fresh: Sweep) -> str:
     if fresh.rounds is not None:
         return decided(fresh)
     found = judge_fresh(fresh, sweep)
-    if found is None or (found.best == found.baseline and not found.silent):
+    if found is None or (found.best == found.baseline and not found.failed):
         return f"{fresh.progress}."
-    return f"{found.finding} {found.reason}"
+    return _noise(found)
 
 
 def _no_baseline(sweep: Sweep) -> str:
@@ -174,30 +152,13 @@ def _apart(sweep: Sweep, found: Verdict | None) -> str:
     if len(changed) < 2:
         return ""
     called = short_names(sweep.varied)
-    said = ", ".join(f"{called[name]} {shown(own)} (not {shown(base)})" for name, (own, base) in changed.items())
+    said = words.changes({called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()})
     return f"{found.best} differs from the baseline in {said}: what it gains is that of all of these together."
 
 
 def _noise(found: Verdict) -> str:
-    """How the judgement was made, and what difference these seeds could have shown."""
-    if found.p_value is None or found.deviation is None or found.minimum_detectable_effect is None:
-        if found.seeds > 1 or found.best == found.baseline:
-            return found.reason
-        return f"{found.reason} What could be detected is unknown without a second seed."
-    tested = f"One-sided p = {max(found.p_value, 1e-4):.2g}, corrected for picking the best of {found.comparisons}."
-    if found.luck:
-        tested = (
-            f"Failed seeds were perhaps the unlucky ones: up to {number(found.luck, 2)} of the gain may come from "
-            f"having kept the others, and the lower bound leaves it out. {tested}"
-        )
-    if found.by_problem:
-        tested += " Seeds are not seen to differ by more than evaluation on these problems does by itself."
-    seeds = counted(found.seeds, "seed")
-    return (
-        f"{tested} Scores vary between seeds by a standard deviation of {number(found.deviation, 2)}. With {seeds}, a "
-        f"gain of {number(found.minimum_detectable_effect, 2)} would be detected with "
-        f"80 % power{f', less because {found.unlike}' if found.unlike else ''}."
-    )
+    """State how the judgement was made, and what difference these seeds could have shown."""
+    return " ".join(sentence for sentence in (words.reason(found), words.noise(found)) if sentence)
 
 
 def _cost(sweep: Sweep, fresh: Sweep | None) -> str:
@@ -212,20 +173,21 @@ def _cost(sweep: Sweep, fresh: Sweep | None) -> str:
 
 
 def _next_step(sweep: Sweep, found: Verdict) -> str:
-    seeds, configurations = found.confirmation_seeds, 2
-    if found.best == found.baseline or (found.seeds >= 2 and seeds is None and not found.candidate):
-        return f"Next: {found.next_step}"
-    if found.winner == found.baseline and found.interval is not None:
-        return f"Next: {found.next_step}"
-    step = found.next_step
-    if found.candidate:
-        seeds = max(_SEEDS_TO_TELL, seeds or 0)
-    elif seeds is None:
-        seeds = _SEEDS_TO_TELL
-        step = "Run the best configuration and the baseline on fresh seeds."
+    step = words.next_step(found)
+    if isinstance(found, Tested):
+        seeds = found.confirmation_seeds
+        if found.claim != "none":
+            seeds = max(_SEEDS_TO_TELL, seeds or 0)
+        elif not found.improves:
+            seeds = None
+    else:
+        seeds = _SEEDS_TO_TELL if found.why in ("one seed", "no shared seed") else None
+        step = "Run the best configuration and the baseline on fresh seeds." if seeds else step
+    if seeds is None:
+        return f"Next: {step}"
     command = f"sweep confirm {sweep.name} --finalists 1 --seeds {seeds}"
-    trials = configurations * seeds
-    price = sweep.device_hours()[sweep.trials.state == "COMPLETE"].median()
+    trials = 2 * seeds
+    price = float(sweep.device_hours()[sweep.trials.state == "COMPLETE"].median())
     cost = "" if math.isnan(price) else f", about {device_time(price * trials, sweep.device)}"
     rounds = " With --rounds it stops as soon as it is known."
     return f"Next: {step} `{command}` does it: {trials} trials{cost}.{rounds}"
@@ -236,17 +198,10 @@ def _counts(sweep: Sweep) -> str:
         return "The sweep has no trials yet."
     states = sweep.trials.state.value_counts()
     counts = ", ".join(f"{count} {_WORDS.get(str(state), str(state))}" for state, count in states.items())
-    silent = [name for name, row in seed_scores(sweep).items() if any(map(math.isnan, row.values()))]
     left_out = sweep.complete().configuration.nunique() - comparable(sweep).configuration.nunique()
     text = f"{len(sweep.trials)} trials: {counts}; only those that ran to their end are compared."
     if left_out:
         text += f" {left_out} configurations are left out because the scheduler stopped some of their seeds."
-    if silent:
-        more = f" and {len(silent) - _MAX_NAMED} more" if silent[_MAX_NAMED:] else ""
-        text += (
-            f" {len(silent)} configurations make no claim, because a seed of theirs failed and the seeds that are "
-            f"left are the luckier ones: {', '.join(silent[:_MAX_NAMED])}{more}."
-        )
     return text
 
 

@@ -2,61 +2,59 @@
 
 import functools
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 Vector = NDArray[np.float64]
+Shared = tuple[frozenset[Hashable], ...]  # the seeds that each compared configuration shares with the baseline
 
-DRAWS = 100_000  # of the largest of several t statistics; its 95 % quantile is then good to about 0.01
+FALSE_CLAIMS = 0.05  # one-sided: only a gain over the baseline is claimed
 _NODES = 80  # of a quadrature
-LEVEL = 0.05  # one-sided: only a gain over the baseline is claimed
 
 
-@functools.lru_cache(maxsize=64)
-def largest_t(shared: tuple[frozenset[Hashable], ...], freedom: int) -> Vector:
-    """Draws of the largest t of differences to one baseline, when none differs in truth.
-
-    Args:
-        shared: for each compared configuration, the seeds it shares with the baseline.
-        freedom: degrees of freedom of the common noise estimate.
-    """
-    # A mean over n_j shared seeds, minus the baseline's: the correlation of two such differences is
-    # |S_j and S_k| / (2 sqrt(n_j n_k)), 1/2 where all have the same seeds.
-    overlap = np.array([[len(one & other) for other in shared] for one in shared], float)
-    sizes = np.sqrt(np.diag(overlap))
-    correlation = overlap / (2 * np.outer(sizes, sizes)) + np.eye(len(shared)) / 2
-    generator = np.random.default_rng(0)
-    normal = generator.standard_normal((DRAWS, len(shared))) @ np.linalg.cholesky(correlation).T
-    largest: Vector = normal.max(axis=1) / np.sqrt(generator.chisquare(freedom, DRAWS) / freedom)
-    return largest
+def p_value(t: float, shared: Shared, freedom: int) -> float:
+    """Return the probability that the largest t reaches ``t`` when no configuration differs."""
+    return 1 - _below(t, shared, freedom)
 
 
-def p_value(t: float, shared: tuple[frozenset[Hashable], ...], freedom: int) -> float:
-    """Probability that the largest t reaches ``t`` when no configuration differs; arguments as in `largest_t`."""
-    if len(set(shared)) == 1:
-        return 1 - _below(t, len(shared), freedom)
-    largest = largest_t(shared, freedom)
-    return float((np.sum(largest >= t) + 1) / (len(largest) + 1))
-
-
-def quantile(shared: tuple[frozenset[Hashable], ...], freedom: int) -> float:
-    """The value that the largest t exceeds with probability ``LEVEL``; arguments as in `largest_t`."""
+@functools.lru_cache(maxsize=256)
+def quantile(shared: Shared, freedom: int) -> float:
+    """Return the value that the largest t exceeds with probability ``FALSE_CLAIMS``."""
     if len(set(shared)) == 1:
         return critical_value(len(shared), freedom)
-    return float(np.quantile(largest_t(shared, freedom), 1 - LEVEL))
+    return _solved(lambda t: _below(t, shared, freedom))
 
 
 @functools.cache
 def critical_value(comparisons: int, freedom: int) -> float:
-    """Dunnett's one-sided critical value for equally many scores of each configuration."""
-    return float(optimize.brentq(lambda t: _below(t, comparisons, freedom) - (1 - LEVEL), 0.0, 200.0, xtol=1e-6))
+    """Return Dunnett's one-sided critical value for equally many scores of each configuration."""
+    return _solved(lambda t: _below_alike(t, comparisons, freedom))
 
 
-def _below(t: float, comparisons: int, freedom: int) -> float:
-    """Probability that all of k equally correlated t statistics stay below ``t``.
+def _solved(below: Callable[[float], float]) -> float:
+    return float(optimize.brentq(lambda t: below(t) - (1 - FALSE_CLAIMS), 0.0, 200.0, xtol=1e-6))
+
+
+def _below(t: float, shared: Shared, freedom: int) -> float:
+    """Return the probability that all t statistics stay below ``t``.
+
+    A mean over n_j shared seeds, minus the baseline's: the correlation of two such differences is
+    |S_j and S_k| / (2 sqrt(n_j n_k)), 1/2 where all have the same seeds.
+    """
+    if len(set(shared)) == 1:
+        return _below_alike(t, len(shared), freedom)
+    overlap = np.array([[len(ours & theirs) for theirs in shared] for ours in shared], float)
+    sizes = np.sqrt(np.diag(overlap))
+    correlation = overlap / (2 * np.outer(sizes, sizes)) + np.eye(len(shared)) / 2
+    distribution = stats.multivariate_t(shape=correlation, df=freedom, seed=0)
+    return float(distribution.cdf(np.full(len(shared), t)))
+
+
+def _below_alike(t: float, comparisons: int, freedom: int) -> float:
+    """Return the probability that all of k equally correlated t statistics stay below ``t``.
 
     The mean of Phi(sqrt(2) t s + z)^k over the baseline's normal deviate z and the estimated deviation s.
     """

@@ -1,8 +1,7 @@
 """The few statistics a report quotes. Resampling is seeded: the same sweep gives the same page."""
 
 import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from trainer.evaluation.estimators import bootstrap_interval
 
 Vector = NDArray[np.float64]
 
-LEVEL = 0.9  # of all intervals
+COVERAGE = 0.9  # of the bands and intervals here
 _RESAMPLES = 1000
 MIN_CONFIGURATIONS = 8  # below this an importance is noise
 
@@ -28,34 +27,6 @@ class Importance:
     parameter: str
     share: Interval
     chance: float  # the 95th percentile of the same share when scores are shuffled
-
-
-def bootstrap(groups: Sequence[Sequence[float]], statistic: Callable[[Vector], float]) -> Interval:
-    """Student's t interval of a statistic of all values, with its standard error by resampling whole groups.
-
-    Trials of one configuration are alike, so configurations are drawn, with their trials; where there is only
-    one, its trials are drawn. A single value has no width. A percentile interval of two to four groups would hold
-    48 to 82 % instead of 90.
-    """
-    units = groups if len(groups) > 1 else [[value] for value in groups[0]]
-    arrays, count = [np.asarray(unit, dtype=float) for unit in units], len(units)
-    draws = np.random.default_rng(0).integers(0, count, (_RESAMPLES, count))
-    found = [statistic(np.concatenate([arrays[index] for index in drawn])) for drawn in draws]
-    value, half = statistic(np.concatenate(arrays)), 0.0
-    if count > 1:
-        half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * np.std(found) * math.sqrt(count / (count - 1)))
-    return Interval(value, value - half, value + half)
-
-
-def interquartile_mean(values: Vector) -> float:
-    """Mean of the middle half of the values [arXiv:2108.13264]."""
-    return float(stats.trim_mean(values, 0.25))
-
-
-def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Share of pairs in which ours is larger, ties counted half [arXiv:2108.13264]."""
-    difference = np.subtract.outer(np.asarray(ours, float), np.asarray(theirs, float))
-    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
 
 
 def local_mean(x: Sequence[float], y: Sequence[float]) -> tuple[Vector, Vector, Vector, Vector]:
@@ -70,7 +41,7 @@ def local_mean(x: Sequence[float], y: Sequence[float]) -> tuple[Vector, Vector, 
     counts = np.random.default_rng(0).multinomial(len(xs), np.full(len(xs), 1 / len(xs)), _RESAMPLES)
     weights = counts[:, None, :] * kernel[None]
     curves = (weights @ ys) / np.maximum(weights.sum(-1), 1e-12)
-    low, high = np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    low, high = np.quantile(curves, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=0)
     return grid, kernel @ ys / kernel.sum(1), low, high
 
 
@@ -92,7 +63,7 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str]) -> list
             continue
         design = _design(column)
         of_drawn = functools.partial(_adjusted_r2, design, scores)
-        low, high = bootstrap_interval(len(scores), of_drawn, LEVEL, _RESAMPLES // 4)
+        low, high = bootstrap_interval(len(scores), of_drawn, COVERAGE, _RESAMPLES // 4)
         shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES // 4)]
         share = max(0.0, _adjusted_r2(design, scores))
         interval = Interval(share, min(share, max(0.0, low)), max(share, high))

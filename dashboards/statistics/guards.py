@@ -1,6 +1,7 @@
 """The noise of a difference where the assumption of equal noise may not hold. Works on many sweeps at once."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from dashboards.statistics.dunnett import critical_value
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Sign = Literal["noisy baseline", "noisy best", "far seeds"]
 
 NOISIER = 0.1  # level of the F test after which a baseline counts as noisier than the others
 # Levels of the F tests that must both not see training add to the noise of evaluation: of all configurations, and
@@ -23,31 +25,31 @@ class Variances:
 
     pooled: Vector  # of one score, all configurations together
     freedom: int
-    own: Vector  # of the best configuration's differences to the baseline, seed by seed
+    own: Vector  # of one configuration's differences to the baseline, seed by seed
     base: Vector | None = None  # of one score of the baseline; None where there are too few others to tell
     base_freedom: int = 0
     others: Vector | None = None  # of one score of the other configurations
     others_freedom: int = 0
-    evaluation: Vector | None = None  # of the best configuration's differences, the part that evaluation makes
+    evaluation: Vector | None = None  # of the configuration's differences, the part that evaluation makes
     evaluation_freedom: int = 0
     own_freedom: int = 0  # needed with an evaluation
 
 
-def difference_noise(found: Variances, comparisons: int) -> tuple[Vector, Integers]:
-    """Standard deviation of the best difference on one seed and its degrees of freedom, each [N].
+def difference_noise(found: Variances, comparisons: int) -> Vector:
+    """Return the standard deviation of the best difference on one seed, [N], to be judged with ``found.freedom``.
 
-    That of evaluation alone where nothing else is seen, and elsewhere that of the scores.
+    That of evaluation alone where nothing else is seen, and elsewhere that of the scores. A deviation that is known
+    with other degrees of freedom is scaled by the ratio of the critical values.
     """
-    deviation, freedom = _guarded(found, comparisons)
+    deviation = _guarded(found, comparisons)
     if found.evaluation is None:
-        return deviation, freedom
-    alone = evaluation_alone(found)
-    deviation = np.where(alone, np.sqrt(found.evaluation), deviation)
-    return deviation, np.where(alone, found.evaluation_freedom, freedom)
+        return deviation
+    needed = critical_value(comparisons, found.evaluation_freedom) / critical_value(comparisons, found.freedom)
+    return np.where(evaluation_alone(found), needed * np.sqrt(found.evaluation), deviation)
 
 
 def evaluation_alone(found: Variances) -> NDArray[np.bool_]:
-    """True where scores vary between seeds no more than evaluation on so many problems does by itself, [N].
+    """Return where scores vary between seeds no more than evaluation on so many problems does by itself, [N] of bool.
 
     Evaluation's variance is known from many problems, that between few seeds from few. Where F tests at the
     levels ``UNSEEN`` see no more than the first, it stands for both: pooling after a preliminary test at a
@@ -64,22 +66,21 @@ def evaluation_alone(found: Variances) -> NDArray[np.bool_]:
     return unseen
 
 
-def _guarded(found: Variances, comparisons: int) -> tuple[Vector, Integers]:
-    """`difference_noise` from the scores alone.
+def _guarded(found: Variances, comparisons: int) -> Vector:
+    """Return `difference_noise` from the scores alone.
 
     Twice the pooled variance, but
 
-    - at least the variance of the best configuration's own differences: it may be noisier than the others;
+    - at least the variance of the configuration's own differences: it may be noisier than the others;
     - at least the baseline's variance and that of the others: the baseline may be. Where an F test at level
-      ``NOISIER`` finds it noisier, or two seeds allow no test, that sum counts with Welch's degrees of freedom
-      if it gives the wider interval.
+      ``NOISIER`` finds it noisier, or two seeds allow no test, that sum counts with Welch's degrees of freedom.
     """
     deviation = np.sqrt(np.maximum(2 * found.pooled, found.own))
-    freedom = np.full(len(deviation), found.freedom, dtype=np.int64)
     if found.base is None or found.others is None:
-        return deviation, freedom
+        return deviation
     between = np.sqrt(found.base + found.others)
-    base_part, others_part = found.base**2 / found.base_freedom, found.others**2 / found.others_freedom
+    base_part = found.base**2 / found.base_freedom
+    others_part = found.others**2 / found.others_freedom
     with np.errstate(divide="ignore", invalid="ignore"):
         welch = np.clip(np.nan_to_num(between**4 / (base_part + others_part), nan=1.0), 1, found.freedom)
         ratio = np.nan_to_num(found.base / found.others, nan=1.0)
@@ -87,32 +88,32 @@ def _guarded(found: Variances, comparisons: int) -> tuple[Vector, Integers]:
     if found.base_freedom > 1:
         noisier = stats.f.sf(ratio, found.base_freedom, found.others_freedom) < NOISIER
         fewer = np.where(noisier, fewer, found.freedom)
-    wider = critical_values(comparisons, fewer) * between > critical_values(comparisons, freedom) * deviation
-    return np.where(wider, between, deviation), np.where(wider, fewer, freedom)
+    needed = critical_values(comparisons, fewer) / critical_value(comparisons, found.freedom)
+    return np.maximum(deviation, needed * between)
 
 
 def critical_values(comparisons: int, freedom: Integers) -> Vector:
-    """Dunnett's critical value for each of several degrees of freedom."""
+    """Return Dunnett's critical value for each of several degrees of freedom."""
     distinct, places = np.unique(freedom, return_inverse=True)
-    return np.array([critical_value(comparisons, int(one)) for one in distinct])[places]
+    return np.array([critical_value(comparisons, int(value)) for value in distinct])[places]
 
 
-def unlike_noise(found: Variances, residuals: Vector) -> str:
-    """Signs that the noise of one sweep is not normal and alike for all configurations, in words; empty if none.
+def unlike_noise(found: Variances, residuals: Vector) -> tuple[Sign, ...]:
+    """Return the signs that the noise of one sweep is not normal and alike for all configurations.
 
     F tests at level ``NOISIER`` for the baseline and the best configuration, and the test of Shapiro and Wilk
     (Biometrika 52, 1965) at the same level for seeds far from the rest, on the residuals of the additive model of
     configurations and seeds.
     """
-    signs = []
+    signs: list[Sign] = []
     with np.errstate(divide="ignore", invalid="ignore"):
         if found.base is not None and found.others is not None:
             ratio = found.base[0] / found.others[0]
             if stats.f.sf(ratio, found.base_freedom, found.others_freedom) < NOISIER:
-                signs.append("the baseline is noisier than the others")
+                signs.append("noisy baseline")
         ratio = found.own[0] / (2 * found.pooled[0])
         if stats.f.sf(ratio, found.own_freedom, found.freedom) < NOISIER:
-            signs.append("the best configuration is noisier than the others")
+            signs.append("noisy best")
     if len(residuals) > 2 and stats.shapiro(residuals / np.abs(residuals).max()).pvalue < NOISIER:
-        signs.append("some seeds lie far from the rest")
-    return " and ".join(signs)
+        signs.append("far seeds")
+    return tuple(signs)

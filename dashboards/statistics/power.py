@@ -1,5 +1,6 @@
 """The power of a verdict: the smallest detectable gain, and the seeds that a gain takes."""
 
+import bisect
 import functools
 import math
 
@@ -7,102 +8,86 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from dashboards.statistics.dunnett import LEVEL
-from dashboards.statistics.guards import Variances, critical_values, difference_noise
+from dashboards.statistics.dunnett import FALSE_CLAIMS, critical_value
+from dashboards.statistics.guards import Variances, difference_noise
 
 Vector = NDArray[np.float64]
 
 MAX_SEEDS = 100  # more seeds per configuration are not worth naming
 _DRAWS = 20_000  # of the noise that a verdict estimates; the power is then good to 0.003
 _NODES = 80  # of a quadrature
-_POWER = 0.8
+_FOUND = 0.8
 
 
-def minimum_detectable_effect(deviation: float, seeds: int, configurations: int = 2) -> float:
-    """The smallest true gain over the baseline that the verdict on a search finds 8 times in 10.
+def minimum_detectable_effect(deviation: float, seeds: int, configurations: int = 2, known_freedom: int = 0) -> float:
+    """Return the smallest true gain over the baseline that the verdict finds 8 times in 10.
 
     Args:
         deviation: of one score between seeds, e.g. the standard deviation of baseline replicates.
         seeds: per configuration, at least 2.
         configurations: with the baseline. For two of them this is the power of the one-sided paired t test.
+        known_freedom: degrees of freedom that other seeds add for two configurations.
     """
     if seeds < 2 or configurations < 2:
         raise ValueError("noise can be told from effect with at least 2 seeds of 2 configurations")
+    error = deviation * math.sqrt(2 / seeds)
     if configurations == 2:
-        return detectable_alone(deviation, seeds)
-    return deviation * math.sqrt(2 / seeds) * _detectable_t(seeds, configurations)
-
-
-def detectable_alone(deviation: float, seeds: int, known_freedom: int = 0, comparisons: int = 1) -> float:
-    """The smallest true gain that the verdict on fresh seeds finds 8 times in 10.
-
-    Other seeds tell the noise of the difference with ``known_freedom`` degrees; ``comparisons`` counts finalists.
-    """
-    return deviation * math.sqrt(2 / seeds) * _detectable_alone(seeds - 1 + known_freedom, comparisons)
+        return error * _detectable_alone(seeds - 1 + known_freedom)
+    return error * _detectable_t(seeds, configurations)
 
 
 def seeds_for(effect: float, deviation: float, configurations: int = 2, known_freedom: int = 0) -> int | None:
-    """Fewest seeds per configuration with which a true gain ``effect`` is found 8 times in 10.
+    """Return the fewest seeds per configuration with which a true gain ``effect`` is found 8 times in 10.
 
     None above ``MAX_SEEDS`` or for no effect. ``known_freedom`` counts for two configurations, on fresh seeds.
     """
 
     def enough(seeds: int) -> bool:
-        if configurations == 2:
-            return detectable_alone(deviation, seeds, known_freedom) <= effect
-        return minimum_detectable_effect(deviation, seeds, configurations) <= effect
+        return minimum_detectable_effect(deviation, seeds, configurations, known_freedom) <= effect
 
     if effect <= 0 or not enough(MAX_SEEDS):
         return None
-    low, high = 1, MAX_SEEDS  # too few, enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return 2 + bisect.bisect_left(range(2, MAX_SEEDS), True, key=enough)
 
 
 def assurance(gain: tuple[float, float], deviation: float, seeds: int, known_freedom: int = 0) -> float:
-    """Chance that one finalist's fresh seeds find a gain, over all that its true gain may be.
+    """Return the chance that one finalist's fresh seeds find a gain, over all that its true gain may be.
 
-    The true gain is normal, of mean and standard deviation ``gain``; the rest is as in `detectable_alone`.
+    The true gain is normal, of mean and standard deviation ``gain``.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     shifts = (gain[0] + gain[1] * nodes) / (deviation * math.sqrt(2 / seeds))
-    return float(weights / weights.sum() @ _found(shifts, seeds - 1 + known_freedom, LEVEL))
+    return float(weights / weights.sum() @ _power(shifts, seeds - 1 + known_freedom))
 
 
 @functools.cache
-def _detectable_alone(freedom: int, comparisons: int) -> float:
-    """The gain, in true standard errors, that a t test finds 8 times in 10."""
-    level = LEVEL / comparisons
+def _detectable_alone(freedom: int) -> float:
+    """Return the gain, in true standard errors, that a t test finds 8 times in 10."""
 
     def lacking(shift: float) -> float:
-        return float(_found(np.array([shift]), freedom, level)[0]) - _POWER
+        return float(_power(np.array(shift), freedom)) - _FOUND
 
-    return float(optimize.brentq(lacking, 0.0, 5 * stats.t.isf(level, freedom) + 10, xtol=1e-6))
+    return float(optimize.brentq(lacking, 0.0, 5 * stats.t.isf(FALSE_CLAIMS, freedom) + 10, xtol=1e-6))
 
 
-def _found(shifts: Vector, freedom: int, level: float) -> Vector:
-    """Power of a one-sided t test for true gains in standard errors."""
-    points, weights = np.polynomial.legendre.leggauss(_NODES)
-    deviations = np.sqrt(stats.chi2.ppf((points + 1) / 2, freedom) / freedom)
-    inside = special.ndtr(shifts[:, None] - stats.t.isf(level, freedom) * deviations)
-    return np.asarray(inside @ weights / 2)
+def _power(shifts: Vector, freedom: int) -> Vector:
+    """Return the power of a one-sided t test for true gains in standard errors."""
+    return np.asarray(stats.nct.sf(stats.t.isf(FALSE_CLAIMS, freedom), freedom, shifts))
 
 
 @functools.cache
 def _detectable_t(seeds: int, configurations: int) -> float:
-    """The gain, in true standard errors, whose t statistic exceeds the critical value 8 times in 10."""
+    """Return the gain, in true standard errors, whose t statistic exceeds the critical value 8 times in 10."""
     needed = _needed_t(configurations, seeds)
 
     def lacking(shift: float) -> float:
-        return float(special.ndtr(shift - needed).mean()) - _POWER
+        return float(special.ndtr(shift - needed).mean()) - _FOUND
 
     return float(optimize.brentq(lacking, 0.0, 10 * float(needed.mean()) + 10, xtol=1e-6))
 
 
 def _needed_t(configurations: int, seeds: int) -> Vector:
-    """Draws of the difference that a verdict asks for, in true standard errors, of three configurations or more.
+    """Draw the difference that a verdict asks for, in true standard errors, of three configurations or more.
 
     With u and w the baseline and the best minus the mean of all but the baseline, seed by seed, the variances
     that `difference_noise` weighs are sums of squares of u, of w, of their difference, and of what is left.
@@ -124,5 +109,4 @@ def _needed_t(configurations: int, seeds: int) -> Vector:
         others=other_variance,
         others_freedom=others_freedom,
     )
-    deviation, freedoms = difference_noise(found, others)
-    return np.asarray(deviation / math.sqrt(2) * critical_values(others, freedoms))
+    return difference_noise(found, others) / math.sqrt(2) * critical_value(others, found.freedom)

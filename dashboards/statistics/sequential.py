@@ -5,8 +5,7 @@ Two one-sided tests run side by side. One asks after every round whether a final
 Each spends its error as seeds come in (error spending [Biometrika 70, 1983], by a power of their share [Stat. Med.
 6, 1987]), and neither counts on the other to stop: going on after a stop costs no level.
 With few seeds the statistics are far from normal, so their boundaries come from simulated rounds with the noise
-estimated as it will be: that of each finalist from its own differences to the baseline, because any of them may be
-noisier than the rest.
+estimated as it will be. Every look is the comparison of `comparison`, with its guards, at these boundaries.
 """
 
 import functools
@@ -18,11 +17,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dashboards.statistics.dunnett import LEVEL
-from dashboards.statistics.seed_noise import Noise, Scores, finite_scores, paired_differences
+from dashboards.statistics.comparison import compare
+from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.seed_noise import Noise, Scores
+from dashboards.statistics.verdict import Mode, oriented
 
 Vector = NDArray[np.float64]
-Decision = Literal["better", "not better", "worse", "failed", "open"]
+Decision = Literal["better", "not better", "worse", "open"]
 
 MISSED = 0.1  # how often a finalist that is better by just the worthwhile amount may be given up
 _SPENDING = (1.0, 0.7)  # powers of the share of seeds, by which both errors are spent: giving up comes early
@@ -41,6 +42,11 @@ class Design:
     better: tuple[float, ...]  # at each look, the t from which a finalist is better
     futile: tuple[float, ...]  # and the t of (worthwhile - difference) from which it is not worthwhile
 
+    def thresholds(self, seeds: int) -> tuple[float, float] | None:
+        """Return both boundaries at the look that ``seeds`` have reached; None before the first."""
+        look = look_reached(self.looks, seeds)
+        return None if look is None else (self.better[look], self.futile[look])
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -55,7 +61,7 @@ class Standing:
 
 
 def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seeds: int) -> Design:
-    """The looks that tell a worthwhile gain from none, and their boundaries.
+    """Plan the looks that tell a worthwhile gain from none, and their boundaries.
 
     Args:
         noise: of one score between seeds, from earlier trials; None where it is not known, and then looks
@@ -80,7 +86,7 @@ def make_design(noise: Noise | None, worthwhile: float, finalists: int, max_seed
 
 
 def looks_up_to(seeds: int) -> tuple[int, ...]:
-    """At most ``_ROUNDS`` looks, evenly from ``_FIRST`` seeds on."""
+    """Spread at most ``_ROUNDS`` looks, evenly from ``_FIRST`` seeds on."""
     count = max(1, min(_ROUNDS, seeds - _FIRST + 1))
     places = np.linspace(_FIRST, seeds, count) if count > 1 else np.array([seeds])
     return tuple(int(place) for place in np.round(places))
@@ -88,36 +94,41 @@ def looks_up_to(seeds: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=64)
 def boundaries(looks: tuple[int, ...], finalists: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Boundaries of both tests at every look, from `null_paths`."""
+    """Return the boundaries of both tests at every look, from `null_paths`."""
     fractions = np.array(looks) / looks[-1]
     paths = null_paths(looks, finalists)
-    better = spend(paths.max(axis=2), LEVEL * fractions ** _SPENDING[0])
-    futile = spend(paths[:, :, 0], MISSED * fractions ** _SPENDING[1])
+    better = spend(paths.max(axis=2), FALSE_CLAIMS * fractions ** _SPENDING[0])
+    # Each is given up by itself, with the noise of its own differences: it may be noisier than the rest.
+    futile = spend(null_paths(looks, 1)[:, :, 0], MISSED * fractions ** _SPENDING[1])
     return tuple(better.tolist()), tuple(futile.tolist())
 
 
 def null_paths(looks: Sequence[int], finalists: int, paths: int = PATHS) -> Vector:
-    """Simulated paired t of every finalist at every look where none differs, [paths, looks, finalists].
+    """Simulate the t of every finalist at every look where none differs, [paths, looks, finalists].
 
-    Every configuration has a standard normal score on each seed; seeds are blocks.
+    Every configuration has a standard normal score on each seed; seeds are blocks, and all share the noise that the
+    additive model leaves over.
     """
     generator = np.random.default_rng(0)
-    sums, squares = np.zeros((paths, finalists)), np.zeros((paths, finalists))
-    found = np.empty((paths, len(looks), finalists))
+    arms = finalists + 1
+    sums = np.zeros((paths, arms))
+    squares = np.zeros(paths)
+    statistics = np.empty((paths, len(looks), finalists))
     seeds = 0
     for place, look in enumerate(looks):
         for _ in range(look - seeds):
-            scores = generator.standard_normal((paths, finalists + 1))
-            differences = scores[:, 1:] - scores[:, :1]
-            sums += differences
-            squares += differences**2
+            scores = generator.standard_normal((paths, arms))
+            sums += scores
+            squares += arms * scores.var(axis=1)  # around the mean of the seed
         seeds = look
-        found[:, place] = sums / np.sqrt((squares - sums**2 / seeds) / (seeds - 1) * seeds)
-    return found
+        noise = (squares - arms * sums.var(axis=1) / seeds) / (finalists * (seeds - 1))
+        gains = (sums[:, 1:] - sums[:, :1]) / seeds
+        statistics[:, place] = gains / np.sqrt(2 * noise / seeds)[:, None]
+    return statistics
 
 
 def spend(statistics: Vector, spent: ArrayLike) -> Vector:
-    """Boundaries [looks] that statistics [paths, looks] without an effect first cross as often as is to be spent.
+    """Return the boundaries [looks] that [paths, looks] without an effect first cross as often as is to be spent.
 
     ``spent`` [looks] is the probability of having crossed by each look, not decreasing.
     """
@@ -133,39 +144,21 @@ def spend(statistics: Vector, spent: ArrayLike) -> Vector:
     return np.array(bounds)
 
 
-def standings(design: Design, scores: Scores, baseline: str, mode: str) -> list[Standing]:
-    """Where every finalist stands at the look that its seeds have reached.
-
-    A finalist with a failed seed, whose score is NaN, makes no claim: what is left of it is its luckier seeds.
-    """
-    failed = {name for name, row in scores.items() if name != baseline and any(map(math.isnan, row.values()))}
-    spread = np.ptp([y for row in finite_scores(scores).values() for y in row.values()])
-    sign = 1 if mode == "max" else -1
+def standings(design: Design, scores: Scores, baseline: str, mode: Mode) -> list[Standing]:
+    """Return where every finalist stands at the look that its seeds have reached."""
+    gains = oriented(scores, 1.0 if mode == "max" else -1.0)
     found = []
-    for name, paired in paired_differences(scores, baseline).items():
-        values = sign * np.array(list(paired.by_seed.values()))
-        gain, look = float(values.mean()), look_reached(design.looks, len(values))
-        standing = Standing(name, len(values), gain, None, None, "failed" if name in failed else "open")
-        # Equal scores on all seeds are coarse scores, not the absence of noise.
-        if look is not None and name not in failed and values.std() > 1e-9 * spread:
-            below, above = margins(design, look, np.array([values.var(ddof=1)]))
-            low, high = gain - float(below[0]), gain + float(above[0])
+    for decision in compare(gains, baseline, design.thresholds).decisions:
+        standing = Standing(decision.name, decision.seeds, decision.gain, None, None, "open")
+        if decision.interval is not None:
+            low, high = decision.interval
             standing = replace(standing, low=low, high=high, decision=decide(low, high, design.worthwhile))
         found.append(standing)
     return found
 
 
-def margins(design: Design, look: int, own: Vector) -> tuple[Vector, Vector]:
-    """How far above 0, and below the worthwhile gain, a gain must be at a look to be decided, each [N].
-
-    ``own`` [N] is the variance of the finalist's differences to the baseline; looks count from 0.
-    """
-    error = np.sqrt(own / design.looks[look])
-    return design.better[look] * error, design.futile[look] * error
-
-
 def decide(low: float, high: float, worthwhile: float) -> Decision:
-    """The decision that the bounds of a gain allow."""
+    """Return the decision that the bounds of a gain allow."""
     if low > 0:
         return "better"
     if high < 0:
@@ -174,6 +167,6 @@ def decide(low: float, high: float, worthwhile: float) -> Decision:
 
 
 def look_reached(looks: Sequence[int], seeds: int) -> int | None:
-    """The look that ``seeds`` have reached; None before the first."""
+    """Return the look that ``seeds`` have reached; None before the first."""
     reached = [place for place, look in enumerate(looks) if look <= seeds]
     return reached[-1] if reached and seeds > 1 else None

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from dashboards.statistics.dunnett import LEVEL
+from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.seed_noise import Scores, paired_differences
 
 _SPLITS = 100
@@ -72,8 +72,8 @@ def standings(
         whole = all(map(math.isfinite, fresh[rule].values())) and len(values) > 1 and float(np.ptp(values)) > 0
         if whole and not math.isnan(tuning):
             error, freedom = math.sqrt(float(values.var(ddof=1)) / len(values) + tuning), len(values) - 1
-            half = float(stats.t.isf(LEVEL / len(paired), freedom)) * error
+            half = float(stats.t.isf(FALSE_CLAIMS / len(paired), freedom)) * error
             interval = (difference - half, difference + half)
             p_value = min(1.0, len(paired) * float(stats.t.sf(sign * difference / error, freedom)))
-        found.append(Standing(rule, difference, interval, p_value, p_value is not None and p_value < LEVEL))
+        found.append(Standing(rule, difference, interval, p_value, p_value is not None and p_value < FALSE_CLAIMS))
     return sorted(found, key=lambda one: -sign * one.difference)

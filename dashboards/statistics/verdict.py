@@ -1,258 +1,196 @@
-"""The test of whether the best configuration of a sweep beats its baseline by more than the noise between seeds.
+"""A verdict: whether a configuration beats the baseline, what the seeds could have shown, and how many would.
 
-Dunnett's many-to-one test in a randomised block design with seeds as blocks: the differences of all configurations
-to the baseline share one estimate of the noise, that of the additive model of `seed_noise`, so that few seeds of
-many configurations suffice. It is one-sided, because only a gain is ever claimed. The p value is the probability
-that the largest of all the t reaches that of the best configuration when no configuration differs: it is corrected
-for having picked the best. Sign flips of paired differences cannot do this: with 3 seeds their smallest p is 1/8.
-
-Departures, each for an assumption that fails in practice:
-
-- The best configuration may be noisier than the others: where its own differences vary more than the pooled noise,
-  their variance is used.
-- The baseline may be: the variance of a difference is then at least its own and that of the others, and where an F
-  test finds it noisier (or two seeds allow no test), with Welch's degrees of freedom.
-- Seeds that failed are the unlucky ones: their configurations make no claim and lend no noise. Configurations that
-  kept all their seeds are the lucky ones: what survival can have given them, where it is always the unluckiest
-  seeds that fail, is taken off their gain (a trimming bound [Lee, Rev. Econ. Stud. 76, 2009], for normal noise).
-  Where more than a quarter failed, that bound is too rough, and there is no interval.
-- Seeds may differ by nothing but the few problems they are evaluated on. Where it is known which problems each
-  solved, and no more than that is seen, the problems give the noise, with their many degrees of freedom.
-- A search follows noise that is smooth in its parameters, which no correction for the number of configurations
-  undoes. A search's own seeds give candidates; only fresh seeds give evidence.
-- On fresh seeds few configurations are left, and any of them may be noisier than the search was. Each is tested by
-  its own differences to the baseline alone: a paired t test, with Bonferroni's correction for several. Their
-  variance is that of fresh and of the search's seeds, each around its own mean, whatever chose the best mean.
-
-`benchmarks/verdict_errors.py` simulates what each of them costs and prevents; docs/statistics.md has the tables.
+A search follows noise that is smooth in its parameters, which no correction for the number of configurations undoes:
+a search's own seeds give candidates, and only fresh seeds evidence.
 """
 
 import math
-from collections.abc import Hashable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
-from dashboards.statistics import dunnett
-from dashboards.statistics.conclusion import MOST_FAILED, Verdict, undecided, unmatched, worded
-from dashboards.statistics.dunnett import LEVEL
-from dashboards.statistics.guards import Variances, difference_noise, evaluation_alone, unlike_noise
-from dashboards.statistics.power import assurance, detectable_alone, minimum_detectable_effect, seeds_for
-from dashboards.statistics.problems import Answers, evaluation_noise
-from dashboards.statistics.seed_noise import (
-    Noise,
-    PairedDifference,
-    Scores,
-    baseline_noise,
-    finite_scores,
-    paired_differences,
-    require,
-    residuals,
-    seed_noise,
-)
+from dashboards.statistics.comparison import Comparison, Decision, compare
+from dashboards.statistics.guards import Sign
+from dashboards.statistics.power import assurance, minimum_detectable_effect, seeds_for
+from dashboards.statistics.problems import Answers
+from dashboards.statistics.seed_noise import PairedDifference, Scores, finite_scores
+
+Mode = Literal["max", "min"]
+Why = Literal["alone", "others failed", "no shared seed", "one seed", "no spread"]
+Claim = Literal["evidence", "candidate", "none"]
+
+EXCLUDED = 0.05  # chance to see no collapse at the rate that so many seeds exclude
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The best configuration besides the baseline, as it was measured."""
+
+    best: str  # the baseline where there is nothing else
+    baseline: str
+    difference: float  # mean over shared seeds of best - baseline, in units of the score
+    seeds: int  # that best and baseline share
+    comparisons: int  # configurations compared with the baseline
+    improves: bool  # whether the difference is in the direction of the objective
+    failed: Mapping[str, int]  # configuration -> its failed seeds
+
+    @property
+    def winner(self) -> str:
+        """Best, or the baseline if nothing scored above it."""
+        return self.best if self.improves else self.baseline
+
+
+@dataclass(frozen=True)
+class Undecided(Difference):
+    """Seeds cannot tell."""
+
+    why: Why
+
+
+@dataclass(frozen=True)
+class Tested(Difference):
+    """The difference with its noise."""
+
+    claim: Claim  # candidate: it would be evidence, had the seeds not steered the search
+    interval: tuple[float, float]  # each bound has 95% coverage, simultaneous over all comparisons
+    p_value: float  # one-sided, corrected for having picked the best of `comparisons`
+    median: float  # of the differences seed by seed
+    deviation: float  # standard deviation of one score between seeds
+    freedom: int  # degrees of freedom of that estimate
+    by_problem: bool  # the interval rests on the noise of evaluation, beyond which seeds do not differ
+    signs: tuple[Sign, ...]  # what speaks against noise that is alike for all
+    shrunken: float  # what is left of the difference after shrinking the best of many towards all of them
+    detectable: float  # true gain found 8 times in 10, if all noise is alike
+    seeds_needed: int | None  # seeds per configuration that find a true gain of `shrunken` 8 times in 10
+    confirmation_seeds: int | None  # fresh seeds of best and baseline alone that do
+    confirmation_chance: float | None  # that they find a gain, over all true gains that these scores allow
+
+    @property
+    def few_seeds_make_it(self) -> bool:
+        """Whether the median contradicts the mean: by its sign, or by a factor of two."""
+        return not 0.5 < self.median / self.difference < 2 if self.difference else False
+
+    @property
+    def unseen_collapse(self) -> float:
+        """The largest rate of collapsing seeds that so many seeds without one do not exclude."""
+        return 1 - math.pow(EXCLUDED, 1 / self.seeds)
+
+
+Verdict = Undecided | Tested
 
 
 def verdict(
     scores: Scores,
     baseline: str,
-    mode: Literal["max", "min"] = "max",
+    mode: Mode = "max",
     *,
-    own: Mapping[str, Noise] | None = None,
+    earlier: Scores | None = None,
     adaptive: bool = False,
     answers: Answers | None = None,
 ) -> Verdict:
-    """Compare the best configuration with the baseline on matched seeds.
+    """Compare the configurations with the baseline and report the best one.
+
+    That is the best of those with a shown gain, or the best of all.
 
     Args:
         scores: configuration -> seed -> score of trials that ran to their end; NaN where the trial failed.
         baseline: the configuration to beat.
         mode: whether larger or smaller scores are better.
-        own: given for fresh seeds, on which each configuration is tested by its own differences to the baseline:
-            their noise on other seeds, empty where it is not known.
+        earlier: for fresh seeds, the scores of these configurations on the seeds of the search.
         adaptive: whether earlier scores on these seeds decided which configurations were tried.
         answers: where the score is an accuracy, which problems it was made of.
 
     Raises:
         ValueError: the baseline has no score.
     """
-    finite = finite_scores(scores)
-    require(finite, baseline)
     sign = 1.0 if mode == "max" else -1.0
-    silent = tuple(name for name in scores if name != baseline and len(finite[name]) < len(scores[name]))
-    judged = {name: row for name, row in finite.items() if name not in silent}
-    paired = paired_differences(judged, baseline)
-    repeated = {name: one for name, one in paired.items() if len(one.by_seed) > 1}
-    candidates = repeated or paired
-    if not candidates:
-        return unmatched(judged, baseline, sign, silent)
-    matched = {
-        name: {seed: y for seed, y in judged[name].items() if seed in finite[baseline]}
-        for name in [baseline, *candidates]
-    }
-    spread = float(np.ptp([y for row in matched.values() for y in row.values()]))
-    best = _best(candidates, sign, spread)
-    chosen = candidates[best]
-    found = undecided(best, baseline, chosen.mean.value, len(chosen.by_seed), sign, len(candidates), silent)
-    known = Noise(math.nan, 0) if own is None else own.get(best, Noise(math.nan, 0))
-    noise = seed_noise(matched) if own is None else _own_noise(chosen, known)
-    # Equal scores on all seeds are coarse scores, not the absence of noise.
-    if found.seeds < 2 or noise.freedom == 0 or noise.deviation <= 1e-9 * spread:
-        return found
-
-    share = failed_share(scores, baseline)
-    found = replace(found, failing=share > MOST_FAILED, luck=survival_luck(share) * noise.deviation)
-    evaluation = evaluation_noise(answers or {}, best, baseline, list(chosen.by_seed))
-    if own is None:
-        variances = _variances(chosen, noise, baseline_noise(matched, baseline), evaluation)
-        shared = tuple(frozenset(one.by_seed) for one in candidates.values())
-        found = replace(found, unlike=unlike_noise(variances, residuals(matched)))
-    else:
-        variances, shared = _own_variances(noise, evaluation), None
-    found = _tested(found, sign, shared, variances, adaptive)
-    return worded(_with_forecast(found, sign, candidates, noise, None if own is None else known.freedom))
-
-
-def _best(candidates: Mapping[str, PairedDifference], sign: float, spread: float) -> str:
-    """The configuration with the best mean difference; the first of those that differ by rounding alone."""
-    means = {name: sign * one.mean.value for name, one in candidates.items()}
-    top = max(means.values())
-    return next(name for name, mean in means.items() if mean >= top - 1e-9 * spread)
-
-
-def _own_noise(best: PairedDifference, known: Noise) -> Noise:
-    """The noise of one score by which a configuration's own differences vary, on these seeds and on others."""
-    values = list(best.by_seed.values())
-    here = Noise(float(np.std(values, ddof=1)), len(values) - 1) if len(values) > 1 else Noise(math.nan, 0)
-    noise = here.pooled(known)
-    return Noise(noise.deviation / math.sqrt(2), noise.freedom)
-
-
-def _tested(
-    undecided: Verdict, sign: float, shared: tuple[frozenset[Hashable], ...] | None, found: Variances, adaptive: bool
-) -> Verdict:
-    """The verdict with its interval and p value; ``shared`` is None where noise is that of each configuration."""
-    deviations, freedoms = difference_noise(found, undecided.comparisons)
-    if undecided.failing:
-        return undecided
-    error, freedom = float(deviations[0]) / math.sqrt(undecided.seeds), int(freedoms[0])
-    t = (sign * undecided.difference - undecided.luck) / error
-    if shared is None:
-        needed = float(stats.t.isf(LEVEL / undecided.comparisons, freedom))
-        p_value = min(1.0, undecided.comparisons * float(stats.t.sf(t, freedom)))
-    else:
-        needed, p_value = dunnett.quantile(shared, freedom), dunnett.p_value(t, shared, freedom)
-    luck, half = undecided.luck, needed * error
-    low, high = undecided.difference - half, undecided.difference + half
-    return replace(
-        undecided,
-        evidence=p_value < LEVEL and not adaptive,
-        candidate=p_value < LEVEL,
-        interval=(low - luck, high) if sign > 0 else (low, high + luck),
-        p_value=p_value,
-        by_problem=bool(evaluation_alone(found)[0]),
-    )
-
-
-def _with_forecast(
-    tested: Verdict, sign: float, candidates: Mapping[str, PairedDifference], noise: Noise, known_freedom: int | None
-) -> Verdict:
-    """The verdict with what these seeds can find, and how many what is left of the difference takes.
-
-    ``known_freedom`` is that of the best's own noise on other seeds; None in a search.
-    """
-    shrunken, variance = shrunken_difference(candidates, tested.best, noise.deviation)
-    if known_freedom is None:
-        known, everywhere = tested.seeds - 1, seeds_for(sign * shrunken, noise.deviation, tested.comparisons + 1)
-        detectable = minimum_detectable_effect(noise.deviation, tested.seeds, tested.comparisons + 1)
-    else:
-        known, everywhere = known_freedom, None
-        detectable = detectable_alone(noise.deviation, tested.seeds, known, tested.comparisons)
-    alone = seeds_for(sign * shrunken, noise.deviation, known_freedom=known)
+    known = None if earlier is None else oriented(earlier, sign)
+    result = compare(oriented(scores, sign), baseline, earlier=known, answers=answers)
+    if not result.decisions:
+        return _unmatched(scores, baseline, sign, result.failed)
+    best = _best(result)
+    difference = sign * best.gain
+    measured = (best.name, baseline, difference, best.seeds, len(result.decisions), best.gain > 0, result.failed)
+    if best.interval is None or best.p_value is None:
+        return Undecided(*measured, why="one seed" if best.seeds < 2 else "no spread")
+    shrunken, variance = shrunken_difference(result.paired, best.name, result.noise.deviation)
+    # Fresh seeds are judged with those of the search, which these may be.
+    freedom = len((earlier or scores).get(baseline, ())) - 1
+    alone = seeds_for(shrunken, result.noise.deviation, known_freedom=freedom)
     chance = None
     if alone is not None:
-        chance = assurance((sign * shrunken, math.sqrt(variance)), noise.deviation, alone, known)
-    return replace(
-        tested,
-        shrunken=shrunken,
-        deviation=noise.deviation,
-        freedom=noise.freedom,
-        minimum_detectable_effect=detectable,
-        seeds_needed=everywhere,
+        chance = assurance((shrunken, math.sqrt(variance)), result.noise.deviation, alone, freedom)
+    configurations = len(result.decisions) + 1
+    low, high = sorted(sign * bound for bound in best.interval)
+    return Tested(
+        *measured,
+        claim="none" if not best.better else "candidate" if adaptive else "evidence",
+        interval=(low, high),
+        p_value=best.p_value,
+        median=sign * best.median,
+        deviation=result.noise.deviation,
+        freedom=result.noise.freedom,
+        by_problem=best.by_problem,
+        signs=best.signs,
+        shrunken=sign * shrunken,
+        detectable=minimum_detectable_effect(
+            result.noise.deviation, best.seeds, configurations, 0 if earlier is None else freedom
+        ),
+        seeds_needed=seeds_for(shrunken, result.noise.deviation, configurations),
         confirmation_seeds=alone,
         confirmation_chance=chance,
     )
 
 
-def failed_share(scores: Scores, baseline: str) -> float:
-    """Share of failed seeds of the configurations besides the baseline, but of those that failed on every seed."""
-    rows = [list(row.values()) for name, row in scores.items() if name != baseline]
-    seeds = [value for row in rows if any(map(math.isfinite, row)) for value in row]
-    return sum(not math.isfinite(value) for value in seeds) / len(seeds) if seeds else 0.0
+def oriented(scores: Scores, sign: float) -> Scores:
+    """Return the scores as gains: ``sign`` -1 prefers less."""
+    return {name: {seed: sign * score for seed, score in row.items()} for name, row in scores.items()}
 
 
-def survival_luck(share: float) -> float:
-    """The most that keeping all seeds can gain a configuration, in standard deviations between the seeds kept.
+def _best(result: Comparison) -> Decision:
+    """Return the best mean gain, of those that are shown if any is; the first of those that differ by rounding."""
+    shown = [decision for decision in result.decisions if decision.better]
+    decisions = shown or result.decisions
+    top = max(decision.gain for decision in decisions)
+    spread = max(abs(gain) for pair in result.paired.values() for gain in pair.by_seed.values())
+    return next(decision for decision in decisions if decision.gain >= top - 1e-9 * spread)
 
-    The mean of a normal deviate above its quantile at the share of seeds that failed, over the deviation that is
-    left there: as much as if those had all been the unluckiest.
-    """
-    if not share:
-        return 0.0
-    kept = stats.truncnorm(stats.norm.ppf(share), math.inf)
-    return float(kept.mean() / kept.std())
+
+def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, int]) -> Undecided:
+    """Return the verdict where no configuration shares a seed with the baseline."""
+    finite = finite_scores(scores)
+    means = {name: float(np.mean(list(row.values()))) for name, row in finite.items() if row}
+    others = {name: mean for name, mean in means.items() if name != baseline}
+    if not others:
+        why: Why = "others failed" if set(failed) - {baseline} else "alone"
+        return Undecided(baseline, baseline, 0.0, 0, 0, False, failed, why)
+    best = max(others, key=lambda name: sign * others[name])
+    difference = others[best] - means[baseline]
+    return Undecided(best, baseline, difference, 0, 0, sign * difference > 0, failed, "no shared seed")
 
 
 def shrunken_difference(
     candidates: Mapping[str, PairedDifference], best: str, deviation: float
 ) -> tuple[float, float]:
-    """The best difference as empirical Bayes estimates it, and the variance of the true one around it.
+    """Return the best difference as empirical Bayes estimates it, and the variance of the true one around it.
 
     The best of many looks better than it is. True effects are taken as normal around their mean with the variance
     that the differences show beyond the noise; the baseline's own noise is common to all and cancels in that. With
     fewer than three differences, which have no such variance, the single one is shrunk towards zero. ``deviation``
     is that of one score between seeds.
     """
-    means = np.array([one.mean.value for one in candidates.values()])
-    seeds = np.array([len(one.by_seed) for one in candidates.values()])
-    value, noise = candidates[best].mean.value, deviation**2 / len(candidates[best].by_seed)
+    means = np.array([pair.mean.value for pair in candidates.values()])
+    seeds = np.array([len(pair.by_seed) for pair in candidates.values()])
+    value = candidates[best].mean.value
+    noise = deviation**2 / len(candidates[best].by_seed)
     if len(means) < 3:
         kept = max(0.0, 1 - 2 * noise / value**2) if value else 0.0
         return kept * value, kept * 2 * noise
     effects = max(0.0, float(means.var(ddof=1)) - float(np.mean(deviation**2 / seeds)))
-    centre = float(means.mean())
-    kept, share = effects / (effects + noise), 1 / len(means)
-    # Around it lie the noise of the baseline, that of the centre, and what shrinking leaves of the best's own.
-    return centre + kept * (value - centre), noise * (1 + share + kept * (1 - share))
-
-
-def _variances(best: PairedDifference, noise: Noise, parts: tuple[Noise, Noise], evaluation: Noise) -> Variances:
-    """Estimates of the best difference's noise from that of scores, its parts (baseline, others), evaluation's."""
-    base, others = parts
-    told = base.freedom > 0 and others.freedom > 0
-    return Variances(
-        pooled=np.array([noise.deviation**2]),
-        freedom=noise.freedom,
-        own=np.array([np.var(list(best.by_seed.values()), ddof=1)]),
-        base=np.array([base.deviation**2]) if told else None,
-        base_freedom=base.freedom,
-        others=np.array([others.deviation**2]) if told else None,
-        others_freedom=others.freedom,
-        evaluation=np.array([evaluation.deviation**2]) if evaluation.freedom else None,
-        evaluation_freedom=evaluation.freedom,
-        own_freedom=len(best.by_seed) - 1,
-    )
-
-
-def _own_variances(noise: Noise, evaluation: Noise) -> Variances:
-    """`_variances` where a configuration's own differences alone tell its noise."""
-    own = np.array([noise.deviation**2])
-    return Variances(
-        pooled=own,
-        freedom=noise.freedom,
-        own=2 * own,
-        own_freedom=noise.freedom,
-        evaluation=np.array([evaluation.deviation**2]) if evaluation.freedom else None,
-        evaluation_freedom=evaluation.freedom,
-    )
+    center = float(means.mean())
+    kept = effects / (effects + noise)
+    # Around it lie the noise of the baseline, that of the center, and what shrinking leaves of the best's own.
+    share = 1 / len(means)
+    return center + kept * (value - center), noise * (1 + share + kept * (1 - share))

@@ -12,6 +12,7 @@ from dashboards.pages.report import write_pages
 from dashboards.pictures.judged import judge
 from dashboards.pictures.verdict import headline, verdict
 from dashboards.queries import read_sweep
+from dashboards.statistics.verdict import Tested
 from dashboards.sweep import Sweep
 from sweep.record.sweep_record import VERDICT_FILE, SweepRecord
 from trainer.files import write_atomically
@@ -59,5 +60,6 @@ def summary(sweep: Sweep) -> dict[str, float]:
         numbers["final/score"] = float(means.max() if sweep.objective.mode == "max" else means.min())
     if found is not None:
         numbers["sweep/gain_over_baseline"] = found.difference
-        numbers["sweep/p_value"] = math.nan if found.p_value is None else found.p_value
+        if isinstance(found, Tested):
+            numbers["sweep/p_value"] = found.p_value
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

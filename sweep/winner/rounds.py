@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, Standing, make_design, standings
+from dashboards.words import rounds_outcome, standing
 from sweep.record.folder import SweepFolder, hold, read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
 from sweep.record.sweep_record import SweepRecord
@@ -29,12 +30,6 @@ from trainer.shell.table import counted
 _BASELINE = "0"  # its number in NAME-confirm
 
 Outcome = Literal["better", "not better", "undecided", "open"]
-_WORDS = {
-    "better": "is better",
-    "not better": "is not better by {}",
-    "worse": "is worse",
-    "failed": "failed on a seed, and the seeds that are left are its luckier ones",
-}
 
 
 @dataclass(frozen=True)
@@ -196,20 +191,9 @@ def _reported(standing: Standing, space: SweepSpec) -> str:
 
 
 def _outcome_text(decision: Decision, space: SweepSpec) -> str:
-    """The outcome in a sentence."""
-    worthwhile = f"{decision.design.worthwhile:g}"
-    winners = [one for look in decision.looks for one in look if one.decision == "better"]
-    if winners:
-        best = max(winners, key=lambda one: one.gain)
-        return f"configuration #{_reported(best, space)} is better than the baseline: {_gain(best)}"
-    if decision.outcome == "not better":
-        return "; ".join(
-            f"configuration #{_reported(one, space)} {_WORDS[one.decision].format(worthwhile)} ({_gain(one)})"
-            for look in decision.looks
-            for one in look
-            if one.decision != "open"
-        )
-    return f"undecided: no finalist is shown to be better, nor to be not better by {worthwhile}"
+    """State the outcome in a sentence."""
+    last = {f"#{_reported(one, space)}": one for look in decision.looks for one in look}
+    return rounds_outcome(decision.outcome, last, decision.design.worthwhile)
 
 
 def _begin(sweep: SweepRecord, asked: Asked) -> None:
@@ -286,14 +270,5 @@ def _plan_text(decision: Decision, spec: SweepSpec) -> str:
 
 def _look_text(decision: Decision, space: SweepSpec) -> list[str]:
     place = f"round {len(decision.looks)} of at most {len(decision.design.looks)}"
-    return [
-        f"{place}: #{_reported(one, space)} after {one.seeds} seeds: {_gain(one)}: "
-        + ("undecided" if one.decision == "open" else one.decision)
-        for one in decision.looks[-1]
-    ]
-
-
-def _gain(one: Standing) -> str:
-    if one.low is None or one.high is None:
-        return f"{one.gain:+.3f}"
-    return f"{one.gain:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
+    worthwhile = decision.design.worthwhile
+    return [f"{place}: {standing(f'#{_reported(one, space)}', one, worthwhile)}" for one in decision.looks[-1]]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.problem_pairing import judge, solve
+from benchmarks.verdict_errors import claims
 from dashboards.statistics.verdict import verdict
 
 
@@ -12,13 +13,13 @@ from dashboards.statistics.verdict import verdict
 def test_many_sweeps_at_once_are_decided_like_each_alone(configurations, seeds, share):
     generator = np.random.default_rng(2)
     answers = np.stack([solve(generator, (configurations, seeds, 60), share, gain=1.5) for _ in range(40)])
-    claims, best = judge(answers, by_problem=True)
+    shown, best = judge(answers, by_problem=True)
     for place, sweep in enumerate(answers):
         named = {f"c{number}": dict(enumerate(rows)) for number, rows in enumerate(sweep)}
         scores = {name: {seed: float(row.mean()) for seed, row in own.items()} for name, own in named.items()}
         alone = verdict(scores, "c0", answers=named)
-        assert (alone.evidence, alone.best) == (bool(claims[place]), f"c{best[place]}")
-    assert 3 < claims.sum() < 37
+        assert (claims(alone), alone.best) == (bool(shown[place]), f"c{best[place]}")
+    assert 3 < shown.sum() < 37
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

@@ -3,8 +3,18 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.verdict_errors import AFTER, coarse, named, noisy_baseline, normal, one_noisier, own_test
-from dashboards.statistics.seed_noise import Noise
+from benchmarks.verdict_errors import (
+    AFTER,
+    FAILURES,
+    alone_tests,
+    claims,
+    coarse,
+    named,
+    noisy_baseline,
+    normal,
+    one_noisier,
+    own_test,
+)
 from dashboards.statistics.verdict import verdict
 
 
@@ -13,19 +23,32 @@ from dashboards.statistics.verdict import verdict
 def test_many_sweeps_at_once_are_decided_like_each_alone(kind, configurations, seeds):
     scores = kind(np.random.default_rng(1), (40, configurations, seeds))
     scores[::2, 1] += 8
-    claims, best = AFTER(scores)
+    shown, best = AFTER(scores)
     alone = [verdict(named(one), "c0") for one in scores]
-    assert claims.tolist() == [one.evidence for one in alone]
+    assert shown.tolist() == [claims(one) for one in alone]
     assert [f"c{number}" for number in best] == [one.best for one in alone]
-    assert 3 < claims.sum() < 35
+    assert 3 < shown.sum() < 35
 
 
-def test_a_configuration_with_a_missing_score_is_silent():
-    scores = normal(np.random.default_rng(2), (20, 4, 3))
-    scores[:, 2] += 30
+def test_failed_seeds_are_counted_like_in_the_verdict():
+    scores = normal(np.random.default_rng(2), (30, 4, 3))
+    scores[::2, 2] += 6
     scores[:, 2, 1] = math.nan
-    claims, best = AFTER(scores)
-    assert claims.sum() <= 4 and 2 not in best
+    scores[::5, 0, 0] = math.nan
+    shown, best = AFTER(scores)
+    alone = [verdict(named(sweep), "c0") for sweep in scores]
+    assert shown.tolist() == [claims(one) for one in alone]
+    assert [f"c{number}" for number in best] == [one.best for one in alone]
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("shape", [(3, 3), (2, 16)])
+def test_failed_seeds_make_no_false_claims(kind, shape):
+    generator = np.random.default_rng(6)
+    scores = normal(generator, (3000, *shape))
+    scores[FAILURES[kind](generator, scores)] = math.nan
+    scores = scores[np.isfinite(scores).any(axis=2).all(axis=1)]
+    assert AFTER(scores)[0].mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / len(scores))
 
 
 @pytest.mark.parametrize("kind", [normal, coarse, one_noisier, noisy_baseline])
@@ -39,15 +62,23 @@ def test_a_finalist_is_decided_like_in_its_verdict():
     scores = normal(np.random.default_rng(4), (60, 2, 7))
     scores[::2, 1] += 1.5
     differences = scores[:, 1] - scores[:, 0]
-    claims = own_test(differences[:, :4], differences[:, 4:])
-    own = [{"c1": Noise(float(row.std(ddof=1)), 2)} for row in differences[:, 4:]]
-    alone = [verdict(named(one[:, :4]), "c0", own=noise) for one, noise in zip(scores, own, strict=True)]
-    assert claims.tolist() == [one.evidence for one in alone]
-    assert 5 < claims.sum() < 35
+    shown = own_test(differences[:, :4], differences[:, 4:])
+    alone = [verdict(named(one[:, :4]), "c0", earlier=named(one[:, 4:])) for one in scores]
+    assert shown.tolist() == [claims(one) for one in alone]
+    assert 5 < shown.sum() < 35
+
+
+@pytest.mark.parametrize("finalists", [3, 8])
+def test_shared_noise_finds_more_and_claims_no_more_than_allowed_beside_a_noisy_finalist(finalists):
+    scores = one_noisier(np.random.default_rng(8), (4000, finalists + 1, 3))
+    assert AFTER(scores)[0].mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
+    alike = normal(np.random.default_rng(9), (4000, finalists + 1, 3))
+    alike[:, 1] += 2
+    assert AFTER(alike)[0].mean() > alone_tests(alike)[:, 0].mean() + 0.1
 
 
 def test_a_noisier_finalist_is_claimed_falsely_no_more_than_once_in_twenty():
     scores = one_noisier(np.random.default_rng(5), (4000, 2, 6))
     differences = scores[:, 1] - scores[:, 0]
-    for claims in (own_test(differences[:, :3]), own_test(differences[:, :3], differences[:, 3:])):
-        assert claims.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
+    for shown in (own_test(differences[:, :3]), own_test(differences[:, :3], differences[:, 3:])):
+        assert shown.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)

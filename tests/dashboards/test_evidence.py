@@ -57,7 +57,7 @@ def test_of_a_tournament_the_luck_of_tuning_counts() -> None:
     assert (found.gain, found.interval) == (pytest.approx(0.105), standing.interval)
     assert standing.interval is not None and standing.interval[0] < 0.07  # fresh seeds alone, t(1): 0.073
     few = replace(sweep, trials=sweep.trials.iloc[:10])
-    assert "too few tuning trials to tell the luck of tuning" in {one.left_out for one in measured_in(few)}
+    assert "too few tuning trials to tell the tuning variance" in {one.left_out for one in measured_in(few)}
 
 
 def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all() -> None:

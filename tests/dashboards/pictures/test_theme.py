@@ -1,7 +1,8 @@
 import math
 from types import SimpleNamespace
 
-from dashboards.pictures.theme import figure, hover, label_rows, number, signed
+from dashboards.pictures.theme import figure, hover, label_rows
+from dashboards.words import number, signed
 
 
 def test_numbers_are_short() -> None:

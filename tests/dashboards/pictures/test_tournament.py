@@ -7,6 +7,7 @@ from dashboards.pages.html import render_page
 from dashboards.pictures.judged import baseline, judge_fresh
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
 from dashboards.pictures.verdict import verdict
+from dashboards.statistics.verdict import Tested
 from dashboards.sweep import Sweep
 from tests.dashboards.table import sweep_of
 
@@ -57,10 +58,11 @@ def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
 
 def test_rules_are_compared_on_fresh_seeds() -> None:
     sweep = confirmed(gain=9.0)
-    assert tournament_line(sweep).startswith("Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90 %")
+    assert tournament_line(sweep).startswith("Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90%")
     assert "none is shown to be better than plain" in tournament_line(confirmed(gain=0.01))
     assert verdict(sweep)[0] == tournament_line(sweep)
-    assert judge_fresh(sweep.confirmation, sweep).evidence  # type: ignore[union-attr, arg-type]
+    found = judge_fresh(sweep.confirmation, sweep)  # type: ignore[arg-type]
+    assert isinstance(found, Tested) and found.claim == "evidence"
     headings, rows = rule_table(sweep)
     table = pd.DataFrame(rows, columns=headings).set_index("rule")
     assert table.loc["AR", "best setting"] == "#2 AR η 0.5"

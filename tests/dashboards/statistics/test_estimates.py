@@ -3,41 +3,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dashboards.statistics.estimates import (
-    bootstrap,
-    importances,
-    interquartile_mean,
-    local_mean,
-    probability_of_improvement,
-)
-
-
-def test_interquartile_mean_drops_a_quarter_at_each_end() -> None:
-    assert interquartile_mean(np.array([100.0, 2.0, 4.0, -100.0])) == 3.0
-    assert interquartile_mean(np.array([8.0, 1, 2, 7, 3, 6, 4, 5])) == 4.5
-    assert interquartile_mean(np.array([100.0, 1, 2, 3, 4])) == 3
-
-
-def test_probability_of_improvement_counts_ties_half() -> None:
-    assert probability_of_improvement([1, 3], [1, 2]) == (0.5 + 0 + 1 + 1) / 4
-    generator = np.random.default_rng(3)
-    ours, theirs = generator.integers(0, 6, 7), generator.integers(0, 6, 5)
-    u = stats.mannwhitneyu(ours, theirs).statistic
-    assert probability_of_improvement(list(ours), list(theirs)) == pytest.approx(u / 35)
-
-
-def test_bootstrap_draws_whole_groups() -> None:
-    groups = [[float(number), float(number)] for number in range(4)]
-    interval = bootstrap(groups, lambda values: float(values.mean()))
-    half = stats.t.ppf(0.95, 3) * (5 / 3 / 4) ** 0.5  # the t interval of four means with variance 5 / 3
-    assert interval.value == 1.5
-    assert (1.5 - interval.low, interval.high - 1.5) == pytest.approx((half, half), rel=0.05)
-    spread = bootstrap([[0.0, 1.0]] * 8, lambda values: float(values.mean()))
-    assert (spread.low, spread.high) == (0.5, 0.5)  # all groups equal: nothing varies between them
-    alone = bootstrap([[0.0, 1.0]], lambda values: float(values.mean()))
-    assert alone.low < 0.0 and alone.high > 1.0  # of one group its values are drawn
-    single = bootstrap([[0.25]], lambda values: float(values.mean()))
-    assert (single.value, single.low, single.high) == (0.25, 0.25, 0.25)
+from dashboards.statistics.estimates import importances, local_mean
 
 
 def test_local_mean_of_a_constant_is_that_constant() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.guards import NOISIER, UNSEEN, Variances, difference_noise, evaluation_alone
 
 
@@ -13,36 +14,40 @@ def of(**values: object) -> Variances:
     return Variances(**{**equal, "others": np.ones(3), "others_freedom": 4, **values})
 
 
+def judged(deviation, freedoms, freedom):
+    """The deviations as they are before they are scaled to a common number of degrees of freedom, 3 comparisons."""
+    return deviation * critical_value(3, freedom) / [critical_value(3, own) for own in freedoms]
+
+
 def test_equal_noise_counts_twice_with_all_its_freedom():
-    deviation, freedom = difference_noise(of(), 3)
-    assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 2.0])) and freedom.tolist() == [6, 6, 6]
+    deviation = difference_noise(of(), 3)
+    assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 2.0]))
 
 
 def test_the_larger_of_pooled_and_own_variance_counts():
-    deviation, freedom = difference_noise(of(own=np.array([1.0, 2.0, 5.0])), 3)
-    assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 5.0])) and freedom.tolist() == [6, 6, 6]
+    deviation = difference_noise(of(own=np.array([1.0, 2.0, 5.0])), 3)
+    assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 5.0]))
 
 
 def test_a_baseline_that_is_found_noisier_has_welchs_degrees_of_freedom():
     # F(2, 4) exceeds 4.32 in one of ten: 4 passes, 9 does not.
     assert 4 < stats.f.isf(NOISIER, 2, 4) < 9
-    deviation, freedom = difference_noise(of(base=np.array([1.0, 4.0, 9.0])), 3)
-    assert deviation**2 == pytest.approx([2, 4 + 1, 9 + 1])
+    deviation = difference_noise(of(base=np.array([1.0, 4.0, 9.0])), 3)
     # (9 + 1)^2 / (9^2 / 2 + 1^2 / 4) = 2.45
-    assert freedom.tolist() == [6, 6, 2]
+    assert judged(deviation, [6, 6, 2], 6) ** 2 == pytest.approx([2, 4 + 1, 9 + 1])
 
 
 def test_two_seeds_allow_no_test_and_the_wider_interval_counts():
     found = of(base=np.array([0.0, 1.0, 9.0]), base_freedom=1, others_freedom=2, freedom=3)
-    deviation, freedom = difference_noise(found, 3)
+    deviation = difference_noise(found, 3)
     # Welch's 100 / (81 / 1 + 1 / 2) = 1.2 and 4 / (1 + 1 / 2) = 2.7 degrees of freedom; the first has 1 / (1 / 2).
-    assert freedom.tolist() == [3, 2, 1]
-    assert deviation**2 == pytest.approx([2, 2, 10])
+    # Of the second sum, 2, two degrees make a wider interval than three of the pooled variance.
+    assert judged(deviation, [3, 2, 1], 3) ** 2 == pytest.approx([2, 2, 10])
 
 
 def test_without_others_there_is_no_second_estimate():
-    deviation, freedom = difference_noise(of(base=None, others=None), 1)
-    assert deviation == pytest.approx(np.sqrt(2.0)) and freedom.tolist() == [6, 6, 6]
+    deviation = difference_noise(of(base=None, others=None), 1)
+    assert deviation == pytest.approx(np.sqrt(2.0))
 
 
 def test_the_problems_tell_the_noise_where_seeds_show_no_more():
@@ -54,8 +59,8 @@ def test_the_problems_tell_the_noise_where_seeds_show_no_more():
     pooled, own = (np.array(values) for values in zip(quiet, loud, loud_best, strict=True))
     found = of(pooled=pooled, own=own, **known)
     assert evaluation_alone(found).tolist() == [True, False, False]
-    deviation, freedom = difference_noise(found, 3)
-    assert deviation**2 == pytest.approx([2.0, 2.0, 3.0]) and freedom.tolist() == [198, 6, 6]
+    deviation = difference_noise(found, 3)
+    assert judged(deviation, [198, 6, 6], 6) ** 2 == pytest.approx([2.0, 2.0, 3.0])
 
 
 def test_answers_that_never_differ_are_no_evaluation_without_noise():
@@ -70,4 +75,4 @@ def test_whole_degrees_of_freedom_do_not_depend_on_the_last_digit(unit):
     others = unit**2 * np.array([0.1, 0.7, 1.3])
     found = of(base=np.zeros(3), base_freedom=1, others=others, others_freedom=2, freedom=3, pooled=0.1 * others)
     found = replace(found, own=0.1 * others)
-    assert difference_noise(found, 3)[1].tolist() == [2, 2, 2]
+    assert judged(difference_noise(found, 3), [2, 2, 2], 3) ** 2 == pytest.approx(others)

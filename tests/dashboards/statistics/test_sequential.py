@@ -6,6 +6,8 @@ from scipy import stats
 
 from benchmarks.decide import in_rounds
 from dashboards.statistics import sequential
+from dashboards.statistics.comparison import compare
+from dashboards.statistics.dunnett import critical_value
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import (
     Design,
@@ -14,7 +16,6 @@ from dashboards.statistics.sequential import (
     look_reached,
     looks_up_to,
     make_design,
-    margins,
     null_paths,
     spend,
     standings,
@@ -59,9 +60,9 @@ def test_a_single_look_of_one_finalist_is_the_paired_t_test():
     assert futile[0] == pytest.approx(stats.t.isf(0.1, 3), rel=0.02)
 
 
-def test_several_finalists_lie_between_one_and_bonferronis_correction():
+def test_a_single_look_of_several_finalists_is_dunnetts_test():
     better, futile = boundaries((4,), 3)
-    assert stats.t.isf(0.05, 3) < better[0] < stats.t.isf(0.05 / 3, 3)
+    assert better[0] == pytest.approx(critical_value(3, 9), rel=0.02)
     assert futile[0] == pytest.approx(stats.t.isf(0.1, 3), rel=0.02)  # each is given up by itself
 
 
@@ -85,15 +86,25 @@ def test_a_finalist_is_judged_at_its_look():
         "base": {s: 0.50 + 0.01 * s for s in range(3)},
         "good": {s: 0.55 + 0.02 * s for s in range(3)},
         "same": {0: 0.505, 1: 0.505, 2: 0.52},
-        "broken": {0: 0.7, 1: 0.8, 2: math.nan},
     }
     found = {one.finalist: one for one in standings(design, scores, "base", "max")}
     good = found["good"]
     assert (good.seeds, good.decision) == (3, "better") and good.gain == pytest.approx(0.06)
-    error = 0.01 / math.sqrt(3)  # differences of 0.05, 0.06 and 0.07
-    assert (good.low, good.high) == pytest.approx((0.06 - 3 * error, 0.06 + 2.5 * error))
+    verdicts = compare(scores, "base", design.thresholds).decisions
+    assert (good.low, good.high) == verdicts[0].interval
+    error = (good.high - good.low) / (3.0 + 2.5)
+    assert good.low == pytest.approx(0.06 - 3.0 * error)
+    assert error >= 0.01 / math.sqrt(3)  # at least that of its own differences, 0.05, 0.06 and 0.07
     assert found["same"].decision == "not better"
-    assert found["broken"].decision == "failed"
+    before = {name: {seed: row[seed] for seed in (0, 1)} for name, row in scores.items()}
+    assert {one.decision for one in standings(design, before, "base", "max")} == {"open"}
+
+
+def test_a_failed_seed_counts_with_the_worst_score():
+    design = Design((3,), 1, 0.02, (2.9,), (2.9,))
+    whole = {"base": {0: 0.5, 1: 0.52, 2: 0.51}, "a": {0: 0.6, 1: 0.63, 2: 0.5}}
+    lost = {**whole, "a": {0: 0.6, 1: 0.63, 2: math.nan}}
+    assert standings(design, lost, "base", "max") == standings(design, whole, "base", "max")
 
 
 def test_less_may_be_better():
@@ -113,22 +124,15 @@ def test_decisions():
     assert look_reached((3, 5), 2) is None and look_reached((3, 5), 4) == 0 and look_reached((3, 5), 9) == 1
 
 
-def test_a_finalist_is_judged_by_its_own_differences():
-    design = Design((4, 8), 1, 1.0, (2.0, 1.9), (1.8, 1.6))
-    below, above = margins(design, 0, np.array([1.0, 20.0]))
-    assert below == pytest.approx([2.0 * math.sqrt(1 / 4), 2.0 * math.sqrt(20 / 4)])
-    assert above == pytest.approx([1.8 * math.sqrt(1 / 4), 1.8 * math.sqrt(20 / 4)])
-
-
-@pytest.mark.parametrize("finalist_noise", [1.0, 3.0])
-def test_errors_of_the_whole_procedure(monkeypatch, finalist_noise):
+@pytest.mark.parametrize(("finalists", "finalist_noise"), [(1, 1.0), (1, 3.0), (3, 1.0), (3, 3.0)])
+def test_errors_of_the_whole_procedure(monkeypatch, finalists, finalist_noise):
     monkeypatch.setattr(sequential, "PATHS", 20_000)
     boundaries.cache_clear()
-    design = make_design(Noise(1.0, 18), 1.5, 1, 40)
+    design = make_design(Noise(1.0, 18), 1.5, finalists, 40)
     generator = np.random.default_rng(5)
-    scores = generator.standard_normal((4000, 2, design.looks[-1]))
+    scores = generator.standard_normal((4000, finalists + 1, design.looks[-1]))
     scores[:, 1] *= finalist_noise
-    assert (in_rounds(design, scores)[0] == 1).mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
+    assert (in_rounds(design, scores)[0] == 1).any(axis=1).mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 4000)
     scores[:, 1] += 1.5
-    assert (in_rounds(design, scores)[0] == -1).mean() <= 0.1 + 2 * math.sqrt(0.1 * 0.9 / 4000)
+    assert (in_rounds(design, scores)[0][:, 0] == -1).mean() <= 0.1 + 2 * math.sqrt(0.1 * 0.9 / 4000)
     boundaries.cache_clear()

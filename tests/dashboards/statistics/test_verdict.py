@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 
 from dashboards.statistics import dunnett
+from dashboards.statistics.comparison import compare, count_failures
 from dashboards.statistics.power import seeds_for
-from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.verdict import failed_share, survival_luck, verdict
+from dashboards.statistics.verdict import Undecided, verdict
 
 HAND = {"base": {0: 1.0, 1: 2.0, 2: 3.0}, "a": {0: 2.0, 1: 3.0, 2: 5.0}, "b": {0: 1.0, 1: 3.0, 2: 3.0}}
 
@@ -25,7 +25,7 @@ def test_verdict_by_hand():
     )
     assert found.interval == pytest.approx((4 / 3 - critical * error, 4 / 3 + critical * error), abs=0.005)
     assert found.p_value == pytest.approx(0.033, abs=0.005)
-    assert found.evidence and found.candidate
+    assert found.claim == "evidence"
     # Two differences are shrunk towards zero: 4/3 (1 - 2 (10/36) / 3 / (16/9)).
     assert found.shrunken == pytest.approx(4 / 3 * (1 - 20 / 108 * 9 / 16))
     assert found.confirmation_seeds == seeds_for(found.shrunken, math.sqrt(10 / 36), known_freedom=2)
@@ -39,74 +39,82 @@ def test_smaller_scores_can_be_better():
 
 def test_seeds_that_steered_a_search_name_a_candidate_and_no_more():
     found = verdict(HAND, "base", adaptive=True)
-    assert (found.evidence, found.candidate, found.winner) == (False, True, "a")
-    assert "candidates" in found.next_step and "followed these seeds" in found.reason
+    assert (found.claim, found.winner) == ("candidate", "a")
 
 
-def test_a_configuration_that_lost_a_seed_makes_no_claim_and_lends_no_noise():
-    broken = {**HAND, "lucky": {0: 50.0, 1: 70.0, 2: math.nan}}
-    found, without = verdict(broken, "base"), verdict(HAND, "base")
-    assert found.silent == ("lucky",)
-    assert (found.best, found.deviation) == (without.best, without.deviation)
-    alone = verdict({"base": HAND["base"], "lucky": broken["lucky"]}, "base")
-    assert not alone.evidence and "luckier seeds" in alone.reason
+def test_a_failed_seed_counts_with_the_worst_score_and_the_baselines_with_the_best():
+    lost = {**HAND, "a": {0: 2.0, 1: 3.0, 2: math.nan}, "broken": {0: math.nan, 1: math.nan, 2: math.nan}}
+    assert count_failures(lost, "base") == {**HAND, "a": {0: 2.0, 1: 3.0, 2: 1.0}}  # the worst of all is 1
+    found, without = verdict(lost, "base"), verdict(count_failures(lost, "base"), "base")
+    assert (found.best, found.difference) == (without.best, without.difference)
+    assert found.failed == {"a": 1, "broken": 3} and found.comparisons == 2
+    lost = {**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}
+    assert count_failures(lost, "base")["base"] == {0: 1.0, 1: 2.0, 2: 5.0}
+    assert verdict(lost, "base").difference == pytest.approx(10 / 3 - 8 / 3)
+    mirrored = verdict({name: {s: -y for s, y in row.items()} for name, row in lost.items()}, "base", mode="min")
+    assert mirrored.difference == pytest.approx(8 / 3 - 10 / 3)
 
 
-def test_what_surviving_can_have_given_is_taken_off_the_gain():
-    broken = {**HAND, "unlucky": {0: 1.0, 1: 2.0, 2: math.nan}, "broken": {0: math.nan, 1: math.nan, 2: math.nan}}
-    found, without = verdict(broken, "base"), verdict(HAND, "base")
-    # One of nine failed, without the configuration that failed on every seed: of normal deviates above -1.2206 the
-    # mean is phi(1.2206) / (8/9) = 0.2131 and the variance 1 - 1.2206 * 0.2131 - 0.2131^2 = 0.6945.
-    assert survival_luck(failed_share(broken, "base")) == pytest.approx(0.2131 / math.sqrt(0.6945), abs=2e-4)
-    assert failed_share(broken, "base") == pytest.approx(1 / 9)
-    assert found.luck == pytest.approx(survival_luck(1 / 9) * found.deviation)
-    assert found.interval == pytest.approx((without.interval[0] - found.luck, without.interval[1]))
-    assert found.p_value > without.p_value and (without.luck, survival_luck(0.0)) == (0, 0)
-    smaller = {name: {seed: -y for seed, y in row.items()} for name, row in broken.items()}
-    mirrored = verdict(smaller, "base", mode="min")
-    assert mirrored.interval == pytest.approx((-found.interval[1], -found.interval[0]))
-    assert mirrored.p_value == pytest.approx(found.p_value)
+def test_a_lucky_seed_beside_a_failed_one_is_no_evidence():
+    lucky = {**HAND, "lucky": {0: 50.0, 1: 70.0, 2: math.nan}}
+    assert all(decision.name != "lucky" or not decision.better for decision in compare(lucky, "base").decisions)
 
 
-def test_where_more_than_a_quarter_fails_nothing_is_evidence():
-    clear = {name: {seed: y + 20 * (name == "a") for seed, y in row.items()} for name, row in HAND.items()}
-    some = {**clear, "c": {0: 1.0, 1: 2.0, 2: math.nan}}  # one of nine
-    many = {**some, "d": {0: 1.0, 1: math.nan, 2: math.nan}, "e": {0: 2.0, 1: math.nan, 2: math.nan}}  # five of 15
-    assert verdict(some, "base").evidence
-    found = verdict(many, "base")
-    assert (found.evidence, found.candidate, found.failing) == (False, False, True)
-    assert found.interval is None and found.p_value is None and "More than 25%" in found.reason
-    assert found.next_step == "Find out why trials fail, then run it on fresh seeds."
-
-
-def test_on_fresh_seeds_each_configuration_is_judged_by_its_own_differences():
-    found = verdict(HAND, "base", own={"a": Noise(1.0, 4)})
-    # Differences of 1, 1 and 2 have the variance 1/3: with 4 degrees of freedom of 1, (2 / 3 + 4) / 6 = 7/9.
-    error = math.sqrt(7 / 9 / 3)
-    assert (found.deviation, found.freedom) == (pytest.approx(math.sqrt(7 / 18)), 6)
-    assert found.p_value == pytest.approx(2 * stats.t.sf(4 / 3 / error, 6))  # Bonferroni's, for a and b
-    half = stats.t.isf(0.025, 6) * error
-    assert found.interval == pytest.approx((4 / 3 - half, 4 / 3 + half))
-    alone = verdict({name: HAND[name] for name in ("base", "a")}, "base", own={})
+def test_a_single_finalist_is_judged_by_a_paired_t_test_and_the_searchs_seeds_add_to_its_noise():
+    rows = {name: HAND[name] for name in ("base", "a")}
     test = stats.ttest_rel([2, 3, 5], [1, 2, 3], alternative="greater")
-    assert alone.p_value == pytest.approx(test.pvalue)
-    assert verdict({"base": {0: 1.0}, "a": {0: 9.0}}, "base", own={"a": Noise(0.1, 9)}).p_value is None
+    assert verdict(rows, "base").p_value == pytest.approx(test.pvalue, rel=1e-4)
+    earlier = {"base": {7: 0.0, 8: 0.0, 9: 0.0}, "a": {7: 5.0, 8: 6.0, 9: 7.0}}
+    found = verdict(rows, "base", earlier=earlier)
+    # Differences of 1, 1, 2 and of 5, 6, 7 have the variances 1/3 and 1, two degrees of freedom each.
+    error = math.sqrt((2 / 3 + 2) / 4 / 3)
+    assert found.freedom == 4 and found.p_value == pytest.approx(stats.t.sf(4 / 3 / error, 4), rel=1e-4)
+    assert found.difference == pytest.approx(4 / 3)  # the search's scores tell of the noise alone
+    lost = {**earlier, "base": {7: 0.0, 8: 0.0, 9: math.nan}}
+    assert verdict(rows, "base", earlier=lost).p_value == pytest.approx(test.pvalue, rel=1e-4)
+
+
+def test_all_finalists_share_one_noise_but_a_noisier_one_has_its_own():
+    quiet = {"base": [0.0, 0.1, 0.2], "a": [1.0, 1.1, 1.3], "b": [0.0, 0.2, 0.1]}
+    rows = {name: dict(enumerate(values)) for name, values in quiet.items()}
+    shared = {decision.name: decision for decision in compare(rows, "base").decisions}
+    widths = [one.interval[1] - one.interval[0] for one in shared.values()]
+    rows["b"] = dict(enumerate([0.0, 3.0, -3.0]))
+    noisy = {decision.name: decision for decision in compare(rows, "base").decisions}
+    assert widths[0] == pytest.approx(widths[1])
+    assert noisy["b"].interval[1] - noisy["b"].interval[0] > noisy["a"].interval[1] - noisy["a"].interval[0]
+
+
+def test_a_shown_gain_is_named_before_a_larger_one_within_its_noise():
+    rows = {"base": [0.0, 0.01, 0.02, 0.0], "sure": [1.0, 1.01, 1.02, 1.01], "wild": [-9.0, 11.0, -5.0, 9.0]}
+    found = verdict({name: dict(enumerate(values)) for name, values in rows.items()}, "base")
+    assert found.best == ("sure" if found.claim == "evidence" else "wild")
+
+
+def test_what_few_seeds_hide():
+    collapsed = {"base": [0.5, 0.52, 0.51, 0.1], "a": [0.51, 0.52, 0.51, 0.52]}
+    found = verdict({name: dict(enumerate(values)) for name, values in collapsed.items()}, "base")
+    assert found.difference == pytest.approx(0.1075) and found.median == pytest.approx(0.005)
+    assert found.few_seeds_make_it
+    assert found.unseen_collapse == pytest.approx(1 - 0.05**0.25)
+    eight = {name: {seed: row[seed % 3] + seed / 100 for seed in range(8)} for name, row in HAND.items()}
+    assert verdict(eight, "base").unseen_collapse == pytest.approx(0.312, abs=1e-3)
 
 
 def test_noise_that_is_not_alike_is_told():
-    assert verdict(HAND, "base").unlike == ""
+    assert verdict(HAND, "base").signs == ()
     generator = np.random.default_rng(0)
     scores = generator.standard_normal((6, 5))
-    for place, sign in ((0, "the baseline is noisier"), (1, "the best configuration is noisier")):
+    for place, sign in ((0, "noisy baseline"), (1, "noisy best")):
         noisy = scores.copy()
         noisy[place] *= 8
         noisy[1] += 0.5 - noisy[1].mean() + scores[2:].mean(axis=1).max()
         rows = {f"c{i}": dict(enumerate(row)) for i, row in enumerate(noisy.tolist())}
-        assert sign in verdict(rows, "c0").unlike
+        assert sign in verdict(rows, "c0").signs
     collapsed = scores.copy()
     collapsed[3, 0] -= 20
     rows = {f"c{i}": dict(enumerate(row)) for i, row in enumerate(collapsed.tolist())}
-    assert "some seeds lie far from the rest" in verdict(rows, "c0").unlike
+    assert "far seeds" in verdict(rows, "c0").signs
 
 
 def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apart():
@@ -121,49 +129,29 @@ def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apar
 def test_nothing_above_the_baseline_is_no_evidence_for_anything():
     scores = {"base": {0: 9.0, 1: 9.2}, "a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.3}}
     found = verdict(scores, "base")
-    assert (found.winner, found.best, found.evidence, found.seeds_needed) == ("base", "b", False, None)
-    assert found.finding.startswith("No configuration scored better than the baseline")
-    assert "Keep the baseline" in found.next_step
+    assert (found.winner, found.best, found.claim, found.seeds_needed) == ("base", "b", "none", None)
 
 
-def test_where_fresh_seeds_could_tell_their_number_is_advised():
-    near = {"base": {0: 0.50, 1: 0.54, 2: 0.52, 3: 0.49}, "ar": {0: 0.54, 1: 0.53, 2: 0.56, 3: 0.52}}
-    found = verdict(near, "base")
-    assert not found.evidence and found.confirmation_seeds is not None
-    assert f"Run ar and base alone on {found.confirmation_seeds} fresh seeds" in found.next_step
-
-
-def test_one_seed_is_never_evidence():
-    found = verdict({"base": {0: 0.1}, "a": {0: 0.9}, "b": {0: 0.5}}, "base")
-    assert not found.evidence
-    assert (found.best, found.p_value, found.interval, found.minimum_detectable_effect) == ("a", None, None, None)
-    assert "3 seeds" in found.next_step
-
-
-def test_scores_that_do_not_vary_are_never_evidence():
-    found = verdict({"base": {0: 0.5, 1: 0.5, 2: 0.5}, "a": {0: 0.6, 1: 0.6, 2: 0.6}}, "base")
-    assert not found.evidence and found.deviation is None
-    assert "coarse" in found.reason
-    alike = verdict({name: {0: 0.5, 1: 0.5} for name in ("base", "a", "b")}, "base")
-    assert (alike.evidence, alike.best, alike.difference) == (False, "a", 0.0)
-
-
-def test_without_shared_seeds_or_other_configurations_there_is_no_evidence():
-    apart = verdict({"base": {0: 0.1, 1: 0.1}, "a": {2: 0.9, 3: 0.9}}, "base")
-    assert (apart.best, apart.seeds, apart.evidence) == ("a", 0, False)
-    alone = verdict({"base": {0: 0.1}, "failed": {}}, "base")
-    assert (alone.winner, alone.evidence) == ("base", False)
-    assert alone.next_step == "Run the other configurations."
+@pytest.mark.parametrize(
+    ("scores", "best", "seeds", "why"),
+    [
+        ({"base": {0: 0.1}, "a": {0: 0.9}, "b": {0: 0.5}}, "a", 1, "one seed"),
+        ({"base": {0: 0.5, 1: 0.5, 2: 0.5}, "a": {0: 0.6, 1: 0.6, 2: 0.6}}, "a", 3, "no spread"),
+        ({"base": {0: 0.5, 1: 0.5}, "a": {0: 0.5, 1: 0.5}, "b": {0: 0.5, 1: 0.5}}, "a", 2, "no spread"),
+        ({"base": {0: 0.1, 1: 0.1}, "a": {2: 0.9, 3: 0.9}}, "a", 0, "no shared seed"),
+        ({"base": {0: 0.1}, "a": {}}, "base", 0, "alone"),
+        ({"base": {0: 0.1}, "a": {0: math.nan}}, "base", 0, "others failed"),
+    ],
+)
+def test_seeds_that_cannot_tell_say_why(scores, best, seeds, why):
+    found = verdict(scores, "base")
+    assert isinstance(found, Undecided)
+    assert (found.best, found.seeds, found.why) == (best, seeds, why)
 
 
 def test_a_baseline_without_scores_is_refused():
     with pytest.raises(ValueError, match="baseline base has no score"):
         verdict({"base": {0: math.nan}, "a": {0: 1.0}}, "base")
-
-
-def test_a_baseline_that_lost_a_seed_is_compared_on_the_others():
-    found = verdict({**HAND, "base": {0: 1.0, 1: 2.0, 2: math.nan}}, "base")
-    assert (found.best, found.silent, found.seeds, found.difference) == ("a", (), 2, 1.0)
 
 
 def test_a_lucky_single_seed_does_not_win_over_repeated_ones():

@@ -58,7 +58,7 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     code, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), said.append)
     assert (code, decision.outcome) == (0, "better")
     assert "judged after 3, " in said[0] and "a gain of 0.02 in eval/accuracy is worthwhile" in said[0]
-    assert said[-1].startswith("demo: configuration #1 is better than the baseline: +0.")
+    assert said[-1].startswith("demo: #1 is better than the baseline after 3 seeds: +0.")
     fresh = confirmation_folder(sweep)
     assert read_decision(fresh) == decision
     assert read_spec(fresh).seeds[0] == 3  # fresh ones
@@ -101,16 +101,17 @@ def test_none_is_better(tmp_path: Path) -> None:
     said: list[str] = []
     _, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.4, 0.2: 0.3}), said.append)
     assert decision.outcome == "not better"
-    assert "configuration #1 is worse" in said[-1] and "configuration #2 is worse" in said[-1]
+    assert "#1 is worse" in said[-1] and "#2 is worse" in said[-1]
 
 
-def test_a_failed_seed_ends_a_finalists_case(tmp_path: Path) -> None:
+def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.3}
     said: list[str] = []
     _, decision = decide(sweep, Asked(), trains(truth, failing=(0.1, 4)), said.append)
-    assert decision.looks[0][0].decision == "failed" and decision.outcome == "not better"
-    assert "#1 failed on a seed" in said[-1]
+    first = decision.looks[0][0]
+    assert first.decision == "open" and first.gain == pytest.approx((0.4 + 0.4 - 0.2) / 3, abs=0.02)
+    assert decision.outcome == "better" and len(decision.looks) > 1
 
 
 def test_the_budget_is_counted_before_each_look(tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""The verdict and its rivals on real trainings: how often each claims what is not there, and finds what is.
+
+    python -m benchmarks.verdict_on_real_runs --cases 400        # cases a study; minutes on one core
+
+Data: final scores of DQN and PPO at about 140 points of their hyperparameters with ten seeds each, seven studies of
+ARLBench's Sobol landscapes (Becktepe et al. 2024, arXiv:2409.18827; BSD-3-Clause). Many runs collapse; scores are not
+normal. All seeds are fresh: nothing was chosen by them.
+
+    equal means    different configurations, each centered on the mean of its ten seeds: shapes and spreads stay real,
+                   and every claim is false
+    real           the scores as they are; a claim is wrong if the finalist is no better on the seeds that no test saw
+    rounds         the same finalists in rounds of fresh seeds, up to the last number of seeds
+
+Rivals judge each finalist alone, at 5% divided by the number of finalists if they have a level: the better mean; all
+seeds better; Welch's t test; Mann-Whitney's test; a percentile bootstrap of the difference of means, as rliable draws
+it (arXiv:2108.13264); bars of one standard deviation that do not overlap; a paired t test. Scores that do
+not vary over a test's seeds give no t test: equal scores are coarse, not certain.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from benchmarks.decide import in_rounds
+from benchmarks.tables import print_rows
+from benchmarks.verdict_errors import AFTER, alone_tests
+from dashboards.statistics.dunnett import FALSE_CLAIMS
+from dashboards.statistics.sequential import Design, boundaries, looks_up_to
+
+Array = NDArray[np.float64]
+Test = Callable[[Array], Array]  # scores [N, C, S], the baseline first -> claims [N, C - 1]
+RUNS = Path(__file__).parent / "data" / "real_runs.csv.gz"
+SEEDS = 10
+COARSE = 1e-9  # standard deviation of scores that are equal but for rounding
+LAYOUTS = [(1, 3), (1, 5), (2, 3), (3, 5), (8, 3)]  # finalists, fresh seeds
+_RESAMPLES = 1000
+
+
+def studies() -> dict[str, Array]:
+    """Study -> scores of the configurations that have all seeds and differ between them, [C, S], of unit variance."""
+    found = {}
+    for name, rows in pd.read_csv(RUNS).groupby("study"):
+        table = rows.pivot(index="configuration", columns="seed", values="score").dropna().to_numpy(float)
+        table = table[table.std(axis=1) > 1e-9 * table.std()]
+        found[str(name)] = (table - table.mean()) / table.std()
+    return found
+
+
+def drawn(table: Array, finalists: int, cases: int, generator: np.random.Generator) -> Array:
+    """Configurations with their seeds in random order, the same order for all of one case, [N, C, 10]."""
+    chosen = np.array([generator.choice(len(table), finalists + 1, replace=False) for _ in range(cases)])
+    order = generator.permuted(np.tile(np.arange(SEEDS), (cases, 1)), axis=1)
+    return np.take_along_axis(table[chosen], order[:, None, :], axis=2)
+
+
+def level_of(scores: Array) -> float:
+    return FALSE_CLAIMS / (scores.shape[1] - 1)
+
+
+def verdict(scores: Array) -> Array:
+    shown, best = AFTER(scores)
+    return np.asarray(shown[:, None] & (best[:, None] == np.arange(1, scores.shape[1])))
+
+
+def better_mean(scores: Array) -> Array:
+    return np.asarray(scores[:, 1:].mean(axis=2) > scores[:, :1].mean(axis=2))
+
+
+def all_better(scores: Array) -> Array:
+    return np.asarray((scores[:, 1:] > scores[:, :1]).all(axis=2))
+
+
+def welch(scores: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        test = stats.ttest_ind(scores[:, 1:], scores[:, :1], axis=2, equal_var=False, alternative="greater")
+    varied = scores[:, 1:].std(axis=2) + scores[:, :1].std(axis=2) > COARSE
+    return np.asarray(varied & (test.pvalue < level_of(scores)))
+
+
+def paired(scores: Array) -> Array:
+    varied = (scores[:, 1:] - scores[:, :1]).std(axis=2) > COARSE
+    return varied & alone_tests(scores)
+
+
+def mann_whitney(scores: Array) -> Array:
+    theirs = np.broadcast_to(scores[:, :1], scores[:, 1:].shape)
+    return np.asarray(
+        stats.mannwhitneyu(scores[:, 1:], theirs, axis=2, alternative="greater").pvalue < level_of(scores)
+    )
+
+
+def bootstrap(scores: Array) -> Array:
+    """The lower bound of a percentile interval, seeds of each configuration drawn by themselves."""
+    seeds = scores.shape[2]
+    generator = np.random.default_rng(0)
+    claims = np.zeros((len(scores), scores.shape[1] - 1), bool)
+    for case, rows in enumerate(scores):
+        means = [row[generator.integers(0, seeds, (_RESAMPLES, seeds))].mean(axis=1) for row in rows]
+        apart = np.array(means[1:]) - means[0]
+        claims[case] = np.quantile(apart, level_of(scores), axis=1) > 0
+    return claims
+
+
+def bars_apart(scores: Array) -> Array:
+    mean, deviation = scores.mean(axis=2), scores.std(axis=2, ddof=1)
+    return np.asarray(mean[:, 1:] - deviation[:, 1:] > mean[:, :1] + deviation[:, :1])
+
+
+def rounds(scores: Array) -> Array:
+    finalists, seeds = scores.shape[1] - 1, scores.shape[2]
+    looks = looks_up_to(seeds)
+    return np.asarray(in_rounds(Design(looks, finalists, 0.0, *boundaries(looks, finalists)), scores)[0] == 1)
+
+
+TESTS: dict[str, Test] = {
+    "verdict": verdict,
+    "verdict in rounds": rounds,
+    "paired t test": paired,
+    "Welch": welch,
+    "Mann-Whitney": mann_whitney,
+    "bootstrap": bootstrap,
+    "all seeds better": all_better,
+    "bars apart": bars_apart,
+    "better mean": better_mean,
+}
+
+
+def measured(test: Test, finalists: int, seeds: int, cases: int) -> tuple[list[float], int, int, int]:
+    """False claims at equal means by study; cases with a claim, wrong claims and claims on real differences."""
+    levels: list[float] = []
+    found = wrong = total = 0
+    for number, table in enumerate(studies().values()):
+        generator = np.random.default_rng(number)
+        centered = drawn(table - table.mean(axis=1, keepdims=True), finalists, cases, generator)
+        levels.append(float(test(centered[:, :, :seeds]).any(axis=1).mean()))
+        real = drawn(table, finalists, cases, generator)
+        claims = test(real[:, :, :seeds])
+        unseen = real[:, :, seeds:].mean(axis=2)
+        found += int(claims.any(axis=1).sum())
+        wrong += int((claims & (unseen[:, 1:] <= unseen[:, :1])).sum())
+        total += int(claims.sum())
+    return levels, found, wrong, total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=400, help="cases a study (default: 400)")
+    cases = parser.parse_args().cases
+    rows = []
+    for finalists, seeds in LAYOUTS:
+        for name, test in TESTS.items():
+            levels, found, wrong, total = measured(test, finalists, seeds, cases)
+            rate = 100 * np.mean(levels)
+            error = 100 * np.std(levels, ddof=1) / np.sqrt(len(levels))
+            rows.append(
+                [
+                    f"{finalists} x {seeds}",
+                    name,
+                    f"{rate:.1f} ± {error:.1f}",
+                    f"{100 * max(levels):.1f}",
+                    f"{100 * found / (len(levels) * cases):.1f}",
+                    f"{100 * wrong / max(total, 1):.1f}",
+                ]
+            )
+        print_rows(
+            "Real runs, %",
+            ["finalists x seeds", "test", "false at equal means", "worst study", "real: claims in", "of them wrong"],
+            rows[-len(TESTS) :],
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Configurations against a baseline on matched seeds: the one test of a search, of fresh seeds and of every round.
+
+Dunnett's many-to-one test in a randomized block design with seeds as blocks: the differences of all configurations to
+the baseline share one estimate of the noise, that of the additive model of `seed_noise`, so that few seeds of few
+configurations suffice. It is one-sided, because only a gain is ever claimed, and corrected for the number of
+configurations. Sign flips of paired differences cannot do this: with 3 seeds their smallest p is 1/8.
+
+Departures, each for an assumption that fails in practice:
+
+- A configuration may be noisier than the others: its own differences' variance counts where it is larger.
+- The baseline may be: the variance of a difference is then at least its own and that of the others, and where an F
+  test finds it noisier (or two seeds allow no test), with Welch's degrees of freedom.
+- A failed seed is an unlucky one, and leaving it out would favor its configuration: it counts with the worst score of
+  all, the baseline's with the best.
+- Seeds may differ by nothing but the few problems they are evaluated on. Where it is known which problems each
+  solved, and no more than that is seen, the problems give the noise, with their many degrees of freedom.
+- Fresh seeds are few: the search's seeds of the same configurations, each around its own mean, add to the noise
+  estimate, whatever chose the best mean.
+
+`benchmarks/verdict_errors.py` simulates what each of them costs and prevents, `benchmarks/verdict_on_real_runs.py`
+measures the whole on public runs; docs/statistics.md has the tables.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dashboards.statistics import dunnett
+from dashboards.statistics.guards import Sign, Variances, difference_noise, evaluation_alone, unlike_noise
+from dashboards.statistics.problems import Answers, evaluation_noise
+from dashboards.statistics.seed_noise import (
+    Noise,
+    PairedDifference,
+    Scores,
+    baseline_noise,
+    finite_scores,
+    paired_differences,
+    require,
+    residuals,
+    seed_noise,
+)
+
+Vector = NDArray[np.float64]
+Thresholds = Callable[[int], tuple[float, float] | None]  # seeds -> how many errors above 0, and below the upper bound
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A configuration's gain over the baseline."""
+
+    name: str
+    seeds: int  # that both have
+    gain: float  # the mean over these seeds
+    median: float  # and the median
+    interval: tuple[float, float] | None = None  # better where it is above 0; None where seeds cannot tell
+    p_value: float | None = None  # one-sided, corrected for the number of configurations; None in rounds
+    by_problem: bool = False  # the interval rests on the noise of evaluation, beyond which seeds do not differ
+    signs: tuple[Sign, ...] = ()  # that noise is not alike for all
+
+    @property
+    def better(self) -> bool:
+        """Whether a gain is shown."""
+        return self.interval is not None and self.interval[0] > 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All configurations against the baseline, in gains: larger is better."""
+
+    decisions: tuple[Decision, ...]
+    paired: Mapping[str, PairedDifference]  # of those configurations
+    noise: Noise  # of one score
+    failed: Mapping[str, int]  # configuration -> its failed seeds
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Scores of the compared configurations on one set of seeds."""
+
+    scores: Scores
+    baseline: str
+
+    @functools.cached_property
+    def parts(self) -> tuple[Noise, Noise]:
+        """The noise of the baseline, and of the others."""
+        return baseline_noise(self.scores, self.baseline)
+
+    def own(self, name: str) -> Noise:
+        """Return the noise of a configuration's differences to the baseline."""
+        if name not in self.scores:
+            return Noise(math.nan, 0)
+        pair = paired_differences({key: self.scores[key] for key in (self.baseline, name)}, self.baseline)
+        differences = list(pair[name].by_seed.values()) if pair else []
+        if len(differences) < 2:
+            return Noise(math.nan, 0)
+        return Noise(float(np.std(differences, ddof=1)), len(differences) - 1)
+
+
+def compare(
+    scores: Scores,
+    baseline: str,
+    thresholds: Thresholds | None = None,
+    *,
+    earlier: Scores | None = None,
+    answers: Answers | None = None,
+) -> Comparison:
+    """Compare every configuration with the baseline.
+
+    Args:
+        scores: configuration -> seed -> score, larger is better; NaN where the trial failed.
+        baseline: the configuration to beat.
+        thresholds: of a look in rounds; Dunnett's critical value if None.
+        earlier: scores of these configurations on other seeds, which tell how noisy they are and no more.
+        answers: where the score is an accuracy, which problems it was made of.
+
+    Raises:
+        ValueError: the baseline has no score.
+    """
+    require(finite_scores(scores), baseline)
+    failed = {name: sum(not math.isfinite(score) for score in row.values()) for name, row in scores.items()}
+    counted = count_failures(scores, baseline)
+    paired = paired_differences(counted, baseline)
+    candidates = {name: pair for name, pair in paired.items() if len(pair.by_seed) > 1} or paired
+    stages = [_Stage(_matched(counted, baseline, candidates), baseline)]
+    if earlier is not None:
+        whole = {name: row for name, row in earlier.items() if all(map(math.isfinite, row.values()))}
+        if baseline in whole:
+            stages.append(_Stage(_matched(whole, baseline, candidates), baseline))
+    noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
+    left = residuals(stages[0].scores)
+    values = np.array([score for row in stages[0].scores.values() for score in row.values()])
+    # Equal scores on all seeds are coarse scores, not the absence of noise; what is left of them is rounding.
+    rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
+    known = noise.freedom > 0 and noise.deviation > rounding
+    shared = tuple(frozenset(pair.by_seed) for pair in candidates.values())
+    decisions = []
+    for name, pair in candidates.items():
+        gains = np.array(list(pair.by_seed.values()))
+        decision = Decision(name, len(gains), pair.mean.value, float(np.median(gains)))
+        if known and len(gains) > 1:
+            evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
+            variances = _variances(stages, name, noise, evaluation)
+            decision = _decided(decision, variances, shared, thresholds, left)
+        decisions.append(decision)
+    return Comparison(tuple(decisions), candidates, noise, {name: count for name, count in failed.items() if count})
+
+
+def count_failures(scores: Scores, baseline: str) -> Scores:
+    """Count failed seeds with the worst score of all, the baseline's with the best.
+
+    A configuration that failed on every seed has no score.
+    """
+    finite = {name: row for name, row in finite_scores(scores).items() if row}
+    values = [score for row in finite.values() for score in row.values()]
+    worst, best = min(values), max(values)
+    return {
+        name: {seed: finite[name].get(seed, best if name == baseline else worst) for seed in scores[name]}
+        for name in finite
+    }
+
+
+def _matched(scores: Scores, baseline: str, candidates: Mapping[str, PairedDifference]) -> Scores:
+    """Return the scores of baseline and candidates on the baseline's seeds."""
+    names = [baseline, *(name for name in candidates if name in scores)]
+    return {name: {seed: y for seed, y in scores[name].items() if seed in scores[baseline]} for name in names}
+
+
+def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise) -> Variances:
+    """Estimate the noise of a configuration's difference to the baseline."""
+    own = base = others = Noise(math.nan, 0)
+    for stage in stages:
+        stage_base, stage_others = stage.parts
+        own = own.pooled(stage.own(name))
+        base = base.pooled(stage_base)
+        others = others.pooled(stage_others)
+    told = base.freedom > 0 and others.freedom > 0
+    return Variances(
+        pooled=np.array([noise.deviation**2]),
+        freedom=noise.freedom,
+        own=np.array([own.deviation**2]),
+        own_freedom=own.freedom,
+        base=np.array([base.deviation**2]) if told else None,
+        base_freedom=base.freedom,
+        others=np.array([others.deviation**2]) if told else None,
+        others_freedom=others.freedom,
+        evaluation=np.array([evaluation.deviation**2]) if evaluation.freedom else None,
+        evaluation_freedom=evaluation.freedom,
+    )
+
+
+def _decided(
+    decision: Decision, variances: Variances, shared: dunnett.Shared, thresholds: Thresholds | None, left: Vector
+) -> Decision:
+    """Add interval and p value."""
+    error = float(difference_noise(variances, len(shared))[0]) / math.sqrt(decision.seeds)
+    p_value = None
+    if thresholds is None:
+        p_value = dunnett.p_value(decision.gain / error, shared, variances.freedom)
+        needed = (dunnett.quantile(shared, variances.freedom),) * 2
+    else:
+        reached = thresholds(decision.seeds)
+        if reached is None:
+            return decision
+        needed = reached
+    return Decision(
+        decision.name,
+        decision.seeds,
+        decision.gain,
+        decision.median,
+        (decision.gain - needed[0] * error, decision.gain + needed[1] * error),
+        p_value,
+        bool(evaluation_alone(variances)[0]),
+        unlike_noise(variances, left),
+    )

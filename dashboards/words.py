@@ -1,0 +1,250 @@
+"""Every sentence about a verdict, made of typed values; pages and commands add what to type."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from dashboards.statistics.power import MAX_SEEDS
+from dashboards.statistics.sequential import Decision
+from dashboards.statistics.tournament import Standing as RuleStanding
+from dashboards.statistics.verdict import Tested, Undecided, Verdict
+from trainer.shell.table import counted
+
+_MOST_NAMED = 4  # configurations listed in a sentence
+_SMALLEST_P = 1e-4
+_SIGNS = {
+    "noisy baseline": "the baseline is noisier than the others",
+    "noisy best": "the best configuration is noisier than the others",
+    "far seeds": "some seeds lie far from the rest",
+}
+_WHY = {
+    "alone": "There is nothing to compare it with.",
+    "others failed": "The other configurations failed on every seed.",
+    "no shared seed": "With no seed in common, the difference cannot be told from chance.",
+    "one seed": "With 1 seed in common, the difference cannot be told from chance.",
+    "no spread": "The scores do not vary between seeds: they are too coarse to tell noise from effect.",
+}
+_REMEDIES = {
+    "alone": "Run the other configurations.",
+    "others failed": "Find out why trials fail, then run them again.",
+    "no shared seed": "Run the baseline and the best configurations on at least 3 seeds each.",
+    "one seed": "Run the baseline and the best configurations on at least 3 seeds each.",
+    "no spread": "Evaluate on more problems, or run more seeds.",
+}
+_DECISIONS: Mapping[Decision, str] = {
+    "better": "is better than the baseline",
+    "not better": "is not better by {:g}",
+    "worse": "is worse than the baseline",
+    "open": "is undecided",
+}
+
+
+class Stands(Protocol):
+    """A finalist after a look, as `sequential.Standing` or as a row of a table."""
+
+    @property
+    def seeds(self) -> int:
+        """Its fresh seeds."""
+
+    @property
+    def gain(self) -> float:
+        """Its gain over the baseline."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower bound of the gain."""
+
+    @property
+    def high(self) -> float | None:
+        """Upper bound of the gain."""
+
+    @property
+    def decision(self) -> Decision:
+        """What is decided."""
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a number with so many significant digits, without exponent if it is readable."""
+    if value != value:
+        return "none"
+    if value and (abs(value) >= 10**5 or abs(value) < 10**-4):
+        return f"{value:.{digits - 1}e}"
+    if value == int(value):
+        return str(int(value))
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def signed(value: float) -> str:
+    """Write a difference with its sign."""
+    return f"{value:+.3f}"
+
+
+def device_time(hours: float, device: str) -> str:
+    """Write hours of GPUs or CPUs, or minutes below one."""
+    return f"{number(hours * 60, 2)} {device}-minutes" if hours < 1 else f"{number(hours)} {device}-hours"
+
+
+def between(interval: tuple[float, float]) -> str:
+    """Write an interval."""
+    return f"90% interval {signed(interval[0])} to {signed(interval[1])}"
+
+
+def gain(verdict: Verdict, kind: str = "seed") -> str:
+    """Write a difference to the baseline with its interval and seeds."""
+    seeds = counted(verdict.seeds, kind) if verdict.seeds else "no seed in common"
+    if isinstance(verdict, Tested):
+        seeds = f"{between(verdict.interval)}, {seeds}"
+    return f"{signed(verdict.difference)} ({seeds})"
+
+
+def searched(verdict: Verdict) -> str:
+    """State what the seeds of a search show."""
+    best, base = verdict.best, verdict.baseline
+    claim = verdict.claim if isinstance(verdict, Tested) else "none"
+    if claim == "evidence":
+        return f"Likely better than the baseline {base}, but not confirmed on fresh seeds. {best}: {gain(verdict)}."
+    if claim == "candidate":
+        return (
+            f"A candidate against the baseline {base}, not yet evidence: the search followed its seeds. "
+            f"{best}: {gain(verdict)}."
+        )
+    nearest = "Best candidate" if verdict.improves else "Nearest"
+    return f"No evidence that anything beats the baseline {base}. {nearest} {best}: {gain(verdict)}."
+
+
+def confirmed(verdict: Verdict) -> str:
+    """State what fresh seeds show."""
+    best, base, found = verdict.best, verdict.baseline, gain(verdict, "fresh seed")
+    if isinstance(verdict, Tested) and verdict.claim == "evidence":
+        return f"Confirmed: {best} beats the baseline {base}: {found}."
+    if best == base:
+        return f"Not confirmed: no finalist has a score beside the baseline {base}."
+    if verdict.improves:
+        return f"Not confirmed: seed noise could explain the difference of {best} to the baseline {base}: {found}."
+    return f"Keep the baseline {base}: on fresh seeds nothing beats it. {best}: {found}."
+
+
+def reason(verdict: Verdict) -> str:
+    """State what a verdict rests on."""
+    if isinstance(verdict, Undecided):
+        return _WHY[verdict.why]
+    tested = (
+        f"{between(verdict.interval)}, one-sided p = {max(verdict.p_value, _SMALLEST_P):.2g}, corrected for "
+        f"{counted(verdict.comparisons, 'comparison')} on {counted(verdict.seeds, 'seed')}"
+    )
+    if verdict.claim == "evidence":
+        return f"This is more than the noise between seeds: {tested}."
+    if verdict.claim == "candidate":
+        return f"It stands out of the noise between seeds ({tested}), but the search followed these seeds."
+    return f"No evidence of a gain: {tested}."
+
+
+def noise(verdict: Verdict) -> str:
+    """State how noisy scores are, what so many seeds could have shown, and what they cannot exclude."""
+    if isinstance(verdict, Undecided):
+        return ""
+    less = " and ".join(_SIGNS[sign] for sign in verdict.signs)
+    sentences = [
+        "Seeds are not seen to differ by more than evaluation on these problems does by itself."
+        if verdict.by_problem
+        else "",
+        f"Scores vary between seeds by a standard deviation of {number(verdict.deviation, 2)}. With "
+        f"{counted(verdict.seeds, 'seed')}, a gain of {number(verdict.detectable, 2)} would be detected with 80% power"
+        f"{', less because ' + less if less else ''}.",
+        f"In the median of the seeds the difference is {signed(verdict.median)}: a few seeds make the mean."
+        if verdict.few_seeds_make_it
+        else "",
+        f"{counted(verdict.seeds, 'seed')} cannot exclude that up to {verdict.unseen_collapse:.0%} of seeds collapse."
+        if verdict.claim != "none"
+        else "",
+        failures(verdict),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def failures(verdict: Verdict) -> str:
+    """State how failed seeds count; empty without any."""
+    if not verdict.failed:
+        return ""
+    named = [f"{name} ({count})" for name, count in verdict.failed.items()]
+    more = f" and {len(named) - _MOST_NAMED} more" if named[_MOST_NAMED:] else ""
+    return (
+        "Failed seeds count with the worst score of all, the baseline's with the best: "
+        f"{', '.join(named[:_MOST_NAMED])}{more}."
+    )
+
+
+def next_step(verdict: Verdict) -> str:
+    """Advise what to run after a verdict."""
+    if isinstance(verdict, Undecided):
+        return _REMEDIES[verdict.why]
+    if verdict.claim == "evidence":
+        return "Confirm it on fresh seeds: the best of many looks better than it is."
+    if verdict.claim == "candidate":
+        return "Run it on fresh seeds: a search's own seeds give candidates, and only fresh ones evidence."
+    if not verdict.improves:
+        return "Keep the baseline, or search elsewhere."
+    if not verdict.shrunken:
+        return "After correcting for picking the best no gain is left; search for a larger difference."
+    if verdict.confirmation_seeds is None or verdict.confirmation_chance is None:
+        return (
+            f"The likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the best, takes more "
+            f"than {MAX_SEEDS} seeds to show; search for a larger difference."
+        )
+    everywhere = f" (or every configuration on {verdict.seeds_needed})" if verdict.seeds_needed is not None else ""
+    return (
+        f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh seeds{everywhere}: "
+        f"they detect the likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the best, with "
+        f"80% power, and {verdict.confirmation_chance:.0%} averaged over what these scores allow."
+    )
+
+
+def bounds(stands: Stands) -> str:
+    """Write a finalist's gain with its bounds."""
+    if stands.low is None or stands.high is None or stands.low != stands.low:
+        return signed(stands.gain)
+    return f"{signed(stands.gain)} ({signed(stands.low)} to {signed(stands.high)})"
+
+
+def standing(name: str, stands: Stands, worthwhile: float) -> str:
+    """State where a finalist stands after its last look."""
+    decided = _DECISIONS[stands.decision].format(worthwhile)
+    return f"{name} {decided} after {counted(stands.seeds, 'seed')}: {bounds(stands)}"
+
+
+def rounds_outcome(outcome: str, stands: Mapping[str, Stands], worthwhile: float) -> str:
+    """State the outcome of rounds, by the last standing of every finalist."""
+    better = {name: one for name, one in stands.items() if one.decision == "better"}
+    if better:
+        best = max(better, key=lambda name: better[name].gain)
+        return standing(best, better[best], worthwhile)
+    if outcome == "not better":
+        return "; ".join(standing(name, one, worthwhile) for name, one in stands.items())
+    return f"undecided: no finalist is shown to be better, nor to be not better by {worthwhile:g}"
+
+
+def rule_bounds(rule: RuleStanding) -> str:
+    """Write a rule's difference with its interval."""
+    if rule.interval is None:
+        return f"{signed(rule.difference)}, without an interval"
+    return f"{signed(rule.difference)}, {between(rule.interval)}"
+
+
+def rules(found: Sequence[RuleStanding], baseline: str) -> str:
+    """State which rules beat the baseline's at their own best, on fresh seeds."""
+    sentences = [f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in found if rule.better]
+    others = [rule for rule in found if not rule.better]
+    if others:
+        rest = "no other" if sentences else "none"
+        nearest = f"the nearest is {others[0].rule}: {rule_bounds(others[0])}"
+        sentences.append(f"{rest} is shown to be better than {baseline} at its best ({nearest})")
+    if all(rule.interval is None for rule in found):
+        sentences.append("tuning variance shows in eight complete trials of a rule or more, so nothing is claimed")
+    return (
+        f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}. Intervals are corrected for "
+        f"{counted(len(found), 'comparison')} and allow for tuning variance."
+    )
+
+
+def changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """List the settings in which a configuration differs from the baseline."""
+    return ", ".join(f"{name} {value} (not {base})" for name, (value, base) in changed.items())
