@@ -144,7 +144,10 @@ def test_the_commands_of_the_papers_page_exist():
     text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
     indented = re.findall(r"^ {4}(?:torchrun --nproc_per_node 4 -m )?(trainer .*?)(?:  +#.*)?$", text, re.MULTILINE)
     quoted = re.findall(r"`(trainer (?:run|presets) [a-z][^`]*)`", text)
-    assert len(indented) >= 7
+    scripts = set(re.findall(r"python -m examples\.paper\.(\w+)", text))
+    folder = PAGE.parents[1] / "examples" / "paper"
+    assert scripts == {path.stem for path in folder.glob("*.py")} - {"__init__", "diagnose_rules"}
+    assert len(indented) >= 3
     assert len(quoted) >= 5
     for command in [*indented, *quoted]:
         words = shlex.split(command)[1:]
