@@ -92,7 +92,7 @@ class Updates:
 
         def scored(causal_lm: Any) -> LogprobModel:
             autocast = compute if stored == torch.float32 else torch.float32
-            return LogprobModel(causal_lm, config.rollout.temperature, 16, autocast, config.algorithm.proxy_min_p)
+            return LogprobModel(causal_lm, config.rollout.temperature, 16, autocast, config.algorithm.loss.proxy_min_p)
 
         self.causal_lm = load_policy(config.model, parallel.device, stored)
         reference = load_policy(config.model, parallel.device, stored).requires_grad_(False)
