@@ -73,7 +73,7 @@ def test_wandb_gets_the_metrics_and_one_id_for_a_run(tmp_path, calls):
     assert calls.finished == 2
     first, second = calls.init
     assert (first["project"], first["name"], first["resume"]) == ("trainer", "run", "allow")
-    assert first["config"]["algorithm"]["advantage"] == "grpo"
+    assert first["config"]["algorithm"]["advantage"] == {"name": "grpo"}
     assert first["id"] == second["id"]
 
 
