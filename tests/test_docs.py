@@ -103,7 +103,7 @@ def keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 def test_the_search_space_page_names_every_key_and_range():
     text = text_of("docs/search_space.md")
-    sections = {"objective", "search", "resources", "limits", "storage"}
+    sections = {"objective", "search", "resources", "limits"}
     for key in set(keys(SweepSpec)) - sections - {"trainer"}:
         assert f"`{key}`" in text
     for section in sections:
