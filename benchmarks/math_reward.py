@@ -5,8 +5,12 @@ r"""How far the math reward can be trusted: right answers refused, wrong ones ac
 
 Every ground truth is answered with itself in three spellings (boxed; boxed and restyled; in a closing sentence
 without a box), then with the ground truth of another problem of the same file. A pair of problems whose answers
-are the same text, spaces aside, is left out. Then come texts made to hang or kill a scorer, with the time
-that each takes.
+are the same text, spaces aside, is left out. Then come 448 pairs judged by hand, and texts made to hang or kill a
+scorer, with the time that each takes.
+
+Of 300 problems of every file (1,585), four answers each, math-verify with our guard judges 3 wrong, as did a parser
+of our own of 6,700 tokens (commit b8ef481). Of the 448 pairs, written to cover odd notations, it refuses 42 right
+ones and takes 23 wrong ones; that parser misjudged 2.
 """
 
 import argparse
@@ -23,6 +27,7 @@ import pyarrow.parquet as pq
 from rewards.sandbox import RewardPool, ScoredText
 from trainer.problems.tasks.math import read_answer
 
+PAIRS = Path(__file__).parents[1] / "tests" / "data" / "math_pairs.tsv"
 SHOWN = 8  # failures listed of every kind
 
 
@@ -45,6 +50,9 @@ def in_a_sentence(answer: str) -> str:
 SPELLINGS: dict[str, Callable[[str], str]] = {"boxed": boxed, "restyled": restyled, "sentence": in_a_sentence}
 
 HOSTILE = {
+    "binomial": r"\boxed{\binom{100000}{50000}}",
+    "sum to the power 300": r"\boxed{(a+b+c+d)^{300}}",
+    "gamma of 10^10": r"\boxed{\Gamma(10^{10})}",
     "9^{9^{9}}": r"\boxed{9^{9^{9}}}",
     "10!!!!": r"\boxed{10!!!!}",
     "sum to 10^9": r"\boxed{\sum_{n=1}^{1000000000} \frac{1}{n^2+n+1}}",
@@ -83,6 +91,7 @@ def main() -> None:
         print(f"{'file':<28} {'answers':>7}  {'   '.join(SPELLINGS):>26}  {'wrong taken':>13}  ms/answer")
         for path in files:
             failures += measure_file(path, read_truths(path, arguments.limit), pool)
+        measure_pairs(pool)
         print(f"\n{'hostile answer':<28} {'status':<8} {'reward':>6} {'seconds':>8}")
         for name, text in HOSTILE.items():
             begin = time.perf_counter()
@@ -97,6 +106,16 @@ def main() -> None:
             print(f"  {failure['file']}: {answer!r} for {truth!r} {failure['status']}")
     if arguments.failures is not None:
         arguments.failures.write_text(json.dumps(failures, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def measure_pairs(pool: RewardPool) -> None:
+    """Print how many of the pairs judged by hand are misjudged."""
+    lines = PAIRS.read_text(encoding="utf-8").splitlines()
+    verdicts, golds, given = zip(*(line.split("\t") for line in lines if line), strict=True)
+    scored = pool.score([boxed(answer) for answer in given], golds)
+    judged = [(verdict == "same", result.score.correct) for verdict, result in zip(verdicts, scored, strict=True)]
+    refused, taken = judged.count((True, False)), judged.count((False, True))
+    print(f"\n{len(judged)} pairs judged by hand: {refused} right ones refused, {taken} wrong ones taken")
 
 
 def read_truths(path: Path, limit: int | None) -> list[Any]:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from rewards.score import Score, ScoringStatus
+from rewards.worker import MAX_REPLY_BYTES
 
 _START_LIMIT_S = 120.0  # imports of the user's own module included
 _MAX_IN_FLIGHT = 256
 _READ_BYTES = 1 << 20
-_MAX_REPLY_BYTES = 1 << 26
 _END_LIMIT_S = 10.0
 # Waking up for every single reply of a fast function would cost more than scoring; a pause lets some gather.
 _GATHER_S = 0.0005
@@ -210,7 +210,7 @@ class RewardPool:
             self._give_up(worker, results, waiting)
             return
         *lines, worker.unread = (worker.unread + received).split(b"\n")
-        if len(worker.unread) > _MAX_REPLY_BYTES:
+        if len(worker.unread) > MAX_REPLY_BYTES:
             lines.append(worker.unread)
         for line in lines:
             reply = _read_reply(line, worker.expected_token)
@@ -244,7 +244,8 @@ class RewardPool:
 
     def _take_scores(self, job: "_Job", results: list[ScoredText | None], reply: dict[str, Any]) -> None:
         if reply["status"] != "ok":
-            self._fail(job, results, "error", reply["message"])
+            status: Literal["timeout", "error"] = "timeout" if reply["status"] == "timeout" else "error"
+            self._fail(job, results, status, reply["message"])
             return
         for index, score in zip(job.indices, reply["scores"], strict=True):
             scored = Score(score["reward"], score["correct"], score["breakdown"], score["parsed"])

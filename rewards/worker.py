@@ -22,6 +22,7 @@ from rewards.supervisor import supervise
 
 _MIB = 1 << 20
 _MESSAGE_CHARS = 500
+MAX_REPLY_BYTES = 1 << 20
 
 
 def main() -> None:
@@ -82,6 +83,8 @@ def _score(function: BatchRewardFunction, problems: list[list[Any]], memory_mb: 
         return {"status": "ok", "scores": [_as_json(score) for score in function(*problems)]}
     except MemoryError as error:
         return {"status": "memory", "message": _describe(error, memory_mb)}
+    except TimeoutError as error:
+        return {"status": "timeout", "message": _describe(error, memory_mb)}
     except Exception as error:
         return {"status": "error", "message": _describe(error, memory_mb)}
 
@@ -89,11 +92,14 @@ def _score(function: BatchRewardFunction, problems: list[list[Any]], memory_mb: 
 def _as_json(score: Score) -> dict[str, Any]:
     if not math.isfinite(score.reward):
         raise ValueError(f"the reward is {score.reward}")
+    for name in ("correct", "parsed"):
+        if not isinstance(getattr(score, name), bool):
+            raise ValueError(f"Score.{name} is {getattr(score, name)!r}, not True or False")
     return {
         "reward": float(score.reward),
-        "correct": bool(score.correct),
+        "correct": score.correct,
         "breakdown": {str(part): float(value) for part, value in score.breakdown.items()},
-        "parsed": bool(score.parsed),
+        "parsed": score.parsed,
     }
 
 
@@ -106,6 +112,9 @@ def _describe(error: Exception, memory_mb: int) -> str:
 
 def _reply(replies: int, token: str, content: dict[str, Any]) -> None:
     data = json.dumps({"token": token, **content}).encode() + b"\n"
+    if len(data) > MAX_REPLY_BYTES:
+        content = {"status": "error", "message": f"scores of {len(data)} bytes (limit {MAX_REPLY_BYTES})"}
+        data = json.dumps({"token": token, **content}).encode() + b"\n"
     while data:
         data = data[os.write(replies, data) :]
 

@@ -112,6 +112,11 @@ def hang_and_stop_the_alarm(text, answer):
         pass
 
 
+def talkative(text, answer):
+    breakdown = {"one name": {"x" * (100 << 20): 1.0}, "many": dict.fromkeys(map(str, range(200_000)), 0.0)}
+    return Score(1.0, True, breakdown.get(text, {}))
+
+
 _hoard = []
 
 

@@ -1,20 +1,23 @@
+import contextlib
+
 import pytest
 
+from rewards import math_guard
 from rewards.math_answers import final_answer, prepare, score
+from rewards.math_guard import may_evaluate, may_parse, time_limit
 from tests.paths import DATA
 
 prepare()
 
-# Judged by hand, question unseen: `same` or `differ`, the accepted answer, the answer given.
-PAIRS = [line.split("\t") for line in (DATA / "math_pairs.tsv").read_text(encoding="utf-8").splitlines() if line]
-# What the reward is known to get wrong.
-MISJUDGED = {("70", r"\text{seventy (70)}"), (r"e^{i\pi}", "-1")}
 
-
-@pytest.mark.parametrize(("verdict", "gold", "given"), PAIRS)
-def test_hand_judged_pairs(verdict, gold, given):
-    accepted = score(f"so it is $\\boxed{{{given}}}$.", gold).correct
-    assert accepted == ((verdict == "same") != ((gold, given) in MISJUDGED))
+def test_pairs_judged_by_hand():
+    """Judged without the question: `same` or `differ`, the accepted answer, the answer given."""
+    lines = (DATA / "math_pairs.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("\t") for line in lines if line]
+    accepted = [score(f"so it is $\\boxed{{{given}}}$.", gold).correct for _, gold, given in pairs]
+    refused = sum(verdict == "same" and not right for (verdict, *_), right in zip(pairs, accepted, strict=True))
+    taken = sum(verdict == "differ" and right for (verdict, *_), right in zip(pairs, accepted, strict=True))
+    assert (len(pairs), refused, taken) == (448, 42, 23)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,12 @@ def test_hand_judged_pairs(verdict, gold, given):
         (["7", "8"], "8", True),
         (["7", "8"], "9", False),
         (["9.6\n"], "9.6", True),
+        (r"\frac{1}{2}", "0.5", True),
+        ("0.333333", r"\frac{1}{3}", False),
+        ("10^{30}", "10^{30} + 1", False),
+        ("(x+1)^2", "x^2 + 2x + 1", True),
+        (r"2^{100000}", r"2^{100000}", True),
+        (r"\frac{1}{", "1", False),
     ],
 )
 def test_a_number_is_accepted_as_it_is_written_and_one_of_a_list_is_enough(gold, given, equal):
@@ -35,20 +44,15 @@ def test_a_number_is_accepted_as_it_is_written_and_one_of_a_list_is_enough(gold,
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        (r"\boxed{1} or rather \boxed{\frac{2}{3}}", r"\frac{2}{3}"),
-        (r"<think>\boxed{1}</think> so \boxed{2}", "2"),
-        (r"<think>\boxed{1}</think> done", "1"),
-        (r"\boxed{1} and \boxed{2", "1"),
-        (r"\fbox{7}", "7"),
-        (r"\boxed{\{1\}}", r"\{1\}"),
-        ("it is 12 and then\n#### 18\n", "18"),
-        ("The answer is $\\frac{3}{4}$, done", r"\frac{3}{4}"),
-        ("I think it is 7 or 8", "8"),
-        ("The answer is (B)", "(B)"),
-        ("no idea", None),
-        (r"\boxed{}", None),
-        ("\\boxed{" + "1" * 5000 + "}", None),
-        ("", None),
+        (r"first \boxed{1}. " + "Think. " * 12 + r"So \boxed{\frac{2}{3}}", r"\boxed{\frac{2}{3}}"),
+        (r"\boxed{1} and \boxed{2}", r"\boxed{1,2}"),
+        (r"<think>\boxed{1}</think> so \boxed{2}", r"\boxed{2}"),
+        (r"<think>\boxed{1}</think> done", r"\boxed{1}"),
+        (r"\fbox{7}", r"\boxed{7}"),
+        (r"\boxed{\{1\}}", r"\boxed{\{1\}}"),
+        ("it is 12 and then\n#### 18\n", r"\boxed{18}"),
+        ("<think>1</think>I think it is 7 or 8", "I think it is 7 or 8"),
+        ("", ""),
     ],
 )
 def test_final_answer(text, answer):
@@ -56,16 +60,57 @@ def test_final_answer(text, answer):
 
 
 @pytest.mark.parametrize(
+    ("text", "right"), [("The answer is $\\frac{6}{2}$, done", True), ("I think it is 7 or 8", False)]
+)
+def test_the_last_formula_counts_without_a_box(text, right):
+    assert score(text, "3").correct is right
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        "",
+        "no idea",
+        r"\boxed{}",
         "\\boxed{" * 20_000,
         "{" * 100_000,
         "x" * 100_000,
+        "\\boxed{" + "1" * 5000 + "}",
         "\\boxed{" + "{" * 60 + "3" + "}" * 60 + "}",
         "\\boxed{" + "(" * 200 + "3",
-        "\\boxed{\\frac{1}{}{}{\\sqrt}}",
         "\\boxed{\x00\ud800}",
     ],
 )
 def test_malformed_text_scores_zero(text):
     assert score(text, "3").reward == 0.0
+
+
+@pytest.mark.parametrize(
+    "text", [r"\binom{100000}{50000}", r"{100000 \choose 5}", "(" * 13 + "1" + ")" * 13, "1" * 1001]
+)
+def test_formulas_that_must_not_be_parsed(text):
+    assert not may_parse(text) and may_parse(r"\binom{100}{50} + (((1)))")
+
+
+@pytest.mark.parametrize("formula", ["9**9**9", "(a+b+c+d)**300", "2**100000"])
+def test_formulas_that_must_not_be_evaluated(formula):
+    from sympy import sympify
+
+    assert not may_evaluate(sympify(formula, evaluate=False))
+    assert may_evaluate(sympify("(1 + x)**20 + 10**1000", evaluate=False))
+
+
+def test_the_time_limit_falls_with_each_block_that_reaches_it_and_recovers(monkeypatch):
+    monkeypatch.setattr(math_guard, "_lost_s", 0.0)
+    limits = []
+    for _ in range(3):
+        with pytest.raises(TimeoutError) as late, time_limit():
+            while True:
+                with contextlib.suppress(Exception):
+                    sum(range(1000))
+        limits.append(float(str(late.value).split()[-2]))
+    assert limits == [1.0, 0.04, 0.04]
+    for _ in range(60):
+        with time_limit():
+            pass
+    assert math_guard._lost_s == 0.0

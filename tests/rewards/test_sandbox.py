@@ -106,11 +106,25 @@ def test_a_slow_completion_does_not_hold_up_the_other_worker():
     assert took[2] < 0.8 * took[1]  # the two limits one after the other, or at the same time
 
 
-def test_an_endless_power_is_a_timeout():
-    with pool("math") as rewards:
-        hang, right = rewards.score([r"\boxed{9^{9^{9}}}", r"\boxed{\frac{6}{4}}"], ["3", "1.5"])
-    assert (hang.status, hang.score.reward) == ("timeout", 0.0)
-    assert (right.status, right.score.reward) == ("ok", 1.0)
+def test_a_hundred_hostile_formulas_cost_little_more_than_one_time_limit():
+    texts = [r"\boxed{9^{9^{9}}}", r"\boxed{\binom{100000}{50000}}", r"\boxed{(a+b+c+d)^{300}}"]
+    endless = [r"\boxed{\Gamma(10^{10})}", r"\boxed{\tan(\tan(\tan(\tan(\tan(\tan(10))))))}"]
+    with pool("math", timeout_s=5.0) as rewards:
+        before = workers_alive()
+        scored = rewards.score([*(texts + endless) * 20, r"\boxed{6/4}"], ["3"] * 100 + ["1.5"])
+        assert workers_alive() == before
+    assert [one.status for one in scored[:5]] == ["ok", "ok", "ok", "timeout", "timeout"]
+    assert [one.score.reward for one in scored] == [0.0] * 100 + [1.0]
+    lost = [float(one.message.split()[-2]) for one in scored if one.status == "timeout"]
+    assert len(lost) == 40 and sum(lost) < 5
+
+
+@pytest.mark.parametrize("parts", ["one name", "many"])
+def test_a_reply_of_a_hundred_megabytes_or_of_many_parts_is_an_error(parts):
+    with pool(f"{OWN}:talkative", timeout_s=30.0, memory_mb=2048) as rewards:
+        large, small = rewards.score([parts, "a"], [None] * 2)
+    assert (large.status, small.status) == ("error", "ok")
+    assert "(limit 1048576)" in large.message
 
 
 def test_a_function_that_prints_and_reads_stdin_cannot_break_the_protocol():

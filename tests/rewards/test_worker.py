@@ -26,12 +26,18 @@ def test_a_score_that_is_no_number_is_refused(reward):
 
 
 def test_scores_become_plain_json_values():
-    assert _as_json(Score(2, 1, {"format": 2}, parsed=0)) == {
+    assert _as_json(Score(2, True, {"format": 2}, parsed=False)) == {
         "reward": 2.0,
         "correct": True,
         "breakdown": {"format": 2.0},
         "parsed": False,
     }
+
+
+@pytest.mark.parametrize("name", ["correct", "parsed"])
+def test_a_verdict_that_is_not_a_boolean_is_refused(name):
+    with pytest.raises(ValueError, match=f"Score.{name} is 'no', not True or False"):
+        _as_json(Score(1.0, **{"correct": True, "parsed": True, name: "no"}))
 
 
 def test_errors_are_described_in_short():
