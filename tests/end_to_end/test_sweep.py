@@ -84,7 +84,7 @@ def test_every_trial_trained_once_to_its_end_and_the_score_is_the_mean_of_its_ev
         assert list(evaluated) == list(range(STEPS + 1))  # before the first step and after each
         assert results(sweep)[trial]["score"] == pytest.approx(sum(evaluated.values()) / (STEPS + 1))
     second = yaml.safe_load((sweep / "trials" / TRIALS[1] / "config.yaml").read_text())
-    assert (second["algorithm"]["advantage"], second["algorithm"]["lopti_eta"]) == ("reinforce_plus_plus", 0.5)
+    assert (second["algorithm"]["advantage"]["name"], second["algorithm"]["lopti_eta"]) == ("reinforce_plus_plus", 0.5)
     assert second["rollout"]["prompts_per_step"] == 2
 
 
