@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.gpu import second_device
 from tests.gpu.second_device import FAR, Functions, Operations, mismatches, products, waits
-from tests.invariants.rules import RULES, algorithm, rewards_of
+from tests.invariants.rules import algorithm
 from tests.invariants.rules_job import rule_config
 from tests.invariants.update_job import Updates
 from tests.trainer.algorithm.batches import make_groups
@@ -60,7 +60,7 @@ def train(overrides: dict[str, Any], model: str, folder: Path) -> dict[str, Any]
 def update(rule: str, tokens_per_microbatch: int, model: str) -> dict[str, Any]:
     """Score and update by a rule."""
     config = rule_config(rule, Path(model), "none", {"optim.tokens_per_microbatch": tokens_per_microbatch})
-    updates = Updates(config, Parallel(torch.device(FAR, 0)), rewards_of(RULES[rule]))
+    updates = Updates(config, Parallel(torch.device(FAR, 0)))
     waits.clear()
     result = updates.step(0)
     return seen(dict(waits), updates=result["updates"])

@@ -38,7 +38,15 @@ def start(root: Path, how: str = "stay") -> "subprocess.Popen[str]":
 
 
 def guards(root: Path) -> list[psutil.Process]:
-    return [process for process in marked(root) if "guard.py" in " ".join(process.cmdline())]
+    return [process for process in marked(root) if "guard.py" in " ".join(command_line(process))]
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Read a process's arguments; one that has just ended has none."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -> None:
@@ -78,7 +86,7 @@ def test_the_last_words_of_a_killed_driver_come_when_all_has_ended(tmp_path: Pat
         driver.kill()
         if reader:
             assert driver.stderr.readline() == "go on with: sweep resume demo\n"
-            assert not any("SIG_IGN" in " ".join(process.cmdline()) for process in marked(root))
+            assert not any("SIG_IGN" in " ".join(command_line(process)) for process in marked(root))
     wait_until(lambda: not marked(root), timeout=20)
 
 
