@@ -194,3 +194,17 @@ def test_a_model_that_asks_for_dual_chunk_attention_is_attended_as_the_policy_do
     params = SamplingParams(temperature=0.7, max_new_tokens=16, stop_token_ids=(STOP,))
     samples = engine.generate(asked, SEEDS, params)
     assert largest_difference(model, asked, samples, 0.7) < AGREEMENT
+
+
+def test_a_synchronised_engine_samples_as_if_it_had_sampled_nothing(tmp_path):
+    """In bfloat16 a cached prefix may round otherwise than a computed one; new weights empty the cache."""
+    model = random_qwen(tied=True).to(torch.bfloat16)
+    engine = VllmEngine(model, EngineSetup(saved_config(tmp_path, model), 256, "bfloat16"))
+    asked, params = prompts((100, 70), seed=5), SamplingParams(temperature=1.0, max_new_tokens=24)
+    seeds = [[1, 2], [3, 4]]
+    engine.sync_weights(model)
+    cold = engine.generate(asked, seeds, params)
+    engine.generate(prompts((100, 130), seed=6), seeds, params)  # an evaluation
+    engine.sync_weights(model)
+    assert engine.generate(asked, seeds, params) == cold
+    engine.close()

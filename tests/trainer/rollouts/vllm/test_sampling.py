@@ -111,20 +111,6 @@ def test_a_group_shares_the_prefix_of_its_prompt(shared, monkeypatch):
     assert [output.num_cached_tokens for output in outputs][1:] == [96, 96], "whole blocks of 32 tokens"
 
 
-def test_a_synchronised_engine_samples_as_if_it_had_sampled_nothing(tmp_path):
-    """In bfloat16 a cached prefix may round otherwise than a computed one; new weights empty the cache."""
-    model = random_qwen(tied=True).to(torch.bfloat16)
-    engine = VllmEngine(model, EngineSetup(saved_config(tmp_path, model), 256, "bfloat16"))
-    asked, params = prompts((100, 70), seed=5), SamplingParams(temperature=1.0, max_new_tokens=24)
-    seeds = [[1, 2], [3, 4]]
-    engine.sync_weights(model)
-    cold = engine.generate(asked, seeds, params)
-    engine.generate(prompts((100, 130), seed=6), seeds, params)  # an evaluation
-    engine.sync_weights(model)
-    assert engine.generate(asked, seeds, params) == cold
-    engine.close()
-
-
 def test_a_failing_engine_says_so_and_goes_on(shared, monkeypatch):
     engine, _ = shared
     asked, params = prompts((8,)), SamplingParams(temperature=1.0, max_new_tokens=4)
