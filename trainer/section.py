@@ -17,6 +17,7 @@ _Number = BeforeValidator(_no_truth)
 NonNegative = Annotated[float, Field(ge=0), _Number]
 Positive = Annotated[float, Field(gt=0), _Number]
 Probability = Annotated[float, Field(ge=0, le=1), _Number]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1), _Number]
 
 

@@ -24,7 +24,7 @@ measures the whole on public runs; docs/statistics.md has the tables.
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,13 +206,10 @@ def _decided(
         if reached is None:
             return decision
         needed = reached
-    return Decision(
-        decision.name,
-        decision.seeds,
-        decision.gain,
-        decision.median,
-        (decision.gain - needed[0] * error, decision.gain + needed[1] * error),
-        p_value,
-        bool(evaluation_alone(variances)[0]),
-        unlike_noise(variances, left),
+    return replace(
+        decision,
+        interval=(decision.gain - needed[0] * error, decision.gain + needed[1] * error),
+        p_value=p_value,
+        by_problem=bool(evaluation_alone(variances)[0]),
+        signs=unlike_noise(variances, left),
     )

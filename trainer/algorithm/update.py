@@ -132,7 +132,7 @@ class Updater:
                 statistics.loss += loss_sum
                 statistics.grad_norm += grad_norm
                 statistics.updates += grad_norm > 0
-            statistics.skipped += pass_tokens == 0 or grad_norm == 0
+            statistics.skipped += grad_norm == 0
 
     def _accumulate_gradients(
         self,

@@ -60,16 +60,16 @@ def write_rule(folder: Path) -> list[Path]:
 
     Raises:
         ConfigError: a file is already there; nothing is written then.
+        StorageError: the folder cannot be written.
     """
-    source = resources.files("trainer.commands") / "rule_project"
-    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
-    for name in texts:
-        if (folder / name).exists():
-            raise ConfigError(f"{folder / name} exists", str(folder), "give a new folder: trainer init DIR --rule")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in sorted(texts)]
+    texts = _templates("rule_project", folder, "trainer init DIR --rule")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, "utf-8")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return [folder / name for name in texts]
 
 
 def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
@@ -86,11 +86,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, trains on a CPU), "
             "or run the preset: trainer run tiny_kk",
         )
-    source = resources.files("trainer.commands") / "project"
-    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
-    present = [name for name in sorted(texts) if (folder / name).exists()]
-    if present:
-        raise ConfigError(f"{folder / present[0]} exists", str(folder), "give a new folder: trainer init DIR")
+    texts = _templates("project", folder, "trainer init DIR")
     # A relative model folder is meant from where the user stands, but the project is used from inside.
     model = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
     model, make_model = ("./model", True) if model == "random" else (model, False)
@@ -99,7 +95,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in sorted(texts.items()):
+        for name, text in texts.items():
             path = folder / name
             path.write_text(Template(text).safe_substitute(values) if path.suffix == ".yaml" else text, "utf-8")
             written.append(path)
@@ -111,5 +107,23 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             write_random_model(folder / "model")
             written.append(folder / "model")
     except OSError as error:
-        raise StorageError(f"cannot write there: {error.strerror}", str(folder), "choose another folder") from error
+        raise _unwritable(folder, error) from error
     return written
+
+
+def _templates(kind: str, folder: Path, command: str) -> dict[str, str]:
+    """Return the texts of a kind of project by file name, in order, to be written into a folder.
+
+    Raises:
+        ConfigError: one of the files is already there.
+    """
+    source = resources.files("trainer.commands") / kind
+    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
+    for name in sorted(texts):
+        if (folder / name).exists():
+            raise ConfigError(f"{folder / name} exists", str(folder), f"give a new folder: {command}")
+    return dict(sorted(texts.items()))
+
+
+def _unwritable(folder: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot write there: {error.strerror}", str(folder), "choose another folder")

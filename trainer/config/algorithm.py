@@ -8,7 +8,7 @@ from trainer.config.variants import isolates
 from trainer.rules.advantage import Advantage
 from trainer.rules.kinds import ADVANTAGE, LOSS
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
-from trainer.section import Count, NonNegative, Positive, Probability, Section
+from trainer.section import Count, Fraction, NonNegative, Positive, Probability, Section
 
 _Advantage = Annotated[
     SerializeAsAny[Advantage], BeforeValidator(ADVANTAGE.read), WithJsonSchema(ADVANTAGE.json_schema())
@@ -55,9 +55,7 @@ class AlgorithmConfig(Section):
         description="drop_high, drop_low: update only tokens below, above lopti_eta in one pass (controls); "
         "high_entropy: only those of the highest entropy, in each of Lopti's passes",
     )
-    entropy_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.2, description="share of the tokens that token_filter high_entropy keeps"
-    )
+    entropy_share: Fraction = Field(0.2, description="share of the tokens that token_filter high_entropy keeps")
     mask_truncated: bool = Field(
         False, description="leave completions that ran into the token limit out of the update and its token count"
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from trainer.config.data import DatasetConfig, as_dataset
-from trainer.section import Count, NonNegative, Section
+from trainer.section import Count, Fraction, NonNegative, Section
 
 
 class EvaluationSetConfig(DatasetConfig):
@@ -31,7 +31,7 @@ class EvaluationConfig(Section):
         description="name -> dataset; the first is `eval/accuracy`",
     )
     temperature: NonNegative = Field(0.0, description="0 is greedy")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="probability mass of nucleus sampling")
+    top_p: Fraction = Field(1.0, description="probability mass of nucleus sampling")
     completions_per_problem: Count = Field(1, description="completions per problem; its accuracy is their mean")
     pass_at_k: Count | None = Field(None, description="k of pass@k; completions_per_problem if null")
     max_new_tokens: Count | None = Field(None, description="completion limit; the rollout's if null [tokens]")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainer.config.credentials import UrlWithoutCredentials
-from trainer.section import Count, Positive, Probability, Section
+from trainer.section import Count, Fraction, Positive, Probability, Section
 
 
 class VllmConfig(Section):
@@ -56,7 +56,7 @@ class RolloutConfig(Section):
         "vllm.mode server the next step's completions are sampled while this one updates",
     )
     temperature: Positive = Field(0.7, description="temperature of sampling and of all log-probabilities")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="probability mass of nucleus sampling")
+    top_p: Fraction = Field(1.0, description="probability mass of nucleus sampling")
     top_k: Annotated[int, Field(ge=0)] = Field(0, description="tokens kept; 0 keeps all")
     min_p: Probability = Field(0.0, description="drop tokens below this share of the largest probability")
     max_new_tokens: Count = Field(4096, description="completion limit [tokens]")

@@ -36,7 +36,7 @@ class Microbatch:
     length: int  # tokens of a row
     stored: torch.dtype  # of the weights; those of an adapter apart
     computed: torch.dtype
-    chunk_mb: int | None  # optim.logits_chunk_mb
+    chunk_mb: int | None  # of logits in a chunk [MiB]; None: the device's own choice
     on_gpu: bool
     recomputes: bool  # gradient checkpointing
     stores_scores: bool = False  # attn_implementation eager

@@ -74,8 +74,9 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path, capsys):
     (tmp_path / "mine").touch()
     with pytest.raises(StorageError, match="cannot write there"):
         write_project(tmp_path / "mine")
-    assert main(["init", str(tmp_path / "mine")]) == 4
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    for options in ([], ["--rule"]):
+        assert main(["init", str(tmp_path / "mine"), *options]) == 4
+        assert len(capsys.readouterr().err.splitlines()) == 3
 
 
 def test_the_random_policy_trains_on_the_project(tmp_path, monkeypatch, capsys):

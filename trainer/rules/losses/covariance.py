@@ -6,14 +6,14 @@ optimizer step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from trainer.rules.inputs import Gather, LossInputs, TokenLosses
 from trainer.rules.losses.clipped import surrogate
 from trainer.rules.policy_loss import PolicyLoss
-from trainer.section import NonNegative, Probability
+from trainer.section import Fraction, NonNegative, Probability
 from trainer.types import TrainBatch
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
 _ROUNDING = 1e-5  # of a log-ratio in float32
-_Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class ClipCov(PolicyLoss):
@@ -34,7 +33,7 @@ class ClipCov(PolicyLoss):
     name: Literal["clip_cov"] = "clip_cov"
     clip_ratio_low: Probability = Field(0.2, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(0.2, description="upper clip of the ratio: 1 + this")
-    share: _Share = Field(2e-4, description="fraction of the tokens that is held still")
+    share: Fraction = Field(2e-4, description="fraction of the tokens that is held still")
 
     def choose(
         self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
@@ -63,7 +62,7 @@ class KlCov(PolicyLoss):
     has_penalty: ClassVar[bool] = True
 
     name: Literal["kl_cov"] = "kl_cov"
-    share: _Share = Field(2e-4, description="fraction of the tokens that is pulled back")
+    share: Fraction = Field(2e-4, description="fraction of the tokens that is pulled back")
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
     def choose(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from trainer.rules.inputs import MAX_LOG_RATIO, Gather, LossInputs, TokenLosses
 from trainer.rules.losses.clipped import surrogate
 from trainer.rules.policy_loss import PolicyLoss
-from trainer.section import NonNegative, Probability
+from trainer.section import Fraction, NonNegative, Probability
 from trainer.types import TrainBatch
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ class LpReg(PolicyLoss):
     name: Literal["lp_reg"] = "lp_reg"
     clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(9.0, description="upper clip of the ratio: 1 + this")
-    share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.01, description="fraction of the tokens with A < 0 that is protected"
-    )
+    share: Fraction = Field(0.01, description="fraction of the tokens with A < 0 that is protected")
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
     def choose(
