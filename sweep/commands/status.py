@@ -9,7 +9,7 @@ from sweep.record.folder import all_sweeps, existing_sweep, holder, read_spec, r
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.table import duration, print_trials
 from sweep.views.time_left import seconds_left
-from trainer.errors import UserError
+from trainer.errors import ConfigError, UserError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.table import number, print_json, print_table
 
@@ -90,6 +90,8 @@ def _study(arguments: argparse.Namespace) -> int:
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     output: Path = arguments.output or sweep.folder.root / "study.db"
+    if arguments.output and output.exists():
+        raise ConfigError(f"{output} exists", "command line, --output", "name a new file, or remove it first")
     write_study(sweep.spec, sweep.configurations, output)
     print(f"optuna-dashboard sqlite:///{output}")
     return 0

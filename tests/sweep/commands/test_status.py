@@ -73,3 +73,14 @@ def test_stopping_a_sweep_that_does_not_run_says_so(tmp_path: Path, capsys: pyte
     assert main(["stop", "demo", "--runs-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "sweep demo is not running\n"
     assert not sweep_folder(tmp_path, "demo").stop.exists()
+
+
+def test_a_study_replaces_its_own_file_and_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    words = ["study", "demo", "--runs-dir", str(tmp_path)]
+    assert [main(words), main(words)] == [0, 0]
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    assert main([*words, "--output", str(notes)]) == 2
+    assert notes.read_text() == "mine"
+    assert "exists" in capsys.readouterr().err
