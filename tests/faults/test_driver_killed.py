@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -51,12 +50,15 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     arguments = ["run", space, "--runs-dir", runs, "--cpus", 2]
     deaf = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: str(sweep_folder(runs, "fake").root)})
     for ended in (0, 2):
+        # Past the first checkpoint, which is at step 2, and well before the last step.
+        moment = moments.randint(3, 8)
         with running(*arguments, step_s=0.15) as process:
             wait_until(
-                lambda ended=ended: len(results(folder)) >= ended and any(trained(folder)),
-                what=f"{ended} trials to end",
+                lambda ended=ended, moment=moment: (
+                    len(results(folder)) >= ended and any(moment <= steps < 11 for steps in trained(folder))
+                ),
+                what=f"{ended} trials to end and another to train {moment} steps",
             )
-            time.sleep(moments.uniform(0.0, 1.0))
             kill(process)
         deaf.wait(timeout=60)
         wait_until_gone(sweep_folder(runs, "fake"))
@@ -67,9 +69,10 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     return folder, left, deaf.returncode
 
 
-def trained(folder: Path) -> list[bool]:
+def trained(folder: Path) -> list[int]:
+    """Steps of each trial that has begun and not ended."""
     open_trials = [path.parent.name for path in (folder / "trials").glob("*/fake.jsonl")]
-    return [len(history(folder, trial, "step")) > 0 for trial in open_trials if trial not in results(folder)]
+    return [len(history(folder, trial, "step")) for trial in open_trials if trial not in results(folder)]
 
 
 def test_every_trial_and_configuration_is_there_once_with_every_step(resumed: Resumed) -> None:
