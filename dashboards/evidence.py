@@ -4,14 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge_fresh
-from dashboards.pictures.tournament import fresh_standings
+from dashboards.results import Results
 from dashboards.statistics.verdict import Undecided
-from dashboards.sweep import Sweep
 from dashboards.words import reason, signed
 from trainer.config.variants import short_names, shown
 
-HEADINGS = ("rule", "against", "metric", "model", "task", "sweep", "gain", "90% interval", "seeds")
+HEADINGS = ("rule", "against", "metric", "model", "task", "sweep", "gain", "90% interval", "seeds", "")
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class Measured:
     seeds: int = 0
     gain: float = math.nan  # positive is better
     interval: tuple[float, float] = (math.nan, math.nan)  # each bound holds with 95 %
+    chosen: str = ""  # how it came to the fresh seeds, where not every rule did
     left_out: str = ""  # why it does not count
 
     @property
@@ -35,72 +34,75 @@ class Measured:
         """The row of a table under ``HEADINGS``."""
         low, high = map(signed, self.interval)
         words = [self.rule, self.baseline, self.metric, self.model, self.task, self.sweep]
-        return [*words, signed(self.gain), f"{low} to {high}", str(self.seeds)]
+        return [*words, signed(self.gain), f"{low} to {high}", str(self.seeds), self.chosen]
 
 
-def measured_in(sweep: Sweep) -> list[Measured]:
+def measured_in(results: Results) -> list[Measured]:
     """Every rule that a sweep tried against that of its baseline; by the finalist of it that the search liked best.
 
     Of several finalists of a rule, fresh seeds must not choose: the best of them would be too good.
     """
-    fresh, (model, task) = sweep.confirmation, sweep.setting
-    known = sweep.trials[sweep.trials.state != "FAIL"]  # a trial that never started recorded no rule
-    of = dict(zip(known.configuration, known.variant, strict=True))
-    metric = "/".join(sweep.objective.metric.split("/")[:2])
-    nothing = Measured(sweep.name, model, task, metric, "", "")
+    fresh = results.fresh
+    known = results.table[results.table.state != "FAIL"]  # a trial that never started recorded no rule
+    of = dict(zip(known.configuration, known.rule, strict=True))
+    metric = "/".join(results.objective.metric.split("/")[:2])
+    nothing = Measured(results.name, results.model, results.task, metric, "", "")
     if fresh is None:
         return [replace(nothing, left_out="not confirmed on fresh seeds")]
-    base, numbers = baseline(fresh), dict(zip(fresh.trials.label, fresh.trials.configuration, strict=True))
+    base = fresh.baseline_label
+    numbers = fresh.numbers
     if base is None or numbers[base] not in of:
         return [replace(nothing, left_out="its baseline has no score on fresh seeds")]
     nothing = replace(nothing, baseline=str(of[numbers[base]]))
-    means = sweep.complete().groupby("configuration").score.mean() * (1 if sweep.objective.mode == "max" else -1)
-    ranked = sorted(set(comparable(fresh).label), key=lambda label: -means.get(numbers[label], -math.inf))
+    means = results.comparable.groupby("configuration").score.mean() * results.objective.sign
+    ranked = sorted(set(fresh.comparable.label), key=lambda label: -means.get(numbers[label], -math.inf))
     chosen = {str(of[numbers[label]]): label for label in reversed(ranked)}
     rules = [rule for rule in dict.fromkeys(map(str, of.values())) if rule != nothing.baseline]
     if not rules:
         return [replace(nothing, left_out="it tried no other rule than its baseline's")]
     return [
-        _judged(sweep, fresh, chosen[rule], replace(nothing, rule=rule))
+        _judged(results, fresh, chosen[rule], replace(nothing, rule=rule))
         if rule in chosen
         else replace(nothing, rule=rule, left_out="tried, and not among the finalists")
         for rule in rules
     ]
 
 
-def _judged(sweep: Sweep, fresh: Sweep, label: str, nothing: Measured) -> Measured:
-    found = judge_fresh(fresh, sweep, label)
+def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> Measured:
+    found = results.verdict_on_fresh(label)
     if found is None:
         return replace(nothing, left_out="its baseline has no score on fresh seeds")
     if isinstance(found, Undecided):
         return replace(nothing, left_out=reason(found))
     called, interval = short_names(fresh.varied), found.interval
-    if sweep.arms:  # rules at their own best: the luck of tuning counts
-        (number,) = set(fresh.trials[fresh.trials.label == label].configuration)
-        (arm,) = set(sweep.trials[sweep.trials.configuration == number].arm)
-        told = next(one.interval for one in fresh_standings(sweep) if one.rule == arm)
+    if results.arms:  # rules at their own best: the luck of tuning counts
+        arms = {trial.configuration: trial.arm for trial in results.trials}
+        arm = arms[fresh.numbers[label]]
+        told = next(standing.interval for standing in results.arm_standings if standing.rule == arm)
         if told is None:
             return replace(nothing, left_out="too few tuning trials to tell the tuning variance")
         interval = told
-    sign, (low, high) = (1, interval) if sweep.objective.mode == "max" else (-1, interval[::-1])
-    changed = changed_from_baseline(fresh, label).items()
+    sign = results.objective.sign
+    low, high = interval[::sign]
+    changed = fresh.changed(label).items()
     return replace(
         nothing,
         differs=", ".join(f"{called[name]} {shown(own)} (not {shown(other)})" for name, (own, other) in changed),
         seeds=found.seeds,
         gain=sign * found.difference,
         interval=(sign * low, sign * high),
+        chosen="" if results.arms else "chosen for its luck",
     )
 
 
-def gathered(sweeps: Sequence[Sweep]) -> tuple[list[Measured], list[Measured]]:
+def gathered(sweeps: Sequence[Results]) -> tuple[list[Measured], list[Measured]]:
     """The rules by setting, each rule's best gain first, and what does not count.
 
     A model with a task is one setting, however many sweeps measured it: the one with the most fresh seeds counts.
     """
     settings: dict[tuple[str, ...], Measured] = {}
     left = []
-    for row in sorted((row for sweep in sweeps for row in measured_in(sweep)), key=lambda row: -row.seeds):
+    for row in sorted((row for results in sweeps for row in measured_in(results)), key=lambda row: -row.seeds):
         if row.left_out:
             left.append(row)
             continue

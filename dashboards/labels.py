@@ -7,6 +7,7 @@ import pandas as pd
 
 from trainer.config.variants import RULE, short_names, shown
 
+_SIGNS = (("α", "algorithm.ar_alpha"), ("η", "algorithm.lopti_eta"))
 PALETTE = (
     "#3d85c6", "#e07b00", "#2a9d6f", "#c0508d", "#8a6fd1", "#b59b00",
     "#4fb0c6", "#a0683c", "#d9534f", "#6f8f2f", "#8c8c8c", "#b07cc6",
@@ -20,7 +21,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 def algorithm_colours(trials: pd.DataFrame) -> dict[str, str]:
     """The colour of each algorithm: that of its plain update rule, where there is none that of its first rule."""
-    shades, rules = colours(trials.variant), trials.groupby("algorithm").variant
+    shades, rules = colours(trials.rule), trials.groupby("algorithm").rule
     return {str(name): shades[str(name) if name in shades else min(own)] for name, own in rules}
 
 
@@ -32,9 +33,13 @@ def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.S
     named = {name: short for name, short in short_names(searched).items() if name not in RULE}
     varies = trials.groupby("arm")[list(named)].nunique() > 1
 
+    def strength(row: "pd.Series[Any]", key: str) -> float:
+        value = row.get(key)
+        return float(value) if isinstance(value, int | float) else 0.0
+
     def label(row: "pd.Series[Any]") -> str:
         parts = [f"#{row.configuration} {row.arm or row.algorithm}"]
-        parts += [f"{sign} {row[key]:.2g}" for sign, key in (("α", "alpha"), ("η", "eta")) if row[key] > 0]
+        parts += [f"{sign} {row[key]:.2g}" for sign, key in _SIGNS if strength(row, key) > 0]
         own = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
         parts += [f"{named[name]}={shown(row[name])}" for name in own]
         return " ".join(parts)

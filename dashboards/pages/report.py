@@ -16,7 +16,7 @@ from dashboards.pictures.precision import precision
 from dashboards.pictures.theme import Picture
 from dashboards.pictures.tournament import tournament
 from dashboards.pictures.verdict import headline, verdict
-from dashboards.sweep import Sweep
+from dashboards.results import Results
 from trainer.config.variants import short_names
 from trainer.files import write_atomically
 
@@ -25,7 +25,7 @@ _TRIALS_FILE = "trials.csv"
 
 # The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it shows; None
 # where there is nothing to tell apart.
-_CHAPTERS: dict[str, list[Callable[[Sweep], Picture | None]]] = {
+_CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [tournament, best_differences, finalists, decision, precision],
     "What matters": [parameter_importance],
     "How training went": [learning_curves, training_health, probability_bands, reward_audit, failures],
@@ -48,19 +48,19 @@ _NEXT_SEARCH = "where to search next"  # of a score against a parameter
 _TOLD = ("tournament", "precision", "failures")  # have sentences alone
 
 
-def write_pages(sweep: Sweep, out_dir: Path) -> Path:
+def write_pages(results: Results, out_dir: Path) -> Path:
     """Write ``report.html`` and ``trials.csv``; return the page."""
     out_dir.mkdir(parents=True, exist_ok=True)
     path = out_dir / _REPORT_FILE
-    write_atomically(out_dir / _TRIALS_FILE, sweep.trials.to_csv(index=False))
-    write_atomically(path, report_html(sweep, chapters_of(sweep)))
+    write_atomically(out_dir / _TRIALS_FILE, results.table.to_csv(index=False))
+    write_atomically(path, report_html(results, chapters_of(results)))
     return path
 
 
-def chapters_of(sweep: Sweep) -> dict[str, list[Picture]]:
+def chapters_of(results: Results) -> dict[str, list[Picture]]:
     """Chapter -> its pictures; without those that have nothing to show."""
-    drawn = {name: [draw_one(sweep) for draw_one in several] for name, several in _CHAPTERS.items()}
-    drawn["What matters"][:0] = scores_against(sweep)
+    drawn = {name: [draw_one(results) for draw_one in several] for name, several in _CHAPTERS.items()}
+    drawn["What matters"][:0] = scores_against(results)
     return {
         name: [
             replace(picture, decides=_DECIDES.get(picture.key, _NEXT_SEARCH))
@@ -71,36 +71,36 @@ def chapters_of(sweep: Sweep) -> dict[str, list[Picture]]:
     }
 
 
-def report_html(sweep: Sweep, chapters: Mapping[str, Sequence[Picture]]) -> str:
+def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> str:
     """The report as one page."""
-    objective = sweep.objective
+    objective = results.objective
     window = "last evaluation" if objective.window == 1 else f"mean of the last {objective.window} evaluations"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
-        f"{len(sweep.trials)} trials, {objective.mode} of {objective.metric} ({window}), read from MLflow on "
-        f"{now}. The sweep is {sweep.progress}."
+        f"{len(results.trials)} trials, {objective.mode} of {objective.metric} ({window}), read from "
+        f"{results.source} on {now}. The sweep is {results.progress}."
     )
-    for one in (sweep, sweep.confirmation):
+    for one in (results, results.fresh):
         if one is not None and one.changes:
             meta += f" Its trials are not all comparable: while it ran, files were changed. {one.changes}."
-    table, gain = trials_html(sweep), headline(sweep).confirmed
-    told = verdict(sweep)
-    return render_page(sweep.name, meta, told, chapters, table, confirmed=gain)
+    table, gain = trials_html(results), headline(results).confirmed
+    told = verdict(results)
+    return render_page(results.name, meta, told, chapters, table, confirmed=gain)
 
 
-def trials_html(sweep: Sweep) -> str:
+def trials_html(results: Results) -> str:
     """The table of all trials, the best first, failed ones last with their reason."""
-    parameters = [name for name in sweep.searched if name in sweep.trials.columns]
-    headings = ["trial", "configuration", "seed", "state", "score", "best", "step"]
+    parameters = [name for name in results.searched if name in results.table.columns]
+    headings = ["trial", "configuration", "seed", "state", "score", "step"]
     headings += [*short_names(parameters).values(), "minutes", "reason"]
-    ordered = sweep.trials.sort_values("score", ascending=sweep.objective.mode == "min", na_position="last")
+    ordered = results.table.sort_values("score", ascending=results.objective.mode == "min", na_position="last")
     table = []
     for _, row in ordered.iterrows():
         cells = [cell(row[name]) for name in ("trial", "configuration", "seed")]
         cells.append((str(row["state"]), str(row["state"]), str(row["state"])))
-        cells += [cell(row[name], decimals=4) for name in ("score", "best")]
+        cells.append(cell(row["score"], decimals=4))
         cells += [cell(row[name]) for name in ("step", *parameters)]
-        cells.append(cell(row["duration_s"] / 60, decimals=1))
+        cells.append(cell(row["minutes"], decimals=1))
         cells.append((str(row["reason"]), str(row["reason"]), "reason"))
         table.append(cells)
     return render_table(headings, table)

@@ -4,9 +4,8 @@ import html
 
 import pandas as pd
 
-from dashboards.pictures.judged import comparable
 from dashboards.pictures.theme import Picture, dots_and_means, figure, label_rows, rows
-from dashboards.sweep import Sweep
+from dashboards.results import Results
 from dashboards.words import number
 
 _KINDS = {
@@ -16,19 +15,19 @@ _KINDS = {
 }
 
 
-def finalists(sweep: Sweep) -> Picture:
+def finalists(results: Results) -> Picture:
     """Finalists and baseline on unseen seeds and the sealed test split; only drawn where such trials exist."""
     title = "Finalists on unseen seeds and the sealed test"
-    if sweep.confirmation is None:
-        return Picture("finalists", title, f"Not run yet: `sweep confirm {sweep.name}` runs them.")
-    confirmation = sweep.confirmation
-    judged = comparable(confirmation)
+    if results.fresh is None:
+        return Picture("finalists", title, f"Not run yet: `sweep confirm {results.name}` runs them.")
+    confirmation = results.fresh
+    judged = confirmation.comparable
     if judged.empty:
         return Picture("finalists", title, f"No finalist has a score yet; it is {confirmation.progress}.")
-    table = finalist_scores(sweep, judged)
+    table = finalist_scores(results, judged)
     means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
-    order = list(means.sort_values("fresh", ascending=sweep.objective.mode == "max").index)
-    drawing = figure(sweep.objective.metric, height=110 + 72 * len(order))
+    order = list(means.sort_values("fresh", ascending=results.objective.mode == "max").index)
+    drawing = figure(results.objective.metric, height=110 + 72 * len(order))
     for kind, (name, shade) in _KINDS.items():
         own = table[table.kind == kind]
         if own.empty:
@@ -36,15 +35,15 @@ def finalists(sweep: Sweep) -> Picture:
         notes = [html.escape(f"{row.label}, seed {row.seed}, {name}: {number(row.value)}") for row in rows(own)]
         dots_and_means(drawing, own.value, own.label, shade, notes, name)
     label_rows(drawing, order)
-    told = _sentence(means.loc[order[::-1]], judged, sweep.objective.sealed)
+    told = _sentence(means.loc[order[::-1]], judged, results.objective.sealed)
     return Picture("finalists", title, told, (drawing,))
 
 
-def finalist_scores(sweep: Sweep, judged: pd.DataFrame) -> pd.DataFrame:
+def finalist_scores(results: Results, judged: pd.DataFrame) -> pd.DataFrame:
     """label, kind (searched, fresh or test), seed, value: one row per score of a finalist."""
     # Its label may differ: it names what differs among the trials, and among finalists less does.
     labels = dict(zip(judged.configuration, judged.label, strict=True))
-    searched = comparable(sweep)
+    searched = results.comparable
     searched = searched[searched.configuration.isin(labels)]
     parts = [
         searched.assign(kind="searched", value=searched.score, label=searched.configuration.map(labels)),

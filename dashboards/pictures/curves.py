@@ -4,16 +4,17 @@ import html
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dashboards.labels import colours
 from dashboards.pictures.theme import Picture, add_points, figure, hover, rows
+from dashboards.results import TRAINING_CURVES, Results, unit_of
 from dashboards.statistics.saturation import Saturation, saturation
-from dashboards.sweep import CURVES, Sweep, unit_of
-from dashboards.trials import thinned, thinning_note
 from dashboards.words import number
 
 _MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
+MAX_LINES = 300
 _MEAN_OF = 3  # trials of an update rule that get a line of their mean
 _CURVE_TITLES = {
     "policy/kl": "KL to the reference",
@@ -24,22 +25,22 @@ _CURVE_TITLES = {
 }
 
 
-def learning_curves(sweep: Sweep) -> Picture:
+def learning_curves(results: Results) -> Picture:
     """The objective metric over training steps, one line per trial."""
-    metric, title = sweep.objective.metric, "Learning curves"
-    values = sweep.histories[sweep.histories.metric == metric]
+    metric, title = results.objective.metric, "Learning curves"
+    values = results.history(metric)
     if values.empty:
         return Picture("curves", title, "No evaluation has been logged yet.")
     drawing = figure("training step", metric, height=420)
-    trial_lines(drawing, sweep, values, width=1.6)
-    means = _mean_lines(drawing, sweep, values)
+    trial_lines(drawing, results, values, width=1.6)
+    means = _mean_lines(drawing, results, values)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
-    rising = change > 0 if sweep.objective.mode == "max" else change < 0
+    rising = change > 0 if results.objective.mode == "max" else change < 0
     text = (
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve, by "
         f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
-        f"dotted lines are trials that failed or were stopped{_mean_note(bool(means))}.{thinning_note(sweep.trials)}"
+        f"dotted lines are trials that failed or were stopped{_mean_note(bool(means))}.{_thinning_note(results.table)}"
     )
     headings = ("update rule", "trials", "at the end", "half of its gain by step", "approaches (90 %)")
     found = (
@@ -62,18 +63,18 @@ def _ceiling(curve: Saturation) -> str:
     return f"{number(curve.ceiling)} ({number(curve.low)} to {number(curve.high)})"
 
 
-def training_health(sweep: Sweep) -> Picture:
+def training_health(results: Results) -> Picture:
     """KL, entropy, clip fraction, completion length and gradient norm over training steps."""
     title, drawings, ends, averaged = "Training health", [], [], False
-    for metric in CURVES:
-        values = sweep.histories[sweep.histories.metric == metric]
+    for metric in TRAINING_CURVES:
+        values = results.history(metric)
         if values.empty:
             continue
         unit = unit_of(metric)
         label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")
         drawing = figure("training step", label, height=280)
-        trial_lines(drawing, sweep, values, width=1)
-        averaged |= bool(_mean_lines(drawing, sweep, values))
+        trial_lines(drawing, results, values, width=1)
+        averaged |= bool(_mean_lines(drawing, results, values))
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
@@ -82,26 +83,26 @@ def training_health(sweep: Sweep) -> Picture:
     if not drawings:
         return Picture("health", title, "No training step has been logged yet.")
     found = f"At the last step, median (range): {', '.join(ends)}"
-    text = f"{found}{_mean_note(averaged)}.{thinning_note(sweep.trials)}"
+    text = f"{found}{_mean_note(averaged)}.{_thinning_note(results.table)}"
     return Picture("health", title, text, tuple(drawings))
 
 
-def failures(sweep: Sweep) -> Picture | None:
+def failures(results: Results) -> Picture | None:
     """The reasons of failed trials, the most frequent first; None where none failed."""
-    title, failed = "Failures", sweep.trials[sweep.trials.state == "FAIL"]
+    title, failed = "Failures", results.table[results.table.state == "FAIL"]
     if failed.empty:
         return None
     reasons = failed.reason.replace("", "no reason recorded").value_counts()
     most = "; ".join(f"{count} × {str(reason)[:120]}" for reason, count in reasons.head(4).items())
-    share = len(failed) / len(sweep.trials)
-    return Picture("failures", title, f"{len(failed)} of {len(sweep.trials)} trials failed ({share:.0%}): {most}.")
+    share = len(failed) / len(results.table)
+    return Picture("failures", title, f"{len(failed)} of {len(results.table)} trials failed ({share:.0%}): {most}.")
 
 
-def trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) -> None:
+def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: float) -> None:
     """Add a line per trial (of many a part) of ``values`` (trial, step, value); dotted if it stopped early."""
-    shades = colours(sweep.trials.variant)
+    shades = colours(results.table.rule)
     by_trial = dict(list(values.sort_values("step").groupby("trial")))
-    for row in rows(thinned(sweep.trials, sweep.objective.mode)):
+    for row in rows(thinned(results.table, results.objective.sign)):
         own = by_trial.get(row.trial)
         if own is None:
             continue
@@ -114,20 +115,20 @@ def trial_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame, width: float) 
             own.value,
             notes,
             mode="lines" if len(own) > 1 else "markers",
-            name=row.variant,
-            line={"color": shades[row.variant], "width": width, "dash": "solid" if whole else "dot"},
-            opacity=0.8 if len(sweep.trials) <= _MANY_TRIALS else 0.25,
+            name=row.rule,
+            line={"color": shades[row.rule], "width": width, "dash": "solid" if whole else "dot"},
+            opacity=0.8 if len(results.table) <= _MANY_TRIALS else 0.25,
         )
 
 
-def _mean_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame) -> dict[str, tuple[int, pd.Series]]:
+def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> dict[str, tuple[int, pd.Series]]:
     """Add a thick line for each update rule, the mean of its trials that ran to their end; their number and the mean.
 
     At the steps that all of them have, and for rules with ``_MEAN_OF`` trials or more.
     """
-    shades, drawn = colours(sweep.trials.variant), {}
-    complete = sweep.trials[sweep.trials.state == "COMPLETE"]
-    for variant, trials in complete.groupby("variant").trial:
+    shades, drawn = colours(results.table.rule), {}
+    complete = results.table[results.table.state == "COMPLETE"]
+    for variant, trials in complete.groupby("rule").trial:
         table = values[values.trial.isin(trials)].pivot_table(index="step", columns="trial", values="value")
         mean = table.dropna().mean(axis="columns")
         if table.shape[1] < _MEAN_OF or len(mean) < 2:
@@ -142,3 +143,21 @@ def _mean_lines(drawing: Any, sweep: Sweep, values: pd.DataFrame) -> dict[str, t
 
 def _mean_note(averaged: bool) -> str:
     return "; a thick line is the mean of an update rule's trials" if averaged else ""
+
+
+def thinned(trials: pd.DataFrame, sign: int) -> pd.DataFrame:
+    """Return at most ``MAX_LINES`` of the trials, in their order, spread evenly over the ranks of their scores.
+
+    The best one is among them; trials without a score rank last, and have their share. ``sign`` -1 prefers less.
+    """
+    if len(trials) <= MAX_LINES:
+        return trials
+    ranked = (-sign * trials.score).sort_values(kind="stable", na_position="last").index
+    kept = ranked[np.linspace(0, len(ranked) - 1, MAX_LINES).round().astype(int)]
+    return trials.loc[trials.index.isin(kept)]
+
+
+def _thinning_note(trials: pd.DataFrame) -> str:
+    if len(trials) <= MAX_LINES:
+        return ""
+    return f" {MAX_LINES} of {len(trials)} trials are drawn, spread evenly from the best score to the worst."

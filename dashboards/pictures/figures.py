@@ -6,7 +6,6 @@ from collections.abc import Mapping
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.judged import baseline, comparable, seed_scores
 from dashboards.pictures.theme import (
     FAILED,
     MUTED,
@@ -18,38 +17,38 @@ from dashboards.pictures.theme import (
     spread,
     translucent,
 )
+from dashboards.results import Results
 from dashboards.statistics.estimates import MIN_CONFIGURATIONS, importances
-from dashboards.sweep import Sweep
 from dashboards.words import signed
 from trainer.config.variants import short_names
 
 _MAX_PAIRED_ROWS = 20
 
 
-def best_differences(sweep: Sweep) -> Picture:
+def best_differences(results: Results) -> Picture:
     """Differences to the baseline, on the seeds that decide: fresh ones where they were run."""
-    fresh = sweep.confirmation
-    decide = sweep if fresh is None or baseline_pairs(fresh).empty else fresh
-    return paired_differences(decide, colours(sweep.trials.variant))
+    fresh = results.fresh
+    decide = results if fresh is None or baseline_pairs(fresh).empty else fresh
+    return paired_differences(decide, colours(results.table.rule))
 
 
-def paired_differences(sweep: Sweep, shades: Mapping[str, str] | None = None) -> Picture:
+def paired_differences(results: Results, shades: Mapping[str, str] | None = None) -> Picture:
     """Difference to the baseline on the same seed; ``shades`` are the rules' colours on the rest of the page."""
     title = "Difference to the baseline on the same seed"
-    base, pairs = baseline(sweep), baseline_pairs(sweep)
+    base, pairs = results.baseline_label, baseline_pairs(results)
     if pairs.empty:
         return Picture("paired", title, "No configuration shares a seed with the baseline yet.")
-    order = pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=sweep.objective.mode == "max")
-    drawn, shades = order.tail(_MAX_PAIRED_ROWS), {**colours(sweep.trials.variant), **(shades or {})}
-    drawing = figure(f"difference of {sweep.objective.metric}", height=90 + 48 * len(drawn))
+    order = pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=results.objective.mode == "max")
+    drawn, shades = order.tail(_MAX_PAIRED_ROWS), {**colours(results.table.rule), **(shades or {})}
+    drawing = figure(f"difference of {results.objective.metric}", height=90 + 48 * len(drawn))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for label in drawn.index:
         own = pairs[pairs.label == label]
-        shade = shades[own.variant.iloc[0]]
+        shade = shades[own.rule.iloc[0]]
         notes = [html.escape(f"{label}, seed {row.seed}: {signed(row.difference)}") for row in rows(own)]
         dots_and_means(drawing, own.difference, own.label, shade, notes)
     label_rows(drawing, list(drawn.index))
-    gains = pairs.difference if sweep.objective.mode == "max" else -pairs.difference
+    gains = pairs.difference if results.objective.mode == "max" else -pairs.difference
     better = (gains > 0).groupby(pairs.label).all()
     label = order.index[-1]
     text = (
@@ -61,29 +60,29 @@ def paired_differences(sweep: Sweep, shades: Mapping[str, str] | None = None) ->
     return Picture("paired", title, text, (drawing,))
 
 
-def baseline_pairs(sweep: Sweep) -> pd.DataFrame:
+def baseline_pairs(results: Results) -> pd.DataFrame:
     """Score minus the baseline's on the same seed: label, variant, seed, difference; of trials with a partner."""
-    trials, base = comparable(sweep), baseline(sweep)
+    trials, base = results.comparable, results.baseline_label
     if base is None:
-        return pd.DataFrame(columns=["label", "variant", "seed", "difference"])
-    reference = seed_scores(sweep)[base]
+        return pd.DataFrame(columns=["label", "rule", "seed", "difference"])
+    reference = results.seed_scores[base]
     others = trials[(trials.label != base) & trials.seed.isin(list(reference))]
     return others.assign(difference=others.score - others.seed.map(reference).astype(float))[
-        ["label", "variant", "seed", "difference"]
+        ["label", "rule", "seed", "difference"]
     ].dropna()
 
 
-def parameter_importance(sweep: Sweep) -> Picture:
+def parameter_importance(results: Results) -> Picture:
     """Share of the score's rank variance that each parameter explains alone."""
-    title, configurations = "Parameter importance", sweep.configurations()
-    found = importances(configurations, sweep.searched)
+    title, configurations = "Parameter importance", results.configurations
+    found = importances(configurations, results.searched)
     if not found:
         few = f"{len(configurations)} configurations are complete; importance needs {MIN_CONFIGURATIONS} of them."
         text = few if len(configurations) < MIN_CONFIGURATIONS else "No searched parameter varies yet."
         return Picture("importance", title, text)
     found = found[:12]
     drawing = figure("share of rank variance explained", height=130 + 46 * len(found))
-    called, upwards = short_names(sweep.searched), found[::-1]
+    called, upwards = short_names(results.searched), found[::-1]
     names = [called[importance.parameter] for importance in upwards]
     value, low, high = zip(*[(one.share.value, one.share.low, one.share.high) for one in upwards], strict=True)
     drawing.add_bar(

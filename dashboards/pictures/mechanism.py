@@ -1,13 +1,16 @@
 """Pictures of what the update does to tokens of low and high probability, and of how rewards came about."""
 
+import re
+
 import pandas as pd
 
 from dashboards.labels import colours
 from dashboards.pictures.curves import trial_lines
 from dashboards.pictures.theme import MUTED, Picture, figure, rows
-from dashboards.sweep import AUDIT, Sweep
+from dashboards.results import AUDIT, Results
 from dashboards.words import number
 
+_BAND = re.compile(r"tokens/(\w+)/([\d.]+-[\d.]+)")
 _LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
 _QUANTITIES = {"gradient_share": "share of the gradient norm", "advantage_share": "share of the advantage mass"}
 _AUDIT_TITLES = {
@@ -17,19 +20,19 @@ _AUDIT_TITLES = {
 }
 
 
-def probability_bands(sweep: Sweep) -> Picture:
+def probability_bands(results: Results) -> Picture:
     """Where the update comes from: gradient norm and advantage mass by band of token probability."""
-    title, table = "Where the update comes from: token-probability bands", band_means(sweep)
+    title, table = "Where the update comes from: token-probability bands", band_means(results)
     if table.empty:
         return Picture("bands", title, "No trial has logged tokens/* yet.")
-    shades, drawings = colours(sweep.trials.variant), []
+    shades, drawings = colours(results.table.rule), []
     tokens = table[table.quantity == "token_share"].groupby("band").value.mean()
     for quantity, label in _QUANTITIES.items():
         own = table[table.quantity == quantity]
         if own.empty:
             continue
         drawing = figure("probability of the token", label, height=330)
-        for variant, values in own.groupby("variant"):
+        for variant, values in own.groupby("rule"):
             drawing.add_bar(x=values.band, y=values.value, name=str(variant), marker={"color": shades[str(variant)]})
         drawing.add_scatter(
             x=tokens.index,
@@ -44,17 +47,21 @@ def probability_bands(sweep: Sweep) -> Picture:
     return Picture("bands", title, _bands_sentence(table), tuple(drawings))
 
 
-def band_means(sweep: Sweep) -> pd.DataFrame:
+def band_means(results: Results) -> pd.DataFrame:
     """variant, quantity, band, value: the mean over trials of their last ``tokens/*``."""
-    parts = sweep.latest.metric.astype(str).str.extract(r"^tokens/(?P<quantity>\w+)/(?P<band>[\d.]+-[\d.]+)$")
-    known = pd.concat([sweep.latest, parts], axis=1).dropna(subset=["band"])
-    known = known.merge(sweep.trials[["trial", "variant"]], on="trial")
-    means = known.groupby(["variant", "quantity", "band"]).value.mean()
+    rows = [
+        (trial.rule, *match.groups(), value)
+        for trial in results.trials
+        for metric, value in trial.latest.items()
+        if (match := _BAND.fullmatch(metric))
+    ]
+    known = pd.DataFrame(rows, columns=["rule", "quantity", "band", "value"])
+    means = known.groupby(["rule", "quantity", "band"]).value.mean()
     return means.reset_index()
 
 
 def _bands_sentence(table: pd.DataFrame) -> str:
-    low = table[table.band.isin(_LOW)].groupby(["quantity", "variant"]).value.sum()
+    low = table[table.band.isin(_LOW)].groupby(["quantity", "rule"]).value.sum()
     tokens = low["token_share"].mean() if "token_share" in low else float("nan")
     text = f"At the last step tokens of probability below 0.5 are {tokens:.1%} of all tokens"
     if "gradient_share" in low:
@@ -66,11 +73,11 @@ def _bands_sentence(table: pd.DataFrame) -> str:
     return text + ". AR is there to lower both; Lopti updates these tokens in a pass of their own."
 
 
-def reward_audit(sweep: Sweep) -> Picture:
+def reward_audit(results: Results) -> Picture:
     """Answers without a parseable form, and scorings that failed, over training steps."""
     title, drawings, sentences = "Reward audit", [], []
     for metric in AUDIT:
-        values = sweep.histories[sweep.histories.metric == metric]
+        values = results.history(metric)
         if values.empty:
             continue
         label = _AUDIT_TITLES[metric]
@@ -78,7 +85,7 @@ def reward_audit(sweep: Sweep) -> Picture:
             sentences.append(f"{label}: none")
             continue
         drawing = figure("training step", metric.removeprefix("reward/").replace("_", " "), height=300)
-        trial_lines(drawing, sweep, values, width=1)
+        trial_lines(drawing, results, values, width=1)
         drawing.update_yaxes(tickformat=".0%", rangemode="tozero")
         drawings.append(drawing)
         ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])

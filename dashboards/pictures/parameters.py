@@ -8,81 +8,82 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from dashboards.labels import algorithm_colours, colours
-from dashboards.pictures.judged import baseline, only_changed
 from dashboards.pictures.theme import Picture, add_points, figure, hover, rows, translucent, word_axis
+from dashboards.results import ALPHA, ETA, Results
 from dashboards.statistics.estimates import COVERAGE, local_mean
-from dashboards.sweep import Sweep, column_of
 from dashboards.words import number, signed
 from trainer.config.variants import RULE, short_name, short_names, shown
 from trainer.evaluation.estimators import rank_correlation
 
 _MIN_BAND_POINTS = 5  # configurations needed for a local mean
 _MAX_NAMED = 3  # values named in a sentence
-_TITLES = {"alpha": "AR strength alpha", "eta": "Lopti threshold eta"}
+_TITLES = {ALPHA: "AR strength alpha", ETA: "Lopti threshold eta"}
+_NAMES = {ALPHA: "alpha", ETA: "eta"}
 
 
-def scores_against(sweep: Sweep) -> list[Picture]:
+def scores_against(results: Results) -> list[Picture]:
     """Score against every parameter that has more than one value."""
-    return [score_against(sweep, name) for name in sweep.varied]
+    return [score_against(results, name) for name in results.varied]
 
 
-def score_against(sweep: Sweep, parameter: str) -> Picture:
+def score_against(results: Results, parameter: str) -> Picture:
     """Score against one parameter, on the scale it was searched on; colours are update rules."""
-    column, name = column_of(parameter), _name(sweep, parameter)
-    title, configurations = f"Score against {name}", sweep.configurations()
-    by, shades = "variant", colours(sweep.trials.variant)
+    name = _name(results, parameter)
+    title = f"Score against {name}"
+    configurations = results.configurations
+    by, shades = "rule", colours(results.table.rule)
     if parameter in RULE:
-        by, shades = "algorithm", algorithm_colours(sweep.trials)
-    drawing, found = figure(_TITLES.get(column, parameter), sweep.objective.metric), []
-    log = is_log(sweep, parameter)
-    drawing.update_xaxes(scale(sweep, parameter))
-    numeric = pd.api.types.is_numeric_dtype(sweep.trials[column])
+        by, shades = "algorithm", algorithm_colours(results.table)
+    drawing, found = figure(_TITLES.get(parameter, parameter), results.objective.metric), []
+    log = is_log(results, parameter)
+    drawing.update_xaxes(scale(results, parameter))
+    numeric = pd.api.types.is_numeric_dtype(results.table[parameter])
     if not numeric:
-        word_axis(drawing, sorted(sweep.trials[column].dropna().astype(str).unique()))
+        word_axis(drawing, sorted(results.table[parameter].dropna().astype(str).unique()))
     for rule, shade in shades.items():
         means = configurations[configurations[by] == rule]
-        if numeric and means[column].nunique() >= _MIN_BAND_POINTS:
-            _local_mean(drawing, means[column], means["mean"], shade, log)
-        _seed_dots(drawing, sweep.trials[sweep.trials[by] == rule], column, rule, shade)
-        rho = rank_correlation(list(means[column]), list(means["mean"])) if numeric else float("nan")
+        if numeric and means[parameter].nunique() >= _MIN_BAND_POINTS:
+            _local_mean(drawing, means[parameter], means["mean"], shade, log)
+        _seed_dots(drawing, results.table[results.table[by] == rule], parameter, rule, shade)
+        rho = rank_correlation(list(means[parameter]), list(means["mean"])) if numeric else float("nan")
         if len(means) >= 3 and rho == rho:
             found.append(f"{rule} {rho:+.2f} over {len(means)} configurations")
     if configurations.empty:
-        return Picture(column, title, "No trial has a score yet.")
+        return Picture(parameter, title, "No trial has a score yet.")
     scores = configurations["mean"]
-    where: Any = scores.idxmax() if sweep.objective.mode == "max" else scores.idxmin()
+    where: Any = scores.idxmax() if results.objective.mode == "max" else scores.idxmin()
     best = configurations.loc[where]
-    text = f"The best mean score, {number(best['mean'])}, was at {name} {shown(best[column])} ({best.label})"
+    text = f"The best mean score, {number(best['mean'])}, was at {name} {shown(best[parameter])} ({best.label})"
     text += f"; rank correlation of score with {name}: {', '.join(found)}." if found else "."
-    text += _alone(sweep, parameter, name)
+    text += _alone(results, parameter, name)
     if any(trace.fill == "tonexty" for trace in drawing.data):
         text += f" Line and band: local mean over configurations with its {COVERAGE:.0%} bootstrap interval."
-    return Picture(column, title, text, (drawing,))
+    return Picture(parameter, title, text, (drawing,))
 
 
-def is_log(sweep: Sweep, parameter: str) -> bool:
+def is_log(results: Results, parameter: str) -> bool:
     """True if a parameter was searched on a logarithmic scale."""
-    return sweep.kinds.get(parameter, "").startswith("log")
+    return results.kinds.get(parameter, "").startswith("log")
 
 
-def scale(sweep: Sweep, parameter: str) -> dict[str, Any]:
+def scale(results: Results, parameter: str) -> dict[str, Any]:
     """The axis of a parameter: logarithmic where it was searched so, with a few round numbers written out."""
-    values = sweep.trials[column_of(parameter)]
-    if not is_log(sweep, parameter) or not (values > 0).any():
+    values = results.table[parameter]
+    if not is_log(results, parameter) or not (values > 0).any():
         return {}
     decades = range(math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1)
     ticks = [float(f"{first}e{decade}") for decade in decades for first in ((1, 3) if len(decades) < 4 else (1,))]
     return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [shown(tick) for tick in ticks]}
 
 
-def _alone(sweep: Sweep, parameter: str, name: str) -> str:
+def _alone(results: Results, parameter: str, name: str) -> str:
     """The effect of the parameter where nothing else was changed, if other parameters vary too."""
-    others = [other for other in sweep.varied if other != parameter]
-    if not others or baseline(sweep) is None:
+    others = [other for other in results.varied if other != parameter]
+    if not others or results.baseline_label is None:
         return ""
-    changed = only_changed(sweep, [parameter])
+    changed = results.only_changed([parameter])
     if changed.empty:
-        named = " and ".join(_name(sweep, other) for other in others)
+        named = " and ".join(_name(results, other) for other in others)
         return f" No two configurations differ in {name} alone, starting from the baseline's: {named} vary with it."
     said = [
         f"{shown(value)} {signed(gains.mean())}" + (f" (mean of {len(gains)})" if len(gains) > 1 else "")
@@ -100,9 +101,8 @@ def _local_mean(drawing: go.Figure, x: "pd.Series[float]", y: "pd.Series[float]"
     drawing.add_scatter(x=grid, y=middle, line={"color": shade, "width": 2}, **lines)
 
 
-def _name(sweep: Sweep, parameter: str) -> str:
-    column = column_of(parameter)
-    return column if column in _TITLES else short_names(sweep.varied).get(parameter, short_name(parameter))
+def _name(results: Results, parameter: str) -> str:
+    return _NAMES.get(parameter) or short_names(results.varied).get(parameter, short_name(parameter))
 
 
 def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str) -> None:

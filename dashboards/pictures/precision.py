@@ -4,24 +4,23 @@ import math
 
 from scipy import stats
 
-from dashboards.pictures.judged import answers, judge, seed_scores
 from dashboards.pictures.theme import Picture
+from dashboards.results import Results
 from dashboards.statistics.problems import Array, ProblemSplit, evaluation_interval, paired_answers, split
 from dashboards.statistics.seed_noise import seed_share
 from dashboards.statistics.verdict import Verdict
-from dashboards.sweep import Sweep
 from dashboards.words import number, signed
 
 _HALF = 0.5  # share of the variance from which one of the two counts as what limits the verdict
 _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of a gain that is found 8 times in 10
 
 
-def precision(sweep: Sweep) -> Picture:
+def precision(results: Results) -> Picture:
     """Where the variance of scores comes from, and what would narrow the interval."""
-    said, found = [_removed(seed_share(seed_scores(sweep))), _coarse(sweep)], judge(sweep)
-    pair = None if found is None else paired_answers(answers(sweep), found.best, found.baseline)
+    said, found = [_removed(seed_share(results.seed_scores)), _coarse(results)], results.verdict
+    pair = None if found is None else paired_answers(results.answers, found.best, found.baseline)
     if found is not None and pair is not None:
-        said.append(_what_limits(found, *pair, sweep.objective.worthwhile))
+        said.append(_what_limits(found, *pair, results.objective.worthwhile))
     return Picture("precision", "What limits the verdict: seeds or problems", " ".join(said))
 
 
@@ -34,13 +33,14 @@ def _removed(share: float) -> str:
     )
 
 
-def _coarse(sweep: Sweep) -> str:
+def _coarse(results: Results) -> str:
     """By how much the score of one evaluation can change at least."""
-    if not sweep.solved:
+    worthwhile = results.objective.worthwhile
+    one = next((trial.solved for trial in results.trials if trial.solved is not None), None)
+    if one is None:
         return "Which problems were solved is not on record."
-    one, worthwhile = next(iter(sweep.solved.values())), sweep.objective.worthwhile
     text = (
-        f"Evaluation: {len(one.accuracy)} problems, so that {sweep.objective.metric} moves in steps of "
+        f"Evaluation: {len(one.accuracy)} problems, so that {results.objective.metric} moves in steps of "
         f"{number(one.step, 2)}"
     )
     if one.step >= worthwhile:

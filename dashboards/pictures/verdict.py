@@ -1,6 +1,7 @@
 """The sentences at the top of a report: what won, by how much, whether that is more than noise, what to run."""
 
 import math
+import statistics
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,10 @@ import pandas as pd
 from dashboards import words
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.decision import decided
-from dashboards.pictures.judged import baseline, changed_from_baseline, comparable, judge, judge_fresh
 from dashboards.pictures.theme import rows
 from dashboards.pictures.tournament import tournament_line
+from dashboards.results import Results
 from dashboards.statistics.verdict import Tested, Verdict
-from dashboards.sweep import Sweep
 from dashboards.words import device_time, number, signed
 from trainer.config.variants import short_names, shown
 from trainer.shell.table import counted
@@ -39,39 +39,39 @@ class Headline:
     configuration: str | None = None  # that fresh seeds chose; None where they decided nothing
 
 
-def verdict(sweep: Sweep) -> list[str]:
+def verdict(results: Results) -> list[str]:
     """The headline, what to run next, then what it rests on. A configuration is named in full once, then by #N."""
-    told = headline(sweep)
-    found = None if comparable(sweep).empty or sweep.arms else judge(sweep)
-    fresh = sweep.confirmation
+    told = headline(results)
+    found = None if results.comparable.empty or results.arms else results.verdict
+    fresh = results.fresh
     lines = [
         told.sentence,
         told.step,
-        _apart(sweep, found),
+        _apart(results, found),
         _noise(found) if found is not None and fresh is None else "",
-        f"On fresh seeds: {_on_fresh_seeds(sweep, fresh)}" if fresh else "",
-        f"The search, whose best was also picked for its luck: {_in_search(sweep).sentence}"
+        f"On fresh seeds: {_on_fresh_seeds(results, fresh)}" if fresh else "",
+        f"The search, whose best was also picked for its luck: {_in_search(results).sentence}"
         if fresh and found
         else "",
-        _cost(sweep, fresh),
-        _counts(sweep),
+        _cost(results, fresh),
+        _counts(results),
     ]
-    return _named_once([line for line in lines if line], set(sweep.trials.label))
+    return _named_once([line for line in lines if line], set(results.table.label))
 
 
-def headline(sweep: Sweep) -> Headline:
+def headline(results: Results) -> Headline:
     """What the best evidence says: fresh seeds, else those of the search."""
-    if sweep.arms:  # the best of many on the seeds that chose it is no finding
-        return Headline(tournament_line(sweep))
-    told = _of_fresh_seeds(sweep, sweep.confirmation) if sweep.confirmation else None
-    return told or _in_search(sweep)
+    if results.arms:  # the best of many on the seeds that chose it is no finding
+        return Headline(tournament_line(results))
+    told = _of_fresh_seeds(results, results.fresh) if results.fresh else None
+    return told or _in_search(results)
 
 
-def confirmed(sweep: Sweep) -> list[str]:
+def confirmed(results: Results) -> list[str]:
     """A confirmation's result, for the end of its command: the verdict, then the scores on the sealed test."""
-    told, fresh = headline(sweep), sweep.confirmation
-    reason = "" if fresh is None else _on_fresh_seeds(sweep, fresh)
-    return [line for line in (told.sentence, reason, told.step, finalists(sweep).sentence) if line]
+    told, fresh = headline(results), results.fresh
+    reason = "" if fresh is None else _on_fresh_seeds(results, fresh)
+    return [line for line in (told.sentence, reason, told.step, finalists(results).sentence) if line]
 
 
 def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
@@ -83,41 +83,40 @@ def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:
     return text.split("\n")
 
 
-def _in_search(sweep: Sweep) -> Headline:
-    judged = comparable(sweep)
+def _in_search(results: Results) -> Headline:
+    judged = results.comparable
     if judged.empty:
         return Headline("No configuration has run to its end with a score yet.")
-    found, metric = judge(sweep), sweep.objective.metric
+    found, metric = results.verdict, results.objective.metric
     if found is None:
-        best = _best(judged, sweep.objective.mode)
+        best = _best(judged, results.objective.mode)
         first = f"Highest: {best.label}, {metric} {number(best.average)} ({counted(best.count, 'seed')})"
-        return Headline(f"{first}; {_no_baseline(sweep)}.", "Next: run the baseline on the same seeds.")
+        return Headline(f"{first}; {_no_baseline(results)}.", "Next: run the baseline on the same seeds.")
     if judged.label.nunique() == 1:
         mean = number(judged.score.mean())
-        return Headline(f"Only the baseline {found.baseline} has a score: {metric} {mean}.", _next_step(sweep, found))
-    return Headline(words.searched(found), _next_step(sweep, found))
+        sentence = f"Only the baseline {found.baseline} has a score: {metric} {mean}."
+        return Headline(sentence, _next_step(results, found))
+    return Headline(words.searched(found), _next_step(results, found))
 
 
-def _of_fresh_seeds(sweep: Sweep, fresh: Sweep) -> Headline | None:
+def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
     """The headline after a confirmation; None before it has anything to compare."""
-    numbers = dict(zip(fresh.trials.label, fresh.trials.configuration, strict=True))
-    export = f"`sweep export {sweep.name}` writes it."
-    base = baseline(fresh)
+    numbers = fresh.numbers
+    export = f"`sweep export {results.name}` writes it."
+    base = fresh.baseline_label
     if fresh.rounds is not None:
-        last = fresh.rounds.standings.groupby("configuration", sort=False).tail(1)
-        better = last[last.decision == "better"]
-        if better.empty and fresh.rounds.outcome == "not better":
+        best = fresh.rounds.winner
+        if best is None and fresh.rounds.outcome == "not better":
             sentence = f"Keep the baseline {base}: on fresh seeds no finalist is better by "
             sentence += f"{fresh.rounds.worthwhile:g}."
-            return Headline(sentence, f"Next: keep the baseline; {export}", configuration=numbers.get(base))
-        if better.empty:
-            return None if last.empty else Headline("Undecided: fresh seeds have not told any finalist apart yet.")
-        best = rows(better.sort_values("gain"))[0 if sweep.objective.mode == "min" else -1]
-        labels = {own: label for label, own in numbers.items()}
-        label = labels.get(best.configuration, f"#{best.configuration}")
+            return Headline(sentence, f"Next: keep the baseline; {export}", configuration=numbers.get(base or ""))
+        if best is None:
+            undecided = Headline("Undecided: fresh seeds have not told any finalist apart yet.")
+            return undecided if fresh.rounds.standings else None
+        label = fresh.labels.get(best.finalist, f"#{best.finalist}")
         sentence = f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} ({best.seeds} fresh seeds)."
-        return Headline(sentence, f"Next: train with it; {export}", True, best.configuration)
-    found = judge_fresh(fresh, sweep)
+        return Headline(sentence, f"Next: train with it; {export}", True, best.finalist)
+    found = results.fresh_verdict
     if found is None or (found.best == found.baseline and not found.failed):
         return None
     if isinstance(found, Tested) and found.claim == "evidence":
@@ -128,30 +127,30 @@ def _of_fresh_seeds(sweep: Sweep, fresh: Sweep) -> Headline | None:
     return Headline(words.confirmed(found), f"Next: {words.next_step(found)}")
 
 
-def _on_fresh_seeds(sweep: Sweep, fresh: Sweep) -> str:
+def _on_fresh_seeds(results: Results, fresh: Results) -> str:
     """What the headline of a confirmation rests on, or how far the confirmation is."""
     if fresh.rounds is not None:
         return decided(fresh)
-    found = judge_fresh(fresh, sweep)
+    found = results.fresh_verdict
     if found is None or (found.best == found.baseline and not found.failed):
         return f"{fresh.progress}."
     return _noise(found)
 
 
-def _no_baseline(sweep: Sweep) -> str:
-    if sweep.baseline is None:
+def _no_baseline(results: Results) -> str:
+    if results.baseline is None:
         return "no baseline is listed, and no plain configuration (alpha 0, eta 0) ran to its end"
-    return f"the baseline #{sweep.baseline} did not run to its end"
+    return f"the baseline #{results.baseline} did not run to its end"
 
 
-def _apart(sweep: Sweep, found: Verdict | None) -> str:
+def _apart(results: Results, found: Verdict | None) -> str:
     """The settings in which the best differs from the baseline, if several: the gain belongs to all of them."""
     if found is None or found.winner == found.baseline:
         return ""
-    changed = changed_from_baseline(sweep, found.best)
+    changed = results.changed(found.best)
     if len(changed) < 2:
         return ""
-    called = short_names(sweep.varied)
+    called = short_names(results.varied)
     said = words.changes({called[name]: (shown(value), shown(base)) for name, (value, base) in changed.items()})
     return f"{found.best} differs from the baseline in {said}: what it gains is that of all of these together."
 
@@ -161,18 +160,18 @@ def _noise(found: Verdict) -> str:
     return " ".join(sentence for sentence in (words.reason(found), words.noise(found)) if sentence)
 
 
-def _cost(sweep: Sweep, fresh: Sweep | None) -> str:
-    hours = pd.concat([one.device_hours() for one in (sweep, fresh) if one]).dropna()
-    if hours.empty:
+def _cost(results: Results, fresh: Results | None) -> str:
+    hours = results.cost
+    if not hours:
         return ""
     several = " (search and fresh seeds)" if fresh else ""
     return (
-        f"Cost so far: {device_time(hours.sum(), sweep.device)} in {len(hours)} trials{several}, "
-        f"{device_time(hours.median(), sweep.device)} a trial in the median."
+        f"Cost so far: {device_time(sum(hours), results.device)} in {len(hours)} trials{several}, "
+        f"{device_time(statistics.median(hours), results.device)} a trial in the median."
     )
 
 
-def _next_step(sweep: Sweep, found: Verdict) -> str:
+def _next_step(results: Results, found: Verdict) -> str:
     step = words.next_step(found)
     if isinstance(found, Tested):
         seeds = found.confirmation_seeds
@@ -185,21 +184,22 @@ def _next_step(sweep: Sweep, found: Verdict) -> str:
         step = "Run the best configuration and the baseline on fresh seeds." if seeds else step
     if seeds is None:
         return f"Next: {step}"
-    command = f"sweep confirm {sweep.name} --finalists 1 --seeds {seeds}"
+    command = f"sweep confirm {results.name} --finalists 1 --seeds {seeds}"
     trials = 2 * seeds
-    price = float(sweep.device_hours()[sweep.trials.state == "COMPLETE"].median())
-    cost = "" if math.isnan(price) else f", about {device_time(price * trials, sweep.device)}"
+    price = float(results.table.hours[results.table.state == "COMPLETE"].median())
+    cost = "" if math.isnan(price) else f", about {device_time(price * trials, results.device)}"
     rounds = " With --rounds it stops as soon as it is known."
     return f"Next: {step} `{command}` does it: {trials} trials{cost}.{rounds}"
 
 
-def _counts(sweep: Sweep) -> str:
-    if sweep.trials.empty:
+def _counts(results: Results) -> str:
+    if results.table.empty:
         return "The sweep has no trials yet."
-    states = sweep.trials.state.value_counts()
+    states = results.table.state.value_counts()
     counts = ", ".join(f"{count} {_WORDS.get(str(state), str(state))}" for state, count in states.items())
-    left_out = sweep.complete().configuration.nunique() - comparable(sweep).configuration.nunique()
-    text = f"{len(sweep.trials)} trials: {counts}; only those that ran to their end are compared."
+    whole = {trial.configuration for trial in results.trials if trial.state == "COMPLETE"}
+    left_out = len(whole - set(results.comparable.configuration))
+    text = f"{len(results.table)} trials: {counts}; only those that ran to their end are compared."
     if left_out:
         text += f" {left_out} configurations are left out because the scheduler stopped some of their seeds."
     return text

@@ -42,24 +42,30 @@ def add_ui(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from sweep.tracking.report import write_report
+    from sweep.record.results import read_results
+    from sweep.tracking.parent_run import find_parent
+    from sweep.tracking.report import send_report, write_report
     from sweep.tracking.upload import send_unsent
 
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    uri = recorded_uri(sweep)
-    if holder(sweep.folder) is None and (unsent := send_unsent(sweep, uri)):  # a running sweep sends by itself
+    results = read_results(sweep)
+    print(write_report(sweep, results))
+    parent = find_parent(sweep)
+    if parent is None:
+        return 0
+    if holder(sweep.folder) is None and (unsent := send_unsent(sweep, parent.uri)):  # a running sweep sends by itself
         raise unsent
-    print(write_report(sweep, uri))
+    send_report(sweep, results, parent)
     return 0
 
 
 def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.evidence import HEADINGS, gathered
-    from dashboards.queries import read_scores
+    from dashboards.sources.mlflow import read_sweeps
 
     uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
     _check_there(uri)
-    counted, left = gathered(read_scores(uri))
+    counted, left = gathered(read_sweeps(uri))
     if arguments.json:
         print_json({"settings": [asdict(row) for row in counted], "left_out": [asdict(row) for row in left]})
         return 0

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sweep.commands.arguments import add_named
+from sweep.record.best import arm_lines, choose_best
 from sweep.record.folder import all_sweeps, existing_sweep, holder, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.table import duration, print_trials
@@ -41,7 +42,8 @@ def add_study(commands: Commands) -> None:
 def _status(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
     folder, planned, by = sweep.folder, sweep.planned, holder(sweep.folder)
-    rows, best = sweep.rows(running=by is not None), sweep.best()
+    rows = sweep.rows(running=by is not None)
+    chosen = choose_best(sweep)
     left, all_left = seconds_left(sweep, rows)
     if arguments.json:
         print_json(
@@ -49,7 +51,8 @@ def _status(arguments: argparse.Namespace) -> int:
                 "name": folder.name,
                 "running": by is not None,
                 "planned": planned,
-                "best": best and vars(best),
+                "best": chosen.best and vars(chosen.best),
+                "caveats": chosen.caveats,
                 "trials": [asdict(row) for row in rows],
                 "seconds_left": left,
                 "sweep_seconds_left": all_left,
@@ -60,14 +63,14 @@ def _status(arguments: argparse.Namespace) -> int:
     ended = sum(row.ended for row in rows)
     state = f"run by {by}" if by else "not running"
     print(f"\n{folder.name}: {ended} of {planned} trials ended, {state}")
-    for line in sweep.arm_lines():
+    for line in arm_lines(sweep):
         print(line)
     for trial, seconds in left.items():
         print(f"{trial}: ends in about {duration(seconds)}")
     if all_left is not None:
         print(f"the sweep ends in about {duration(all_left)}")
-    if best is not None:
-        print(sweep.told_best(best))
+    if best := chosen.text(sweep.spec.objective):
+        print(best)
     if by is None and ended < planned:
         print(f"to go on: {sweep.command('resume')}")
     return 0
@@ -111,7 +114,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     for folder in all_sweeps(arguments.runs_dir):
         try:
             sweep = SweepRecord(read_spec(folder), folder)
-            rows, best = sweep.rows(), sweep.best()
+            rows, best = sweep.rows(), choose_best(sweep).best
         except UserError as error:
             found.append(_Listed(folder.name, error.what))
             continue

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 
 from sweep.commands.arguments import add_machine, add_named, prepare, run_options
-from sweep.commands.report import recorded_uri
+from sweep.record.best import Best, choose_best, described
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
 from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
 from sweep.space.points import trial_config
 from sweep.space.spec import SweepSpec
-from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space
+from sweep.winner.confirm import finalists_of, fresh_space
 from trainer.config.schema import save_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
@@ -49,6 +49,7 @@ def add_export(commands: Commands) -> None:
     export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     export.add_argument("--configuration", type=int, help="its number (default: the best of `sweep status`)")
+    export.add_argument("--baseline", action="store_true", help="the baseline, configuration 0")
 
 
 def _confirm(arguments: argparse.Namespace) -> int:
@@ -63,7 +64,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
     prepare(space, arguments)
     from sweep.driver.run import start_sweep
 
-    fresh = SweepRecord(space, confirmation_folder(sweep))
+    fresh = SweepRecord(space, sweep.folder.confirmation)
     inherit_inputs(fresh.folder.root, sweep.folder.root)
     code = start_sweep(fresh, replace(run_options(arguments), report=False))
     if code in (0, 1):
@@ -79,44 +80,39 @@ def _finalists(spec: SweepSpec) -> int:
 def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     prepare(sweep.spec, arguments)
     from sweep.driver.run import resume_sweep
-    from sweep.winner.rounds import Asked, decide, log_decision
+    from sweep.winner.rounds import Asked, decide
 
     options = replace(run_options(arguments), report=False)
-    inherit_inputs(confirmation_folder(sweep).root, sweep.folder.root)
+    inherit_inputs(sweep.folder.confirmation.root, sweep.folder.root)
     again = sweep.command("confirm", "--rounds", *options.machine)
     finalists = arguments.finalists or _finalists(sweep.spec)
     asked = Asked(finalists, arguments.seeds or MAX_SEEDS, arguments.hours, arguments.test, again)
     code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
     if decision.looks:
-        log_decision(sweep, decision)
-        _report_on(sweep, confirmation_folder(sweep).log)
+        _report_on(sweep, sweep.folder.confirmation.log)
     return code
 
 
 def _report_on(sweep: SweepRecord, log: Path, ended: bool = False) -> None:
     """Write the sweep's report; before it print the finding of a confirmation where there is a new one."""
-    if sweep.spec.base.tracking.offline:
-        return
     with report_failure_told(sweep, log):
         from dashboards.pictures.verdict import confirmed
-        from dashboards.queries import read_sweep
-        from sweep.tracking.report import write_report
+        from sweep.record.results import read_results
+        from sweep.tracking.parent_run import find_parent
+        from sweep.tracking.report import send_report, write_report
 
-        uri = recorded_uri(sweep)
-        recorded = read_sweep(sweep.folder.name, uri)
-        for line in confirmed(recorded) if ended else []:
+        results = read_results(sweep)
+        for line in confirmed(results) if ended else []:
             print(line)
-        print(f"report: {write_report(sweep, uri, recorded=recorded)}")
+        print(f"report: {write_report(sweep, results)}")
+        if (parent := find_parent(sweep)) is not None:
+            send_report(sweep, results, parent)
 
 
 def _export(arguments: argparse.Namespace) -> int:
     sweep = open_sweep(arguments.runs_dir, arguments.name)
-    spec, folder, best, number = sweep.spec, sweep.folder, sweep.best(), arguments.configuration
-    if number is not None:
-        best = sweep.described(next((one for one in sweep.configurations if one.number == number), None))
-    if best is None:
-        which = "no configuration is complete yet" if number is None else f"configuration {number} is not complete"
-        raise MissingError(f"{folder.name}: {which}", str(folder.root), sweep.command("status"))
+    spec, folder = sweep.spec, sweep.folder
+    best, caveats = _asked_for(sweep, arguments)
     output: Path = arguments.output or Path(f"{folder.name}-best.yaml")
     if output.exists():
         raise ConfigError(f"{output} exists", str(output), "choose another file with --output")
@@ -125,7 +121,28 @@ def _export(arguments: argparse.Namespace) -> int:
         save_config(config, output)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}", str(output), "choose --output") from None
-    print(sweep.told_best(best))
+    print("\n       ".join([best.text(spec.objective), *caveats]))
     launch = f"torchrun --nproc-per-node {workers} -m " if workers > 1 else ""
     print(f"{launch}trainer run {output}")
     return 0
+
+
+def _asked_for(sweep: SweepRecord, arguments: argparse.Namespace) -> tuple[Best, list[str]]:
+    """The configuration to export: that which was named, else that which the evidence names, with its caveats.
+
+    Raises:
+        MissingError: it has no score, or the evidence names none.
+    """
+    chosen = choose_best(sweep)
+    number = 0 if arguments.baseline else arguments.configuration
+    best = chosen.best if number is None else described(sweep, str(number))
+    if best is not None:
+        return best, chosen.caveats
+    name = sweep.folder.name
+    root = str(sweep.folder.root)
+    if number is not None:
+        raise MissingError(f"{name}: configuration {number} is not complete", root, sweep.command("status"))
+    if chosen.caveats:
+        hint = "name one yourself: --configuration N or --baseline"
+        raise MissingError(f"{name}: the evidence names no configuration. {chosen.caveats[0]}", root, hint)
+    raise MissingError(f"{name}: no configuration is complete yet", root, sweep.command("status"))

@@ -24,11 +24,12 @@ from sweep.driver.again import begin_damaged_again, check_unfinished, retry_fail
 from sweep.driver.control import StopControl, orderly_signals
 from sweep.driver.guard import MARKER, end_leftovers, guarded
 from sweep.driver.watch import watched
+from sweep.record.best import choose_best
 from sweep.record.disk import CheckpointRoom, EndedTrials
 from sweep.record.folder import free_name, hold, raise_held, write_spec
 from sweep.record.sweep_record import SweepRecord, report_failure_told
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.points import input_configs, trial_config
+from sweep.space.points import input_configs
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.parent_run import ParentRun, open_parent
@@ -43,7 +44,6 @@ from sweep.trials.trainable import TrialPlan, bind
 from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import SweepCallback, say
 from trainer.attempt import begin_attempt, newest_attempt
-from trainer.config.schema import save_config
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
 from trainer.tracking.inputs import check_inputs, record_inputs
 from trainer.tracking.tracker import CONFIG_FILE
@@ -322,10 +322,9 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
     rows, folder = sweep.rows(), sweep.folder
     ended = [row for row in rows if row.ended]
     failed = [row for row in rows if row.state == "FAIL"]
-    # The report reads MLflow: the last states come first.
     in_mlflow = _complete_mlflow(sweep, parent, control)
     problem = control.problem or in_mlflow
-    report = _report(sweep, parent) if problem is None and options.report else None
+    report = _report(sweep, parent if in_mlflow is None else None) if options.report else None
     states = {state: sum(row.state == state for row in rows) for state in ("COMPLETE", "PRUNED", "FAIL")}
     print(
         f"\n{len(ended)} trials: {states['COMPLETE']} complete, {states['PRUNED']} stopped early, "
@@ -333,15 +332,14 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
     )
     for row in failed:
         print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
-    best = sweep.best()
-    if best is not None:
-        print(sweep.told_best(best))
+    if best := choose_best(sweep).text(sweep.spec.objective):
+        print(best)
     if report is not None:
         print(f"report: {report}")
     if parent is not None:
         print(f"MLflow: {sweep.command('ui')}")
     else:
-        print(f"offline: {sweep.command('upload')} sends it to MLflow and writes the report")
+        print(f"offline: {sweep.command('upload')} sends it to MLflow")
     if problem is not None:
         print(problem, flush=True)
     if control.reason is not None:
@@ -356,19 +354,17 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
 
 
 def _report(sweep: SweepRecord, parent: ParentRun | None) -> Path | None:
-    """Write the report and give MLflow the sweep's files."""
-    if parent is None:
-        return None
-    spec, folder = sweep.spec, sweep.folder
+    """Write the report and, where MLflow is there, send it."""
     path: Path | None = None
-    with report_failure_told(sweep, folder.log):
-        from sweep.tracking.report import write_report  # plotly takes a second to import
+    with report_failure_told(sweep, sweep.folder.log):
+        # plotly takes a second to import
+        from sweep.record.results import read_results
+        from sweep.tracking.report import send_report, write_report
 
-        path = write_report(sweep, parent.uri)
-        best = sweep.best()
-        if best is not None:
-            save_config(trial_config(spec.base, best.parameters, spec.seeds[0]), folder.report / "best.yaml")
-        parent.log_artifact(folder.report)
+        results = read_results(sweep, at_work=False)
+        path = write_report(sweep, results)
+        if parent is not None:
+            send_report(sweep, results, parent)
     return path
 
 

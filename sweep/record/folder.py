@@ -36,6 +36,11 @@ class SweepFolder:
         self.credentials = root / "credentials.json"  # for the ranks of a cluster, while a driver is at work
         self.report = root / "report"
 
+    @property
+    def confirmation(self) -> "SweepFolder":
+        """The folder of NAME-confirm, in which the finalists run on fresh seeds."""
+        return SweepFolder(self.runs_dir, f"{self.name}-confirm")
+
     def trial(self, name: str) -> Path:
         """The folder of one trial."""
         return self.root / "trials" / name

@@ -9,41 +9,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sweep.record.folder import SweepFolder, all_sweeps, command, existing_sweep, read_spec
-from sweep.record.table import TrialRow, parameter_text
-from sweep.search.history import Configuration, Result, TrialKey, best, outcome, replay
+from sweep.record.table import TrialRow
+from sweep.search.history import Configuration, Result, TrialKey, replay
 from sweep.search.ledger import read_ledger
-from sweep.space.arms import arm_of, arms
+from sweep.space.arms import arms
 from sweep.space.checks import MAX_GRID
 from sweep.space.points import Space, fingerprint
-from sweep.space.spec import ObjectiveSpec, SweepSpec
+from sweep.space.spec import SweepSpec
 from trainer.errors import UserError, printable
 from trainer.files import Record, read_json_lines
-from trainer.shell.table import counted, number
 
 FAILURE_FILE = "failure.txt"  # in a trial's folder: the last thing that went wrong
-VERDICT_FILE = "verdict.json"  # beside the report
 _MAX_COUNTED = 1000  # points of a finite space that are compared one by one
-
-
-@dataclass(frozen=True)
-class Best:
-    """The winner of a sweep."""
-
-    configuration: int
-    score: float
-    seeds: int
-    parameters: dict[str, Any]
-
-    def text(self, objective: ObjectiveSpec) -> str:
-        """One line that names it."""
-        return (
-            f"best: configuration {self.configuration}  {parameter_text(self.parameters)}  "
-            f"{objective.metric} {number(self.score)} (mean of {counted(self.seeds, 'seed')}, "
-            f"last {counted(objective.window, 'evaluation').removeprefix('1 ')})"
-        )
 
 
 @dataclass(frozen=True)
@@ -80,68 +59,13 @@ class SweepRecord:
             if seed in configuration.results or not configuration.retired
         ]
 
-    def best(self) -> Best | None:
-        """The complete configuration that fresh seeds chose, else that of the best mean score over its seeds."""
-        winner = best(self.configurations, self.spec.seeds, self.spec.objective.mode)
-        if winner is not None and (chosen := self.told().get("configuration")) is not None:
-            winner = next((one for one in self.configurations if str(one.number) == chosen), winner)
-        return self.described(winner)
-
-    def described(self, winner: Configuration | None) -> Best | None:
-        """A configuration with its score; None where it has none."""
-        if winner is None:
-            return None
-        score = outcome(winner, self.spec.seeds).score
-        if score is None:
-            return None
-        return Best(winner.number, score, len(self.spec.seeds), dict(winner.resolved))
-
-    def told(self) -> dict[str, Any]:
-        """What the report says of fresh seeds: sentence, confirmed, configuration; empty where none were run."""
-        path = self.folder.report / VERDICT_FILE
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-    def arm_lines(self) -> list[str]:
-        """The best of every arm so far, in a line each; none where nothing is tuned within."""
-        if self.spec.search.tune_within is None:
-            return []
-        lines, seeds, mode = [], self.spec.seeds, self.spec.objective.mode
-        for name, arm in arms(self.spec).items():
-            own = [one for one in self.configurations if arm_of(self.spec, one.parameters) == name]
-            winner = best(own, seeds, mode)
-            tuned = sum(len(one.results) for one in own)
-            told = "no configuration is complete"
-            if winner is not None:
-                point = {key: value for key, value in winner.parameters.items() if key != self.spec.search.tune_within}
-                told = f"best #{winner.number} {number(outcome(winner, seeds).score)}  {parameter_text(point)}"
-            lines.append(f"{name}: {tuned} of {planned_trials(arm)} trials, {told}")
-        return lines
-
-    def told_best(self, best: Best) -> str:
-        """A line that names the best, and below it the caveats."""
-        return "\n       ".join([best.text(self.spec.objective), *self.caveats()])
-
-    def caveats(self) -> list[str]:
-        """Why the best is not known to be better, in a line each; what fresh seeds said, where they were run."""
-        if told := self.told():
-            return [str(told["sentence"])]
-        if self.spec.search.tune_within is not None:
-            return [f"each arm's best was chosen on these seeds; fresh ones compare them: {self.command('confirm')}"]
-        if len(self.spec.seeds) == 1:
-            return ["one seed is not evidence: seed noise may exceed this difference; see the report's next step"]
-        if self.spec.adaptive:
-            fresh = self.command("confirm", "--rounds")
-            return [f"a candidate: the search followed these seeds, and only fresh ones give evidence: {fresh}"]
-        return []
-
     def device_hours(self) -> dict[str, float]:
         """Trial -> hours of its GPUs, or of its CPUs where it has none, in recorded steps and evaluations."""
         resources = self.spec.resources
         devices = resources.gpus_per_trial or resources.workers_per_trial * resources.cpus_per_worker
         hours: dict[str, float] = {}
         for trial, record in self._metrics():
-            seconds = float(record.get("time/step") or 0) + float(record.get("time/evaluation") or 0)
-            hours[trial] = hours.get(trial, 0.0) + devices * seconds / 3600
+            hours[trial] = hours.get(trial, 0.0) + devices * spent_seconds(record) / 3600
         return hours
 
     def gpu_hours(self) -> float:
@@ -212,6 +136,11 @@ def planned_trials(spec: SweepSpec) -> int:
     elif wanted is None:
         wanted = len(spec.baselines) + space.grid_size(MAX_GRID)
     return wanted * len(spec.seeds)
+
+
+def spent_seconds(record: Record) -> float:
+    """Return the seconds of a line of ``metrics.jsonl``: its training step and its evaluation."""
+    return float(record.get("time/step") or 0) + float(record.get("time/evaluation") or 0)
 
 
 def failure_note(run_dir: Path) -> str:

@@ -1,15 +1,17 @@
 """How the trials of a sweep ended and what their MLflow runs are called: names, tags and colours."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from dashboards.labels import colours
+from sweep.record.results import setting
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
 from sweep.space.arms import arm_of
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig, value_of
+from trainer.config.schema import dotted_values
 from trainer.config.variants import variant_of
 from trainer.metrics.tags import (
     ARM_TAG,
@@ -41,7 +43,7 @@ class TrialOutcome:
 def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
     """The outcomes of the trials that have ended, for their MLflow runs; colours are those of the report."""
     spec, ended = sweep.spec, [one for one in tuple(sweep.configurations) if one.results]
-    variants = {one.number: variant_of(_settings(spec.base, one.resolved)) for one in ended}
+    variants = {one.number: _variant(spec, one.resolved) for one in ended}
     shades = colours(variants.values())
     outcomes = []
     for one in ended:
@@ -69,17 +71,8 @@ def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:
     return f"#{spec.reported(trial.configuration)} {variant.replace(' + ', '+')} · seed {trial.seed}"
 
 
-def _settings(base: TrainConfig, resolved: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Key -> value in a configuration, without validating it again: a large sweep asks thousands of times."""
-
-    def setting(key: str) -> Any:
-        section, _, name = key.partition(".")
-        part = resolved.get(section)
-        if key in resolved:
-            return resolved[key]
-        return part[name] if isinstance(part, Mapping) and name in part else value_of(base, key)
-
-    return setting
+def _variant(spec: SweepSpec, resolved: Mapping[str, Any]) -> str:
+    return variant_of(partial(setting, spec.base, dotted_values(resolved)))
 
 
 def trial_tags(spec: SweepSpec, trial: TrialKey) -> dict[str, str]:

@@ -1,30 +1,16 @@
 """The MLflow run of a sweep: parent of its trials' runs, opened by the sweep's driver."""
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.record.sweep_record import SweepRecord, planned_trials
-from sweep.space.arms import arms
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, TrialState, trial_outcomes
 from sweep.tracking.view import save_view
 from trainer.metrics.recorded_runs import find_runs
-from trainer.metrics.tags import (
-    ADAPTIVE_TAG,
-    ARMS_TAG,
-    BASELINE_TAG,
-    CONFIRMS_TAG,
-    NOTE_TAG,
-    PARENT_TAG,
-    PLANNED_TAG,
-    REASON_TAG,
-    RUN_TAG,
-    STATE_TAG,
-    SWEEP_TAG,
-)
+from trainer.metrics.tags import CONFIRMS_TAG, NOTE_TAG, PARENT_TAG, REASON_TAG, RUN_TAG, STATE_TAG, SWEEP_TAG
 from trainer.tracking.inputs import INPUTS_FILE, change_tags
 from trainer.tracking.mlflow_store import (
     connect,
@@ -33,6 +19,7 @@ from trainer.tracking.mlflow_store import (
     open_run,
     prepare_store,
     retry,
+    sqlite_path,
     tracking_uri,
 )
 
@@ -74,6 +61,10 @@ class ParentRun:
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set or replace tags."""
         self._log(self.run_id, tags, {})
+
+    def describe(self, tags: Mapping[str, str], metrics: Mapping[str, float]) -> None:
+        """Set tags and metrics of the sweep as a whole."""
+        self._log(self.run_id, tags, metrics)
 
     def finish(self, status: str) -> None:
         """Set the final status: FINISHED, FAILED or KILLED."""
@@ -150,6 +141,26 @@ def open_parent_run(
     return parent
 
 
+def find_parent(sweep: SweepRecord) -> ParentRun | None:
+    """Return the sweep's run in MLflow as it is; None where there is none.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
+    spec = sweep.spec
+    uri = tracking_uri(spec.base.tracking, sweep.folder.runs_dir)
+    database = sqlite_path(uri)
+    if spec.base.tracking.offline or (database is not None and not database.exists()):
+        return None
+    client = connect(uri)
+    experiment = retry(lambda: client.get_experiment_by_name(spec.experiment), uri)
+    if experiment is None:
+        return None
+    tags = {RUN_TAG: f"sweep/{spec.name}"}
+    runs = retry(lambda: find_runs(client, [experiment.experiment_id], tags), uri)
+    return ParentRun(client, uri, runs[-1].info.run_id, experiment.experiment_id) if runs else None
+
+
 def open_parent(sweep: SweepRecord) -> ParentRun | None:
     """The sweep's run in MLflow with its view and the states so far; None while tracking is offline.
 
@@ -172,16 +183,8 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
 
 
 def _parent_tags(spec: SweepSpec) -> dict[str, str]:
-    """Tags and not parameters: `sweep extend` changes some of them."""
     confirms = spec.confirms
-    return {
-        **spec.base.tracking.tags,
-        PLANNED_TAG: str(planned_trials(spec)),
-        ADAPTIVE_TAG: str(spec.adaptive).lower(),
-        **({BASELINE_TAG: str(spec.reported(0))} if spec.baselines else {}),
-        **({ARMS_TAG: json.dumps(list(arms(spec)))} if spec.search.tune_within else {}),
-        **({CONFIRMS_TAG: confirms.sweep} if confirms else {}),
-    }
+    return {**spec.base.tracking.tags, **({CONFIRMS_TAG: confirms.sweep} if confirms else {})}
 
 
 def _parent_params(spec: SweepSpec) -> dict[str, str]:

@@ -1,63 +1,70 @@
-"""The report of a sweep, and its summary in MLflow: a description and metrics of the parent run."""
+"""The report of a sweep, written from its folder, and its summary in MLflow."""
 
-import json
 import math
-import time
-from dataclasses import asdict
 from pathlib import Path
 
-from mlflow.entities import Metric, RunTag
-
 from dashboards.pages.report import write_pages
-from dashboards.pictures.judged import judge
-from dashboards.pictures.verdict import headline, verdict
-from dashboards.queries import read_sweep
+from dashboards.pictures.verdict import verdict
+from dashboards.results import Results
+from dashboards.sources.stored import RESULTS_FILE, pack
 from dashboards.statistics.verdict import Tested
-from dashboards.sweep import Sweep
-from sweep.record.sweep_record import VERDICT_FILE, SweepRecord
+from sweep.record.best import choose_best
+from sweep.record.results import read_results
+from sweep.record.sweep_record import SweepRecord
+from sweep.space.points import trial_config
+from sweep.tracking.parent_run import ParentRun
+from trainer.config.schema import save_config
 from trainer.files import write_atomically
 from trainer.metrics.tags import NOTE_TAG
-from trainer.tracking.mlflow_store import connect, retry
+
+BEST_FILE = "best.yaml"
 
 
-def write_report(sweep: SweepRecord, uri: str, *, recorded: Sweep | None = None) -> Path:
-    """Write the report of a sweep recorded in MLflow, and its verdict to its run there; return the page.
+def write_report(sweep: SweepRecord, results: Results | None = None) -> Path:
+    """Write a sweep's report, and the configuration that its evidence names; return the page.
 
-    ``recorded`` is the sweep as the store has it; read if None.
+    ``results`` are those of the folder; read if None.
 
     Raises:
-        MissingError: the store has no such sweep.
-        StorageError: the store cannot be read or written.
+        StorageError: a record is damaged.
     """
-    recorded = recorded or read_sweep(sweep.folder.name, uri)
-    path = write_pages(recorded, sweep.folder.report)
-    if recorded.confirmation is not None:
-        write_atomically(sweep.folder.report / VERDICT_FILE, json.dumps(asdict(headline(recorded))))
-    first, *rest = verdict(recorded)
-    more = f"Report: `{path}`; charts: `{sweep.command('ui')}`"
-    _describe(recorded, "\n\n".join([f"**{first}**", *rest, more]))
+    results = results or read_results(sweep)
+    path = write_pages(results, sweep.folder.report)
+    write_atomically(sweep.folder.report / RESULTS_FILE, pack(results))
+    best = choose_best(sweep, results).best
+    if best is None:
+        (sweep.folder.report / BEST_FILE).unlink(missing_ok=True)
+    else:
+        config = trial_config(sweep.spec.base, best.parameters, sweep.spec.seeds[0])
+        save_config(config, sweep.folder.report / BEST_FILE)
     return path
 
 
-def _describe(sweep: Sweep, text: str) -> None:
-    """Give the parent run its description, and the summary as metrics."""
-    client, now = connect(sweep.uri), round(time.time() * 1000)
-    metrics = [Metric(name, value, now, 0) for name, value in summary(sweep).items()]
-    tags = [RunTag(NOTE_TAG, text)]
-    retry(lambda: client.log_batch(sweep.run_id, metrics=metrics, tags=tags), sweep.uri)
+def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None:
+    """Give the sweep's run in MLflow its report, its results as a file, its description and its summary.
+
+    Raises:
+        StorageError: MLflow cannot be reached.
+    """
+    folder = sweep.folder
+    first, *rest = verdict(results)
+    more = f"Report: `{folder.report / 'report.html'}`; charts: `{sweep.command('ui')}`"
+    parent.log_artifact(folder.report)
+    parent.describe({NOTE_TAG: "\n\n".join([f"**{first}**", *rest, more])}, summary(results))
 
 
-def summary(sweep: Sweep) -> dict[str, float]:
-    """The sweep in numbers; final/score is the mean score of its best configuration."""
-    states, found = sweep.trials.state.value_counts(), judge(sweep)
+def summary(results: Results) -> dict[str, float]:
+    """Return the sweep in numbers; final/score is the mean score of its best configuration."""
+    found = results.verdict
+    states = [trial.state for trial in results.trials]
     numbers = {
-        "sweep/trials_complete": float(states.get("COMPLETE", 0)),
-        "sweep/trials_failed": float(states.get("FAIL", 0)),
-        f"sweep/{sweep.device.lower()}_hours": float(sweep.device_hours().sum()),
+        "sweep/trials_complete": float(states.count("COMPLETE")),
+        "sweep/trials_failed": float(states.count("FAIL")),
+        f"sweep/{results.device.lower()}_hours": sum(trial.hours for trial in results.trials),
     }
-    means = sweep.configurations()["mean"]
+    means = results.configurations["mean"]
     if not means.empty:
-        numbers["final/score"] = float(means.max() if sweep.objective.mode == "max" else means.min())
+        numbers["final/score"] = float(means.max() if results.objective.mode == "max" else means.min())
     if found is not None:
         numbers["sweep/gain_over_baseline"] = found.difference
         if isinstance(found, Tested):

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweep.record.folder import hold, raise_held, write_spec
+from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_outcomes
@@ -34,7 +35,8 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         NameHeldError: a driver is at work.
         StorageError: MLflow cannot be reached.
     """
-    from sweep.tracking.report import write_report  # plotly and scipy take a second to import
+    # plotly and scipy take a second to import
+    from sweep.tracking.report import send_report, write_report
 
     folder = sweep.folder
     raise_held(folder)
@@ -50,7 +52,10 @@ def upload_sweep(sweep: SweepRecord) -> Path:
             parent.reconcile(outcomes[start : start + _AT_A_TIME])
         parent.finish("FINISHED" if len(outcomes) >= sweep.planned else "KILLED")
         write_spec(folder, sweep.spec)
-        return write_report(sweep, uri)
+        results = read_results(sweep, at_work=False)
+        path = write_report(sweep, results)
+        send_report(sweep, results, parent)
+        return path
 
 
 def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
@@ -72,5 +77,5 @@ def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
     return StorageError(
         f"MLflow lacks a part of the record of {names}: {problem.what}",
         problem.where,
-        f"repair that, then {sweep.command('resume')} sends it and writes the report",
+        f"repair that, then {sweep.command('resume')} sends it",
     )

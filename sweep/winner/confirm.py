@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.arms import arm_of, arms
@@ -23,11 +22,6 @@ from trainer.errors import ConfigError, MissingError
 
 _TEST_SET = "test"
 _FILES = (".parquet", ".jsonl", ".json", ".csv")
-
-
-def confirmation_folder(sweep: SweepRecord) -> SweepFolder:
-    """The folder of NAME-confirm."""
-    return SweepFolder(sweep.folder.runs_dir, f"{sweep.folder.name}-confirm")
 
 
 def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
@@ -62,7 +56,7 @@ def fresh_space(
     trainer["tracking"]["experiment"] = spec.experiment
     confirms = {"sweep": sweep.folder.name, "configurations": [one.number for one in chosen]}
     first = max(spec.spent_seeds) + 1
-    name = confirmation_folder(sweep).name
+    name = sweep.folder.confirmation.name
     data = yaml.safe_load(dump_space(spec)) | {
         "name": name,
         # Without the sweep's overrides, which the configuration has and which would take the test set away again.

@@ -4,55 +4,27 @@ The ledger of NAME-confirm begins with the plan (the looks and their boundaries)
 adds where each finalist stands: going on needs nothing else.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import asdict, astuple, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
 
 from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design, Standing, make_design, standings
+from dashboards.statistics.sequential import Standing, make_design, standings
 from dashboards.words import rounds_outcome, standing
-from sweep.record.folder import SweepFolder, hold, read_spec, write_spec
+from sweep.record.decision import Decision, read_decision
+from sweep.record.folder import hold, read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import LOOK, PLAN
-from sweep.search.ledger import Ledger, read_ledger
+from sweep.search.ledger import Ledger
 from sweep.space.arms import MAX_SEEDS
 from sweep.space.spec import SweepSpec
-from sweep.tracking.parent_run import open_parent
-from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space, is_baseline
+from sweep.winner.confirm import finalists_of, fresh_space, is_baseline
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
-from trainer.metrics.tags import PLANNED_TAG, ROUNDS_TAG
 from trainer.shell.table import counted
 
 _BASELINE = "0"  # its number in NAME-confirm
-
-Outcome = Literal["better", "not better", "undecided", "open"]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A decision as its ledger tells it. Finalists are named by their number in NAME-confirm."""
-
-    design: Design
-    known: Noise  # between seeds, from the sweep that is decided
-    looks: tuple[tuple[Standing, ...], ...] = ()  # after every look, the finalists that were open before it
-
-    @property
-    def retired(self) -> set[str]:
-        """Finalists that need no further seeds."""
-        return {one.finalist for look in self.looks for one in look if one.decision != "open"}
-
-    @property
-    def outcome(self) -> Outcome:
-        """better: a finalist is. not better: none is, by the worthwhile gain. undecided: no look is left."""
-        if any(one.decision == "better" for look in self.looks for one in look):
-            return "better"
-        if len(self.retired) == self.design.finalists:
-            return "not better"
-        return "undecided" if len(self.looks) == len(self.design.looks) else "open"
 
 
 @dataclass(frozen=True)
@@ -110,7 +82,7 @@ def decide(
 
 def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tuple[SweepRecord, Decision]:
     """The sweep of the finalists, begun if it does not exist, and its decision so far."""
-    folder = confirmation_folder(sweep)
+    folder = sweep.folder.confirmation
     if not folder.ledger.exists():
         _begin(sweep, asked)
     fresh, decision = SweepRecord(read_spec(folder), folder), read_decision(folder)
@@ -126,63 +98,6 @@ def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tup
         told = [", ".join(f"#{number}" for number in numbers) for numbers in (first, now)]
         say(f"the finalists stay those of the first round, {told[0]}; the sweep's best are {told[1]} by now")
     return fresh, decision
-
-
-def read_decision(folder: SweepFolder) -> Decision | None:
-    """The decision that a sweep's ledger records; None where the sweep is not run in rounds."""
-    if not folder.ledger.exists():
-        return None
-    plan, looks = None, []
-    for record in read_ledger(folder.ledger):
-        if record.get("event") == PLAN:
-            plan = record
-        elif record.get("event") == LOOK:
-            looks.append(tuple(Standing(**one) for one in record["standings"]))
-    if plan is None:
-        return None
-    design: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in plan["design"].items()
-    }
-    known = Noise(plan["deviation"] if plan["deviation"] is not None else float("nan"), plan["freedom"])
-    return Decision(Design(**design), known, tuple(looks))
-
-
-def decision_as_json(decision: Decision, space: SweepSpec, hours: float) -> dict[str, Any]:
-    """The decision for the tag of an MLflow run of NAME-confirm, whose trials took ``hours`` of their devices.
-
-    Numbers have five digits, a standing is a list. The tag holds 8000 characters, a standing takes less than 60:
-    ten finalists at eight looks fit.
-    """
-
-    def short(value: Any) -> Any:
-        return float(f"{value:.5g}") if isinstance(value, float) else value
-
-    looks = [[[_reported(one, space), *map(short, astuple(one)[1:])] for one in look] for look in decision.looks]
-    return {
-        "planned": list(decision.design.looks),
-        "worthwhile": short(decision.design.worthwhile),
-        "looks": looks,
-        "outcome": decision.outcome,
-        "device_hours": short(hours),
-    }
-
-
-def log_decision(sweep: SweepRecord, decision: Decision) -> None:
-    """Write the decision to the MLflow run of NAME-confirm, for the report.
-
-    Raises:
-        StorageError: MLflow cannot be reached.
-    """
-    folder = confirmation_folder(sweep)
-    fresh = SweepRecord(read_spec(folder), folder)
-    parent = open_parent(fresh)
-    if parent is None:
-        return
-    done, ended = decision.outcome != "open", sum(row.ended for row in fresh.rows())
-    record = decision_as_json(decision, fresh.spec, sum(fresh.device_hours().values()))
-    tags = {ROUNDS_TAG: json.dumps(record, separators=(",", ":"))}
-    parent.set_tags(tags | ({PLANNED_TAG: str(ended)} if done else {}))
-    parent.finish("FINISHED" if done else "KILLED")
 
 
 def _reported(standing: Standing, space: SweepSpec) -> str:
@@ -212,7 +127,7 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
     space = fresh_space(sweep, chosen, design.looks[0], asked.test, sealed=asked.test is not None)
     space = space.model_copy(update={"limits": limits})
-    folder = confirmation_folder(sweep)
+    folder = sweep.folder.confirmation
     folder.root.mkdir(parents=True, exist_ok=True)
     with hold(folder):
         write_spec(folder, space)

@@ -1,10 +1,13 @@
-"""A sweep of ten trials as tables, without MLflow."""
+"""Results of ten trials, and ways to change them by their tables."""
 
 import math
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any
 
 import pandas as pd
 
-from dashboards.sweep import Objective, Sweep
+from dashboards.results import ALPHA, ETA, Curve, Objective, Results, Trial
 from trainer.config.variants import variant_name
 
 SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
@@ -16,34 +19,52 @@ SCORES = [  # configuration, algorithm, alpha, eta, scores of seeds 0 and 1
 ]
 
 
-def sweep_of(mode: str = "max") -> Sweep:
+def results_of(mode: str = "max") -> Results:
     """Five configurations, two seeds; the last trial failed."""
-    rows, histories = [], []
+    trials = []
     for configuration, algorithm, alpha, eta, *scores in SCORES:
         for seed, score in enumerate(scores):
-            trial = f"{configuration}-s{seed}"
             failed = math.isnan(score)
-            ends = 0.1 if failed else score
-            start, variant = pd.Timestamp(len(rows), unit="s", tz="UTC"), variant_name(algorithm, alpha, eta)
-            searched = {"algorithm.advantage": algorithm, "algorithm.ar_alpha": alpha, "algorithm.lopti_eta": eta}
-            rows.append(
-                {
-                    **{"trial": trial, "configuration": configuration, "seed": str(seed), "test": math.nan},
-                    "state": "FAIL" if failed else "COMPLETE",
-                    "reason": "diverged <b>" if failed else "",
-                    **{"score": score, "best": ends, "step": 20, "start": start, "duration_s": 90.0},
-                    **{"algorithm": algorithm, "alpha": alpha, "eta": eta, "variant": variant, "arm": ""},
-                    **{"run_id": trial, **searched},
-                }
+            trial = Trial(
+                name=f"{configuration}-s{seed}",
+                configuration=configuration,
+                seed=str(seed),
+                state="FAIL" if failed else "COMPLETE",
+                score=score,
+                parameters={"algorithm.advantage": algorithm, ALPHA: alpha, ETA: eta},
+                algorithm=algorithm,
+                rule=variant_name(algorithm, alpha, eta),
+                reason="diverged <b>" if failed else "",
+                step=20,
+                hours=0.025,
+                curves={
+                    "eval/accuracy": Curve((0, 20), (0.3, 0.1 if failed else score)),
+                    "policy/kl": Curve((10, 20), (0.02, 0.04)),
+                },
             )
-            histories += [(trial, "eval/accuracy", 0, 0.3), (trial, "eval/accuracy", 20, ends)]
-            histories += [(trial, "policy/kl", 10, 0.02), (trial, "policy/kl", 20, 0.04)]
-    return Sweep(
-        "demo",
-        "sqlite://",
-        "FINISHED",
-        Objective("eval/accuracy", "min" if mode == "min" else "max", 1),
-        pd.DataFrame(rows),
-        pd.DataFrame(histories, columns=["trial", "metric", "step", "value"]),
-        ("algorithm.advantage", "algorithm.ar_alpha", "algorithm.lopti_eta"),
-    )
+            trials.append(trial)
+    objective = Objective("eval/accuracy", "min" if mode == "min" else "max", 1)
+    return Results("demo", objective, tuple(trials), ("algorithm.advantage", ALPHA, ETA))
+
+
+def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Results:
+    """The results with the trials of a changed `Results.table`, and with other changes."""
+    simple = {one.name for one in fields(Trial)} - {"name", "parameters", "curves", "latest", "solved"}
+    before = {trial.name: trial for trial in results.trials}
+    trials = []
+    for row in table.to_dict("records"):
+        parameters = {key: value for key, value in row.items() if key not in simple | {"trial", "label", "minutes"}}
+        kept = before.get(row["trial"], Trial(row["trial"], "", ""))
+        known = {key: row[key] for key in simple}
+        trials.append(replace(kept, name=row["trial"], parameters=parameters, **known))
+    return replace(results, trials=tuple(trials), **changes)
+
+
+def with_curves(results: Results, points: Iterable[tuple[str, str, int, float]]) -> Results:
+    """The results with the curves of points (trial, metric, step, value), ascending, and with no others."""
+    table = pd.DataFrame(list(points), columns=["trial", "metric", "step", "value"])
+    curves: dict[str, dict[str, Curve]] = {}
+    for (trial, metric), own in table.groupby(["trial", "metric"]):
+        curves.setdefault(str(trial), {})[str(metric)] = Curve(tuple(own.step), tuple(own.value))
+    trials = tuple(replace(trial, curves=curves.get(trial.name, {})) for trial in results.trials)
+    return replace(results, trials=trials)

@@ -4,23 +4,22 @@ import pandas as pd
 import pytest
 
 from dashboards.evidence import gathered, measured_in
-from dashboards.pictures.tournament import fresh_standings
-from dashboards.sweep import Sweep
+from dashboards.results import Results
 from tests.dashboards.pictures.test_tournament import confirmed as tuned_and_confirmed
-from tests.dashboards.table import sweep_of
+from tests.dashboards.table import results_of, with_trials
 
 
-def confirmed(name: str, task: str, gains: list[float], *others: tuple[str, float]) -> Sweep:
+def confirmed(name: str, task: str, gains: list[float], *others: tuple[str, float]) -> Results:
     """A sweep whose configuration 1 (AR) gained so much on each fresh seed, and others the same on all."""
-    sweep = replace(sweep_of(), name=name, setting=("tiny", task))
+    sweep = replace(results_of(), name=name, model="tiny", task=task)
     rows = []
     for number, more in (("0", [0.0] * len(gains)), ("1", gains), *((n, [gain] * len(gains)) for n, gain in others)):
-        own = sweep.trials[sweep.trials.configuration == number].iloc[:1]
+        own = sweep.table[sweep.table.configuration == number].iloc[:1]
         rows += [
             own.assign(seed=str(9 + i), score=0.5 + 0.01 * i + gain, trial=f"{number}-{i}")
             for i, gain in enumerate(more)
         ]
-    return replace(sweep, confirmation=replace(sweep, trials=pd.concat(rows, ignore_index=True), baseline="0"))
+    return replace(sweep, fresh=with_trials(sweep, pd.concat(rows, ignore_index=True), baseline="0"))
 
 
 def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages() -> None:
@@ -35,8 +34,8 @@ def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages()
 
 def test_fresh_seeds_do_not_choose_among_finalists_of_a_rule() -> None:
     sweep = confirmed("one", "easy", [0.10, 0.14, 0.12], ("2", 0.3))
-    assert sweep.confirmation is not None
-    alike = replace(sweep, trials=sweep.trials.assign(variant=["grpo"] * 2 + ["AR"] * 4 + ["rpp"] * 4))
+    assert sweep.fresh is not None
+    alike = with_trials(sweep, sweep.table.assign(rule=["grpo"] * 2 + ["AR"] * 4 + ["rpp"] * 4))
     (found, *_) = measured_in(alike)
     assert (found.rule, found.gain) == ("AR", pytest.approx(0.12))  # of 0.75 and 0.55 in the search, the first
 
@@ -44,8 +43,8 @@ def test_fresh_seeds_do_not_choose_among_finalists_of_a_rule() -> None:
 def test_less_is_better_where_the_objective_says_so() -> None:
     sweep = confirmed("one", "easy", [0.10, 0.14, 0.12])
     least = replace(sweep.objective, mode="min")
-    assert sweep.confirmation is not None
-    sweep = replace(sweep, objective=least, confirmation=replace(sweep.confirmation, objective=least))
+    assert sweep.fresh is not None
+    sweep = replace(sweep, objective=least, fresh=replace(sweep.fresh, objective=least))
     (found, *_) = measured_in(sweep)
     assert found.gain == pytest.approx(-0.12) and found.interval[0] < -0.12 < found.interval[1] < 0
 
@@ -53,10 +52,10 @@ def test_less_is_better_where_the_objective_says_so() -> None:
 def test_of_a_tournament_the_luck_of_tuning_counts() -> None:
     sweep = tuned_and_confirmed(gain=0.1)
     (found,) = [one for one in measured_in(sweep) if not one.left_out]
-    (standing,) = fresh_standings(sweep)
+    (standing,) = sweep.arm_standings
     assert (found.gain, found.interval) == (pytest.approx(0.105), standing.interval)
     assert standing.interval is not None and standing.interval[0] < 0.07  # fresh seeds alone, t(1): 0.073
-    few = replace(sweep, trials=sweep.trials.iloc[:10])
+    few = with_trials(sweep, sweep.table.iloc[:10])
     assert "too few tuning trials to tell the tuning variance" in {one.left_out for one in measured_in(few)}
 
 
@@ -66,7 +65,7 @@ def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all() -> None:
         confirmed("b", "easy", [0.30, 0.31, 0.35, 0.32]),
         confirmed("c", "hard", [0.01, -0.02, 0.02]),
         confirmed("d", "other", [-0.2, -0.21, -0.19]),
-        replace(confirmed("e", "fifth", [0.1, 0.2]), confirmation=None),
+        replace(confirmed("e", "fifth", [0.1, 0.2]), fresh=None),
     ]
     counted, left = gathered(sweeps)
     assert [(row.sweep, row.task) for row in counted] == [("b", "easy"), ("c", "hard"), ("d", "other")]

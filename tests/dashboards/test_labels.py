@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from dashboards.labels import algorithm_colours, colours, configuration_labels
-from tests.dashboards.table import sweep_of
+from tests.dashboards.table import results_of
 from trainer.config.variants import short_name, short_names
 
 
@@ -27,8 +27,8 @@ def test_a_label_names_the_rule_and_what_else_differs(arms: list[str], labels: l
             "configuration": ["0", "1", "2"],
             "arm": arms,
             "algorithm": "grpo",
-            "alpha": [0.0, 0.3, 0.3],
-            "eta": [0.0, 0.0, 0.5],
+            "algorithm.ar_alpha": [0.0, 0.3, 0.3],
+            "algorithm.lopti_eta": [0.0, 0.0, 0.5],
             "optim.lr": [3e-4, 1e-5, None],
             "rollout.temperature": 1.0,
         }
@@ -37,7 +37,7 @@ def test_a_label_names_the_rule_and_what_else_differs(arms: list[str], labels: l
 
 
 def test_an_algorithm_has_the_colour_of_its_plain_rule_or_of_its_first() -> None:
-    trials = sweep_of().trials
-    assert algorithm_colours(trials) == {key: colours(trials.variant)[key] for key in ("grpo", "rpp")}
-    without_plain = trials[trials.variant != "rpp"]
-    assert algorithm_colours(without_plain)["rpp"] == colours(without_plain.variant)["rpp + AR + Lopti"]
+    trials = results_of().table
+    assert algorithm_colours(trials) == {key: colours(trials.rule)[key] for key in ("grpo", "rpp")}
+    without_plain = trials[trials.rule != "rpp"]
+    assert algorithm_colours(without_plain)["rpp"] == colours(without_plain.rule)["rpp + AR + Lopti"]

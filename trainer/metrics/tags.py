@@ -19,9 +19,4 @@ STATE_TAG = "loptune.state"  # RUNNING, COMPLETE, PRUNED or FAIL
 REASON_TAG = "loptune.reason"  # why it failed
 
 # Of a sweep's run.
-PLANNED_TAG = "loptune.planned_trials"
-ADAPTIVE_TAG = "loptune.adaptive"  # true where scores on its seeds steered the search
-ARMS_TAG = "loptune.arms"  # names of the values that are tuned within, as JSON; the first is the baseline
-BASELINE_TAG = "loptune.baseline"  # configuration that the others are held against
 CONFIRMS_TAG = "loptune.confirms"  # of a sweep of finalists: the sweep that chose them
-ROUNDS_TAG = "loptune.rounds"  # of a sweep of finalists in rounds: design and looks as JSON

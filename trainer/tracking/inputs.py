@@ -60,9 +60,14 @@ def record_inputs(folder: Path, configs: Iterable[TrainConfig], changes: Sequenc
     write_atomically(folder / INPUTS_FILE, json.dumps({"files": files, "accepted": accepted}, indent=1))
 
 
+def accepted_changes(folder: Path) -> str:
+    """Return all changes of its files that were accepted of a run or sweep; empty without any."""
+    return "; ".join(_recorded(folder)["accepted"])
+
+
 def change_tags(folder: Path) -> dict[str, str]:
     """MLflow's tag of all changes that were accepted of a run or sweep; none without any."""
-    accepted = "; ".join(_recorded(folder)["accepted"])
+    accepted = accepted_changes(folder)
     return {CHANGES_TAG: accepted} if accepted else {}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dashboards.pages.report import write_pages
-from dashboards.queries import read_sweep
+from tests.dashboards.synthetic import demo_results
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +25,8 @@ _CUT_OFF = """[...document.querySelectorAll('.figure')].flatMap(figure => {
 
 
 @pytest.fixture(scope="module")
-def report(demo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pages(read_sweep("demo", demo_uri), tmp_path_factory.mktemp("report"))
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pages(demo_results(), tmp_path_factory.mktemp("report"))
 
 
 class Visit:
@@ -118,8 +118,8 @@ def test_print_is_black_on_white_and_fits_the_paper(browser: Any, report: Path) 
     visit.page.close()
 
 
-def test_report_is_replaced_whole(report: Path, demo_uri: str) -> None:
+def test_report_is_replaced_whole(report: Path) -> None:
     report.write_text("old")
-    assert write_pages(read_sweep("demo", demo_uri), report.parent) == report
+    assert write_pages(demo_results(), report.parent) == report
     assert report.read_text(encoding="utf-8").endswith("</html>")
     assert {path.name for path in report.parent.iterdir()} == {"report.html", "trials.csv"}

@@ -3,26 +3,25 @@ from dataclasses import replace
 import pandas as pd
 
 from dashboards.pictures.confirmation import finalist_scores, finalists
-from dashboards.pictures.judged import comparable
-from tests.dashboards.table import sweep_of
+from tests.dashboards.table import results_of, with_trials
 
 
 def fresh_finalists() -> pd.DataFrame:
     """Trials of configurations 0 and 1 on two fresh seeds."""
-    trials = sweep_of().trials
+    trials = results_of().table
     chosen = trials[trials.configuration.isin(["0", "1"])]
     return chosen.assign(seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6])
 
 
 def test_nothing_is_drawn_before_a_sweep_is_confirmed() -> None:
-    picture = finalists(sweep_of())
+    picture = finalists(results_of())
     assert picture.figures == () and picture.sentence == "Not run yet: `sweep confirm demo` runs them."
 
 
 def test_finalists_show_search_fresh_seeds_and_test() -> None:
-    sweep = sweep_of()
-    confirmed = replace(sweep, confirmation=replace(sweep, trials=fresh_finalists()))
-    table = finalist_scores(confirmed, comparable(confirmed.confirmation or sweep))
+    sweep = results_of()
+    confirmed = replace(sweep, fresh=with_trials(sweep, fresh_finalists()))
+    table = finalist_scores(confirmed, (confirmed.fresh or sweep).comparable)
     means = table.groupby(["label", "kind"]).value.mean().round(6).to_dict()
     assert means == {
         ("#0 grpo", "searched"): 0.55,
@@ -42,11 +41,11 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
 
 
 def test_finalists_are_the_same_where_less_tells_them_apart() -> None:
-    sweep = sweep_of()
-    ranks = sweep.trials.assign(**{"model.lora.r": [4, 4, 8, 8, 4, 4, 4, 4, 4, 4]})
-    searched = replace(sweep, trials=ranks, searched=(*sweep.searched, "model.lora.r"))
-    assert "#1 grpo α 0.3 r=8" in set(searched.trials.label)
-    fresh = sweep.trials[sweep.trials.configuration == "1"].assign(score=0.6)
+    sweep = results_of()
+    ranks = sweep.table.assign(**{"model.lora.r": [4, 4, 8, 8, 4, 4, 4, 4, 4, 4]})
+    searched = with_trials(sweep, ranks, searched=(*sweep.searched, "model.lora.r"))
+    assert "#1 grpo α 0.3 r=8" in set(searched.table.label)
+    fresh = sweep.table[sweep.table.configuration == "1"].assign(score=0.6)
     table = finalist_scores(searched, fresh)
     assert set(table.label) == {"#1 grpo α 0.3"}
     assert list(table[table.kind == "searched"].value) == [0.7, 0.8]

@@ -1,14 +1,17 @@
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from dashboards.pictures.curves import failures, learning_curves, training_health
-from tests.dashboards.table import sweep_of
+from dashboards.pictures import curves
+from dashboards.pictures.curves import MAX_LINES, failures, learning_curves, thinned, training_health
+from dashboards.results import Curve
+from tests.dashboards.table import results_of, with_curves, with_trials
 
 
 def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
-    picture = learning_curves(sweep_of())
+    picture = learning_curves(results_of())
     dashes = [trace.line.dash for trace in picture.figures[0].data]
     assert dashes == ["solid"] * 9 + ["dot"]
     assert picture.sentence.startswith("From first to last evaluation 9 of 10 trials improve")
@@ -16,17 +19,12 @@ def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
 
 
 def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps_all_have() -> None:
-    sweep = sweep_of()
-    third = sweep.trials[sweep.trials.trial == "0-s0"].assign(trial="5-s0", configuration="5")
-    values = [("5-s0", "eval/accuracy", step, value) for step, value in ((0, 0.3), (10, 0.9), (20, 0.4))]
-    histories = pd.DataFrame(values, columns=sweep.histories.columns)
-    picture = learning_curves(
-        replace(
-            sweep,
-            trials=pd.concat([sweep.trials, third], ignore_index=True),
-            histories=pd.concat([sweep.histories, histories], ignore_index=True),
-        )
-    )
+    sweep = results_of()
+    third = sweep.table[sweep.table.trial == "0-s0"].assign(trial="5-s0", configuration="5")
+    curve = Curve((0, 10, 20), (0.3, 0.9, 0.4))
+    more = with_trials(sweep, pd.concat([sweep.table, third], ignore_index=True))
+    last = replace(more.trials[-1], curves={"eval/accuracy": curve})
+    picture = learning_curves(replace(more, trials=(*more.trials[:-1], last)))
     mean = picture.figures[0].data[-1]
     assert mean.name == "grpo" and list(mean.x) == [0, 20]
     assert list(mean.y) == pytest.approx([0.3, 0.5])  # of 0.5, 0.6 and 0.4
@@ -36,14 +34,13 @@ def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps
 
 
 def test_speed_and_ceiling_of_a_rule_stand_below_its_curves() -> None:
-    sweep = sweep_of()
+    sweep = results_of()
     names = [f"{seed}-s0" for seed in range(3)]
-    trials = pd.concat([sweep.trials[sweep.trials.trial == "0-s0"].assign(trial=name) for name in names])
+    trials = pd.concat([sweep.table[sweep.table.trial == "0-s0"].assign(trial=name) for name in names])
     values = [
         (name, "eval/accuracy", step, 0.3 + 0.2 * step / (step + 10)) for name in names for step in range(0, 101, 10)
     ]
-    histories = pd.DataFrame(values, columns=sweep.histories.columns)
-    picture = learning_curves(replace(sweep, trials=trials, histories=histories))
+    picture = learning_curves(with_curves(with_trials(sweep, trials), values))
     ((variant, count, end, half, ceiling),) = picture.table[1]
     assert (variant, count, end, half) == ("grpo", 3, "0.482", "8.3")  # 100 * 10 / 120
     assert str(ceiling).startswith("0.5")
@@ -51,13 +48,43 @@ def test_speed_and_ceiling_of_a_rule_stand_below_its_curves() -> None:
 
 
 def test_training_health_quotes_the_last_step() -> None:
-    picture = training_health(sweep_of())
+    picture = training_health(results_of())
     assert len(picture.figures) == 1
     assert "KL to the reference 0.040 (0.040 to 0.040)" in picture.sentence
 
 
 def test_failures_count_their_reasons() -> None:
-    found = failures(sweep_of())
+    found = failures(results_of())
     assert found is not None and found.sentence == "1 of 10 trials failed (10%): 1 × diverged <b>."
-    complete = replace(sweep_of(), trials=sweep_of().trials.iloc[:9])
+    complete = with_trials(results_of(), results_of().table.iloc[:9])
     assert failures(complete) is None
+
+
+def trials_of(scores: list[float]) -> pd.DataFrame:
+    return pd.DataFrame({"trial": [f"t{number}" for number in range(len(scores))], "score": scores})
+
+
+def test_of_many_trials_those_stay_that_are_spread_evenly_from_the_best_to_the_worst() -> None:
+    scores = np.random.default_rng(0).permutation(3 * MAX_LINES) / 1000
+    kept = thinned(trials_of(list(scores)), 1)
+    assert len(kept) == MAX_LINES
+    assert kept.index.is_monotonic_increasing
+    assert kept.score.max() == scores.max()
+    assert kept.score.min() == scores.min()
+    assert np.diff(np.sort(kept.score)).max() <= 0.004 + 1e-9  # ranks are 3 or 4 apart
+
+
+def test_trials_without_a_score_have_their_share_and_the_best_stays() -> None:
+    trials = trials_of([float("nan")] * 300 + [0.001 * number for number in range(300)])
+    kept = thinned(trials, -1)
+    assert kept.score.isna().sum() == MAX_LINES // 2
+    assert kept.score.min() == 0.0
+
+
+def test_a_picture_says_that_it_shows_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = results_of()
+    assert "are drawn" not in learning_curves(sweep).sentence
+    monkeypatch.setattr(curves, "MAX_LINES", 4)
+    picture = learning_curves(sweep)
+    assert len(picture.figures[0].data) == 4
+    assert f"4 of {len(sweep.trials)} trials are drawn" in picture.sentence

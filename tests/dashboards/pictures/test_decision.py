@@ -1,29 +1,29 @@
-import math
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from dashboards.pictures.decision import decided, decision
 from dashboards.pictures.theme import Picture
-from dashboards.sweep import Rounds, Sweep
+from dashboards.results import Results, Rounds
+from dashboards.statistics.sequential import Standing
 from tests.dashboards.pictures.test_verdict import sweep_with
-from tests.dashboards.table import sweep_of
+from tests.dashboards.table import results_of
 
 FRESH = {(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62], (0.9, 0.0): [0.3, 0.31]}
-STANDINGS = pd.DataFrame(
-    [("1", 3, 0.05, -0.01, 0.10, "open"), ("2", 3, -0.2, -0.26, -0.15, "worse"), ("1", 6, 0.06, 0.02, 0.09, "better")],
-    columns=["configuration", "seeds", "gain", "low", "high", "decision"],
+STANDINGS = (
+    Standing("1", 3, 0.05, -0.01, 0.10, "open"),
+    Standing("2", 3, -0.2, -0.26, -0.15, "worse"),
+    Standing("1", 6, 0.06, 0.02, 0.09, "better"),
 )
-ROUNDS = Rounds((3, 6, 9), 0.02, "better", 12.0, STANDINGS)
+ROUNDS = Rounds((3, 6, 9), 0.02, "better", STANDINGS)
 
 
-def confirmed(standings: pd.DataFrame = STANDINGS) -> Sweep:
+def confirmed(standings: tuple[Standing, ...] = STANDINGS) -> Results:
     fresh = replace(sweep_with(FRESH), rounds=replace(ROUNDS, standings=standings))
-    return replace(sweep_of(), confirmation=fresh)
+    return replace(results_of(), fresh=fresh)
 
 
-def drawn(sweep: Sweep) -> Picture:
+def drawn(sweep: Results) -> Picture:
     picture = decision(sweep)
     assert picture is not None
     return picture
@@ -47,8 +47,8 @@ def test_gains_have_their_bounds() -> None:
 
 
 def test_without_noise_without_a_look_and_without_rounds() -> None:
-    unknown = STANDINGS.assign(low=math.nan, high=math.nan, decision="open")
+    unknown = tuple(replace(standing, low=None, high=None, decision="open") for standing in STANDINGS)
     (gains,) = drawn(confirmed(unknown)).figures
     assert len(gains.data) == 2
-    assert "the first look is after 3" in drawn(confirmed(STANDINGS.iloc[:0])).sentence
-    assert decision(sweep_of()) is None
+    assert "the first look is after 3" in drawn(confirmed(())).sentence
+    assert decision(results_of()) is None

@@ -1,32 +1,34 @@
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from dashboards.pictures.mechanism import band_means, probability_bands, reward_audit
-from dashboards.sweep import Sweep
-from tests.dashboards.table import sweep_of
+from dashboards.results import Results
+from tests.dashboards.table import results_of, with_curves
 
 
-def sweep_with_bands() -> Sweep:
+def sweep_with_bands() -> Results:
     """Trials of plain GRPO (0-s0, 0-s1) and of GRPO + AR (1-s0) with two bands."""
     values = {
         "0-s0": {"token_share": (0.02, 0.98), "gradient_share": (0.6, 0.4), "advantage_share": (0.02, 0.98)},
         "0-s1": {"token_share": (0.04, 0.96), "gradient_share": (0.4, 0.6), "advantage_share": (0.04, 0.96)},
         "1-s0": {"token_share": (0.03, 0.97), "gradient_share": (0.2, 0.8), "advantage_share": (0.01, 0.99)},
     }
-    latest = [
-        (trial, f"tokens/{quantity}/{band}", value)
+    latest = {
+        trial: {
+            f"tokens/{quantity}/{band}": value
+            for quantity, both in quantities.items()
+            for band, value in zip(("0.00-0.25", "0.99-1.00"), both, strict=True)
+        }
         for trial, quantities in values.items()
-        for quantity, both in quantities.items()
-        for band, value in zip(("0.00-0.25", "0.99-1.00"), both, strict=True)
-    ]
-    latest += [("0-s0", "tokens/positive_rose", 0.7)]
-    return replace(sweep_of(), latest=pd.DataFrame(latest, columns=["trial", "metric", "value"]))
+    }
+    latest["0-s0"]["tokens/positive_rose"] = 0.7
+    sweep = results_of()
+    return replace(sweep, trials=tuple(replace(one, latest=latest.get(one.name, {})) for one in sweep.trials))
 
 
 def test_bands_are_averaged_over_the_trials_of_an_update_rule() -> None:
-    means = band_means(sweep_with_bands()).set_index(["variant", "quantity", "band"]).value
+    means = band_means(sweep_with_bands()).set_index(["rule", "quantity", "band"]).value
     assert means["grpo", "gradient_share", "0.00-0.25"] == pytest.approx(0.5)
     assert means["grpo + AR", "gradient_share", "0.99-1.00"] == pytest.approx(0.8)
     assert len(means) == 12  # other tokens/* are none of it
@@ -42,7 +44,7 @@ def test_bands_say_what_tokens_of_low_probability_send() -> None:
 
 
 def test_without_bands_the_page_says_how_to_get_them() -> None:
-    picture = probability_bands(sweep_of())
+    picture = probability_bands(results_of())
     assert picture.figures == () and "tokens/*" in picture.sentence
 
 
@@ -52,11 +54,10 @@ def test_audit_draws_what_happened_and_names_the_worst() -> None:
         *(("0-s1", "reward/format_failures", step, value) for step, value in ((1, 0.4), (2, 0.0))),
         ("0-s0", "reward/timeouts", 1, 0.0),
     ]
-    histories = pd.DataFrame(points, columns=["trial", "metric", "step", "value"])
-    picture = reward_audit(replace(sweep_of(), histories=histories))
+    picture = reward_audit(with_curves(results_of(), points))
     assert len(picture.figures) == 1  # nothing to see where every value is 0
     assert picture.legend
-    unscathed = reward_audit(replace(sweep_of(), histories=histories.assign(value=0.0)))
+    unscathed = reward_audit(with_curves(results_of(), [(*point[:3], 0.0) for point in points]))
     assert (unscathed.figures, unscathed.legend) == ((), {})
     assert picture.sentence == (
         "Answers that could not be parsed: 30.0% at the first step, 5.0% at the last (medians), at most 40 % "

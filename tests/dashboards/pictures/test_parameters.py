@@ -4,36 +4,34 @@ import pandas as pd
 import pytest
 
 from dashboards.pages.report import chapters_of
-from dashboards.pictures.judged import baseline, changed_from_baseline, only_changed
 from dashboards.pictures.parameters import score_against, scores_against
 from dashboards.pictures.verdict import verdict
-from dashboards.sweep import Sweep
-from tests.dashboards.table import sweep_of
+from dashboards.results import ALPHA, ETA, Results
+from tests.dashboards.table import results_of, with_trials
 
-LR, TEMPERATURE, ALPHA = "optim.lr", "rollout.temperature", "algorithm.ar_alpha"
+LR, TEMPERATURE = "optim.lr", "rollout.temperature"
 
 
-def searched_freely() -> Sweep:
+def searched_freely() -> Results:
     """Over lr, temperature and alpha: two that differ in alpha alone, and one better that differs in all."""
     settings = [(3e-4, 1.0, 0.0, 0.50), (3e-4, 1.0, 0.3, 0.51), (1e-5, 0.7, 0.3, 0.60), (1e-4, 0.7, 0.0, 0.40)]
     rows = [
         {
-            **sweep_of().trials.iloc[0].to_dict(),
-            **{"trial": f"c{number}s{seed}", "configuration": str(number), "seed": str(seed), "eta": 0.0},
-            **{LR: lr, TEMPERATURE: temperature, ALPHA: alpha, "alpha": alpha, "score": score + 0.02 * seed},
-            "variant": "grpo + AR" if alpha else "grpo",
-            "start": pd.Timestamp(10 * number + seed, unit="s", tz="UTC"),
+            **results_of().table.iloc[0].to_dict(),
+            **{"trial": f"c{number}s{seed}", "configuration": str(number), "seed": str(seed), ETA: 0.0},
+            **{LR: lr, TEMPERATURE: temperature, ALPHA: alpha, "score": score + 0.02 * seed},
+            "rule": "grpo + AR" if alpha else "grpo",
         }
         for number, (lr, temperature, alpha, score) in enumerate(settings)
         for seed in (0, 1)
     ]
     kinds = {LR: "loguniform", TEMPERATURE: "uniform", ALPHA: "choice"}
-    searched = (LR, TEMPERATURE, ALPHA, "algorithm.lopti_eta")
-    return replace(sweep_of(), trials=pd.DataFrame(rows), searched=searched, kinds=kinds, baseline="0")
+    searched = (LR, TEMPERATURE, ALPHA, ETA)
+    return with_trials(results_of(), pd.DataFrame(rows), searched=searched, kinds=kinds, baseline="0")
 
 
 def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
-    _, alpha, eta = scores_against(sweep_of())
+    _, alpha, eta = scores_against(results_of())
     assert "0.750, was at alpha 0.3 (#1 grpo α 0.3)" in alpha.sentence
     assert "was at eta 0 (#1 grpo α 0.3)" in eta.sentence
     dots = {trace.name: list(trace.x) for trace in alpha.figures[0].data}
@@ -42,7 +40,7 @@ def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
 
 def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searched_on() -> None:
     pictures = {picture.key: picture for several in chapters_of(searched_freely()).values() for picture in several}
-    assert {LR, TEMPERATURE, "alpha"} <= set(pictures) and "eta" not in pictures
+    assert {LR, TEMPERATURE, ALPHA} <= set(pictures) and ETA not in pictures
     axis = pictures[LR].figures[0].layout.xaxis
     assert axis.type == "log" and {1e-5, 3e-4} <= set(axis.tickvals)
     assert pictures[TEMPERATURE].figures[0].layout.xaxis.type is None
@@ -52,7 +50,7 @@ def test_every_parameter_that_varies_has_its_picture_on_the_scale_it_was_searche
 
 def test_a_parameter_is_credited_only_where_nothing_else_differs() -> None:
     sweep = searched_freely()
-    changed = only_changed(sweep, [ALPHA])
+    changed = sweep.only_changed([ALPHA])
     assert list(changed.label) == ["#1 grpo α 0.3 lr=0.0003 temperature=1"]
     assert changed.gain.iloc[0] == pytest.approx(0.01)
     assert score_against(sweep, ALPHA).sentence.endswith("against the baseline's alpha: 0.3 +0.010.")
@@ -62,7 +60,7 @@ def test_a_parameter_is_credited_only_where_nothing_else_differs() -> None:
 def test_the_verdict_names_all_that_differs_from_the_baseline() -> None:
     sweep = searched_freely()
     best = "#2 grpo α 0.3 lr=1e-05 temperature=0.7"
-    assert changed_from_baseline(sweep, best) == {LR: (1e-5, 3e-4), TEMPERATURE: (0.7, 1.0), ALPHA: (0.3, 0.0)}
+    assert sweep.changed(best) == {LR: (1e-5, 3e-4), TEMPERATURE: (0.7, 1.0), ALPHA: (0.3, 0.0)}
     first, _, apart, *_ = verdict(sweep)
     assert first.endswith(f"Best candidate {best}: +0.100 (2 seeds).")
     assert apart == (
@@ -73,11 +71,11 @@ def test_the_verdict_names_all_that_differs_from_the_baseline() -> None:
 
 def test_the_baseline_is_the_listed_one_and_without_a_list_the_first_plain_one() -> None:
     sweep = searched_freely()
-    assert baseline(replace(sweep, baseline="1")) == "#1 grpo α 0.3 lr=0.0003 temperature=1"
-    assert baseline(replace(sweep, baseline=None)) == "#0 grpo lr=0.0003 temperature=1"
-    failed = sweep.trials.assign(state=sweep.trials.state.where(sweep.trials.configuration != "0", "FAIL"))
-    assert baseline(replace(sweep, trials=failed)) is None  # no other takes its place
-    assert "the baseline #0 did not run to its end" in verdict(replace(sweep, trials=failed))[0]
-    without_plain = sweep.trials[sweep.trials.alpha + sweep.trials.eta > 0]
-    told = verdict(replace(sweep, trials=without_plain, baseline=None))[0]
+    assert replace(sweep, baseline="1").baseline_label == "#1 grpo α 0.3 lr=0.0003 temperature=1"
+    assert replace(sweep, baseline=None).baseline_label == "#0 grpo lr=0.0003 temperature=1"
+    failed = sweep.table.assign(state=sweep.table.state.where(sweep.table.configuration != "0", "FAIL"))
+    assert with_trials(sweep, failed).baseline_label is None  # no other takes its place
+    assert "the baseline #0 did not run to its end" in verdict(with_trials(sweep, failed))[0]
+    without_plain = sweep.table[sweep.table[ALPHA] + sweep.table[ETA] > 0]
+    told = verdict(with_trials(sweep, without_plain, baseline=None))[0]
     assert "no plain configuration (alpha 0, eta 0) ran to its end" in told

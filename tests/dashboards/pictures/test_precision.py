@@ -2,22 +2,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from dashboards.artifacts import Solved
 from dashboards.pictures.precision import precision
-from dashboards.sweep import Sweep
+from dashboards.results import ALPHA, Results, Solved
 from tests.dashboards.pictures.test_verdict import sweep_with
 
 SCORES = {(0.0, 0.0): [0.50, 0.60, 0.70], (0.3, 0.0): [0.56, 0.64, 0.76]}
 
 
-def solved(sweep: Sweep, training: float) -> Sweep:
+def solved(sweep: Results, training: float) -> Results:
     """100 problems with four completions; ``training`` moves every problem of a seed alike."""
     generator = np.random.default_rng(0)
-    found = {}
-    for row in sweep.trials.itertuples():
-        shift = row.score + training * (generator.standard_normal() if row.alpha else 0)
-        found[str(row.trial)] = Solved(generator.binomial(4, np.full(100, min(0.99, shift))) / 4, 1 / 400)
-    return replace(sweep, solved=found)
+    trials = []
+    for trial in sweep.trials:
+        shift = trial.score + training * (generator.standard_normal() if trial.parameters[ALPHA] else 0)
+        accuracy = generator.binomial(4, np.full(100, min(0.99, shift))) / 4
+        trials.append(replace(trial, solved=Solved(tuple(accuracy), 1 / 400)))
+    return replace(sweep, trials=tuple(trials))
 
 
 def test_the_share_that_pairing_removed() -> None:
@@ -45,8 +45,8 @@ def test_seeds_limit_where_training_differs() -> None:
 
 def test_steps_as_large_as_what_is_worthwhile_are_too_coarse() -> None:
     sweep = sweep_with(SCORES)
-    coarse = Solved(np.array([0.0, 1.0] * 50), 1 / 100)
-    text = precision(replace(sweep, solved={"c0s0": coarse})).sentence
+    first = replace(sweep.trials[0], solved=Solved((0.0, 1.0) * 50, 1 / 100))
+    text = precision(replace(sweep, trials=(first, *sweep.trials[1:]))).sentence
     assert "100 problems, so that eval/accuracy moves in steps of 0.010, too coarse for a worthwhile 0.01" in text
 
 

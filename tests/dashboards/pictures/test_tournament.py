@@ -4,37 +4,36 @@ import pandas as pd
 import pytest
 
 from dashboards.pages.html import render_page
-from dashboards.pictures.judged import baseline, judge_fresh
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
 from dashboards.pictures.verdict import verdict
+from dashboards.results import Results
 from dashboards.statistics.verdict import Tested
-from dashboards.sweep import Sweep
-from tests.dashboards.table import sweep_of
+from tests.dashboards.table import results_of, with_trials
 
 RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the last digit
 
 
-def tuned() -> Sweep:
+def tuned() -> Results:
     """Two rules: plain with eight configurations, AR with six, of which one failed."""
-    plain = sweep_of()
-    first = plain.trials[plain.trials.configuration.isin(["0", "1", "2"])]
+    plain = results_of()
+    first = plain.table[plain.table.configuration.isin(["0", "1", "2"])]
     more = [
         first.assign(
             configuration=f"{n}" + first.configuration, trial=f"{n}" + first.trial, score=first.score - n / 10
         )
         for n in (1, 2, 3)
     ]
-    trials = pd.concat([plain.trials, *more], ignore_index=True)
+    trials = pd.concat([plain.table, *more], ignore_index=True)
     trials = trials.assign(arm=trials.configuration.str[-1].map(RULES))
-    return replace(plain, trials=trials, arms=("plain", "AR"), adaptive=True)
+    return with_trials(plain, trials, arms=("plain", "AR"), adaptive=True)
 
 
-def confirmed(gain: float) -> Sweep:
+def confirmed(gain: float) -> Results:
     sweep = tuned()
-    chosen = sweep.trials[sweep.trials.configuration.isin(["1", "2"])]
+    chosen = sweep.table[sweep.table.configuration.isin(["1", "2"])]
     scores = [0.5, 0.52, 0.5 + gain, 0.53 + gain]
     trials = chosen.assign(seed=["2", "3", "2", "3"], score=scores, trial=["a", "b", "c", "d"], arm="")
-    return replace(sweep, confirmation=replace(sweep, trials=trials, arms=(), baseline="1", adaptive=False))
+    return replace(sweep, fresh=with_trials(sweep, trials, arms=(), baseline="1", adaptive=False))
 
 
 def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
@@ -49,7 +48,7 @@ def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
 
 def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
     sweep = tuned()
-    assert baseline(sweep) == "#1 plain α 0.3"  # the first rule at its best
+    assert sweep.baseline_label == "#1 plain α 0.3"  # the first rule at its best
     lines = verdict(sweep)
     assert lines[0].startswith("2 rules were tuned by 6 to 8 configurations each.")
     assert "sweep confirm demo" in lines[0]
@@ -61,7 +60,7 @@ def test_rules_are_compared_on_fresh_seeds() -> None:
     assert tournament_line(sweep).startswith("Rules at their own best, on fresh seeds: AR beats plain by +9.005, 90%")
     assert "none is shown to be better than plain" in tournament_line(confirmed(gain=0.01))
     assert verdict(sweep)[0] == tournament_line(sweep)
-    found = judge_fresh(sweep.confirmation, sweep)  # type: ignore[arg-type]
+    found = sweep.fresh_verdict
     assert isinstance(found, Tested) and found.claim == "evidence"
     headings, rows = rule_table(sweep)
     table = pd.DataFrame(rows, columns=headings).set_index("rule")
@@ -79,4 +78,4 @@ def test_the_picture_has_lines_differences_and_a_table() -> None:
     assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]
     page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, "<table></table>")
     assert "<th" in page and "best setting" in page and "#2 AR η 0.5" in page
-    assert tournament(sweep_of()) is None
+    assert tournament(results_of()) is None

@@ -4,26 +4,25 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from dashboards.pictures.judged import comparable
 from dashboards.pictures.verdict import headline, verdict
-from dashboards.sweep import Sweep
-from tests.dashboards.table import sweep_of
+from dashboards.results import ALPHA, ETA, Results
+from tests.dashboards.table import results_of, with_trials
 
 
-def sweep_with(scores: dict[tuple[float, float], list[float]], **states: str) -> Sweep:
+def sweep_with(scores: dict[tuple[float, float], list[float]], **states: str) -> Results:
     """Configurations 0, 1, ... of GRPO with (alpha, eta) -> the scores of seeds 0, 1, ...; c1s0="PRUNED" etc."""
-    template = sweep_of().trials.iloc[0].to_dict()
+    template = results_of().table.iloc[0].to_dict()
     rows = [
         {
             **template,
             **{"trial": f"c{number}s{seed}", "configuration": str(number), "seed": str(seed), "score": score},
-            **{"alpha": alpha, "eta": eta, "state": states.get(f"c{number}s{seed}", "COMPLETE")},
-            **{"start": pd.Timestamp(10 * number + seed, unit="s", tz="UTC"), "duration_s": 1800.0},
+            **{ALPHA: alpha, ETA: eta, "state": states.get(f"c{number}s{seed}", "COMPLETE")},
+            "hours": 2.0,
         }
         for number, ((alpha, eta), seeds) in enumerate(scores.items())
         for seed, score in enumerate(seeds)
     ]
-    return replace(sweep_of(), trials=pd.DataFrame(rows), gpus_per_trial=4, planned=len(rows))
+    return with_trials(results_of(), pd.DataFrame(rows), device="GPU", devices=4, planned=len(rows))
 
 
 def test_a_clear_gain_on_matched_seeds_is_evidence() -> None:
@@ -69,7 +68,7 @@ def test_the_baseline_may_win() -> None:
 def test_configurations_with_a_stopped_seed_are_not_compared() -> None:
     scores = {(0.0, 0.0): [0.5, 0.6], (0.3, 0.0): [0.55, 0.65], (0.5, 0.0): [0.99, 0.2]}
     sweep = sweep_with(scores, c2s1="PRUNED")
-    assert set(comparable(sweep).configuration) == {"0", "1"}
+    assert set(sweep.comparable.configuration) == {"0", "1"}
     lines = verdict(sweep)
     assert "Best candidate #1 grpo α 0.3" in lines[0]
     assert lines[-1].endswith("1 configurations are left out because the scheduler stopped some of their seeds.")
@@ -90,21 +89,21 @@ def test_a_search_names_a_candidate_and_failed_seeds_count_with_the_worst_score(
 
 
 def test_less_may_be_better() -> None:
-    assert "#3 rpp: -0.100 (90% interval" in verdict(sweep_of("min"))[0]
+    assert "#3 rpp: -0.100 (90% interval" in verdict(results_of("min"))[0]
 
 
 @pytest.mark.parametrize("score", [math.nan, 0.5])
 def test_before_anything_ended(score: float) -> None:
     sweep = sweep_with({(0.0, 0.0): [score]}, c0s0="RUNNING")
     assert verdict(sweep)[0] == "No configuration has run to its end with a score yet."
-    assert verdict(replace(sweep, trials=sweep.trials.iloc[:0]))[-1] == "The sweep has no trials yet."
+    assert verdict(with_trials(sweep, sweep.table.iloc[:0]))[-1] == "The sweep has no trials yet."
 
 
 def test_progress_is_told_by_trials_and_not_by_the_parent_alone() -> None:
     sweep = sweep_with({(0.0, 0.0): [0.5, 0.6]})
-    assert replace(sweep, status="RUNNING").progress == "finished: all 2 planned trials have ended"
-    assert replace(sweep, status="RUNNING", planned=4).progress == "running: 2 of 4 planned trials have ended"
-    assert replace(sweep, status="KILLED", planned=4).progress == "stopped: 2 of 4 planned trials have ended"
+    assert replace(sweep, running=True).progress == "finished: all 2 planned trials have ended"
+    assert replace(sweep, running=True, planned=4).progress == "running: 2 of 4 planned trials have ended"
+    assert replace(sweep, planned=4).progress == "stopped: 2 of 4 planned trials have ended"
 
 
 def test_fresh_seeds_decide() -> None:
@@ -117,7 +116,7 @@ def test_fresh_seeds_decide() -> None:
         (search, "Confirmed: #1 grpo α 0.3 beats the baseline #0 grpo: +0.100 (90% interval +0.", True, "1"),
     ]
     for fresh, words, gained, chosen in cases:
-        sweep = replace(search, confirmation=fresh)
+        sweep = replace(search, fresh=fresh)
         told, lines = headline(sweep), verdict(sweep)
         assert lines[0] == told.sentence and told.sentence.startswith(words)
         assert (told.confirmed, told.configuration) == (gained, chosen)

@@ -3,11 +3,16 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.sources.stored import RESULTS_FILE, pack
 from sweep.cli import main
 from sweep.record.folder import command, existing_sweep
-from tests.dashboards import synthetic
+from sweep.tracking.parent_run import open_parent_run
+from tests.dashboards.synthetic import demo_results
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import SHORT
+from tests.trainer.tracking.store import sqlite_store
+from trainer.config.schema import load_config
+from trainer.tracking import mlflow_store
 
 OFFLINE = {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.offline": True}}
 
@@ -17,10 +22,16 @@ def no_store_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-@pytest.mark.parametrize("verb", ["report", "ui"])
-def test_an_offline_sweep_has_no_pages_yet(tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(tmp_path, "demo", SCORES, trainer=OFFLINE)
-    assert main([verb, "demo", "--runs-dir", str(tmp_path)]) == 3
+    assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 0
+    report = tmp_path / "demo" / "report"
+    assert capsys.readouterr().out.strip() == str(report / "report.html")
+    assert {path.name for path in report.iterdir()} == {"report.html", "trials.csv", "results.json.gz", "best.yaml"}
+    assert load_config(str(report / "best.yaml")).algorithm.ar_alpha == 0.1
+    assert main(["ui", "demo", "--runs-dir", str(tmp_path)]) == 3
     assert capsys.readouterr().err.splitlines() == [
         "error: sweep demo ran offline",
         f"where: {tmp_path / 'demo'}",
@@ -28,18 +39,36 @@ def test_an_offline_sweep_has_no_pages_yet(tmp_path: Path, verb: str, capsys: py
     ]
 
 
-def test_a_store_that_has_gone_exits_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_has_gone_costs_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_sweep(tmp_path, "demo", SCORES)
-    assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 4
-    assert "error: no MLflow store" in capsys.readouterr().err
+    assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 0
+    assert (tmp_path / "demo" / "report" / "report.html").is_file()
     assert not list(tmp_path.rglob("*.db"))
+    assert main(["ui", "demo", "--runs-dir", str(tmp_path)]) == 4
+    assert "error: no MLflow store" in capsys.readouterr().err
+
+
+def test_a_store_that_does_not_answer_costs_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mlflow_store, "START_LIMIT_S", 0.1)
+    server = {"preset": "tiny_kk", "overrides": {**SHORT, "tracking.uri": "http://127.0.0.1:9"}}
+    write_sweep(tmp_path, "demo", SCORES, trainer=server)
+    assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 4
+    assert (tmp_path / "demo" / "report" / "report.html").is_file()
+    assert (tmp_path / "demo" / "report" / "best.yaml").is_file()
 
 
 def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    demo_uri = synthetic.write_sweep(tmp_path / "store")
-    assert main(["evidence", demo_uri]) == 0
+    uri = sqlite_store(tmp_path / "store")
+    parent = open_parent_run(uri, "demo", "demo", {}, {})
+    file = tmp_path / RESULTS_FILE
+    file.write_bytes(pack(demo_results()))
+    parent.log_artifact(file)
+    open_parent_run(uri, "other", "without-results", {}, {})
+    assert main(["evidence", uri]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "not counted: every rule of demo, not confirmed on fresh seeds"
-    assert main(["evidence", demo_uri, "--json"]) == 0
+    assert main(["evidence", uri, "--json"]) == 0
     assert [one["sweep"] for one in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]
     assert main(["evidence", "--runs-dir", str(tmp_path)]) == 4
     assert "no MLflow store" in capsys.readouterr().err

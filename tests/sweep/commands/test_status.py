@@ -43,7 +43,7 @@ def test_status_names_the_best_of_every_arm(tmp_path: Path, capsys: pytest.Captu
         "0.2: 2 of 6 trials, best #2 0.65",
         "0.3: 1 of 6 trials, no configuration is complete",
     ]
-    assert "fresh ones compare them" in lines[place + 6] and "confirm demo" in lines[place + 6]
+    assert "fresh ones compare them" in lines[place + 5] and "confirm demo" in lines[place + 5]
 
 
 def test_the_best_of_a_loss_is_the_smallest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,10 @@ from pathlib import Path
 import pytest
 
 from sweep.cli import main
-from sweep.record.folder import sweep_folder
-from sweep.record.sweep_record import VERDICT_FILE
 from tests.run_cli import run_cli
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import SEVERAL_RANKS
 from trainer.config.schema import apply_overrides, load_config, save_config
-from trainer.files import write_atomically
 
 
 def test_export_writes_a_file_that_the_trainer_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,13 +64,26 @@ def test_export_without_a_winner_is_refused(tmp_path: Path, capsys: pytest.Captu
 
 def test_export_follows_fresh_seeds_and_any_configuration_can_be_named(tmp_path, capsys):
     write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
-    told = {"sentence": "Keep the baseline #0.", "step": "", "confirmed": False, "configuration": "0"}
-    sweep_folder(tmp_path, "demo").report.mkdir()
-    write_atomically(sweep_folder(tmp_path, "demo").report / VERDICT_FILE, json.dumps(told))
-    for options, alpha in (([], 0.0), (["--configuration", "2"], 0.2)):
-        output = tmp_path / f"{alpha}.yaml"
+    fresh = {0: {2: 0.7, 3: 0.71, 4: 0.72}, 1: {2: 0.5, 3: 0.52, 4: 0.5}}
+    confirms = {"sweep": "demo", "configurations": [0, 2]}
+    write_sweep(tmp_path, "demo-confirm", fresh, seeds=[2, 3, 4], confirms=confirms)
+    for options, alpha in (([], 0.0), (["--configuration", "2"], 0.2), (["--baseline"], 0.0)):
+        output = tmp_path / f"{alpha}{len(options)}.yaml"
         assert main(["export", "demo", "--runs-dir", str(tmp_path), "--output", str(output), *options]) == 0
         assert load_config(str(output)).algorithm.ar_alpha == alpha
-        assert "Keep the baseline #0." in capsys.readouterr().out
+        assert "Keep the baseline #0" in capsys.readouterr().out
     assert main(["export", "demo", "--runs-dir", str(tmp_path), "--configuration", "99"]) == 3
     assert "configuration 99 is not complete" in capsys.readouterr().err
+
+
+def test_export_asks_where_fresh_seeds_tell_nothing_apart(tmp_path, capsys):
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    fresh = {0: {2: 0.5, 3: 0.6, 4: 0.4}, 1: {2: 0.6, 3: 0.5, 4: 0.46}}
+    confirms = {"sweep": "demo", "configurations": [0, 2]}
+    write_sweep(tmp_path, "demo-confirm", fresh, seeds=[2, 3, 4], confirms=confirms)
+    assert main(["export", "demo", "--runs-dir", str(tmp_path)]) == 3
+    error, _, hint = capsys.readouterr().err.splitlines()
+    assert "the evidence names no configuration. Not confirmed: seed noise could explain the difference" in error
+    assert hint.endswith("--configuration N or --baseline")
+    assert main(["status", "demo", "--runs-dir", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"] is None

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
+from sweep.record.best import choose_best
 from sweep.record.folder import sweep_folder
 from sweep.record.sweep_record import open_sweep
 from sweep.search.searcher import ConfigurationSearcher
@@ -38,7 +39,7 @@ def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> 
     suggestion = searcher.suggest("again")
     assert suggestion["trial"] == "c001-s1"
     searcher.on_trial_complete("again", ended_with(0.9))
-    best = sweep.read_again().best()
+    best = choose_best(sweep.read_again()).best
     assert best is not None
     assert (best.configuration, best.score) == (1, pytest.approx(0.9))
 

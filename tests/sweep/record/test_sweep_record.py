@@ -36,18 +36,6 @@ def test_what_failed_is_explained_by_its_last_error(tmp_path: Path) -> None:
     assert {row.trial: row.reason for row in sweep.rows()}["c001-s1"] == "rank 1: out of memory"
 
 
-def test_a_search_of_its_own_seeds_names_a_candidate(tmp_path: Path) -> None:
-    for name, sampler, seeds in [("tpe", "tpe", [0, 1]), ("random", "random", [0, 1]), ("one", "tpe", [0])]:
-        write_sweep(tmp_path, name, SCORES, seeds=seeds, search={"sampler": sampler, "configurations": 2})
-
-    def said(name: str) -> list[str]:
-        return open_sweep(tmp_path, name).caveats()
-
-    assert said("tpe")[0].startswith("a candidate: the search followed these seeds, and only fresh ones give evidence")
-    assert f"sweep confirm tpe --rounds --runs-dir {tmp_path}" in said("tpe")[0]
-    assert said("random") == [] and said("one")[0].startswith("one seed is not evidence")
-
-
 def test_the_last_step_is_read_from_the_end_of_whole_lines(tmp_path: Path) -> None:
     assert last_step(tmp_path) == 0
     lines = "".join(f'{{"step": {step}, "time": 1.0, "text": "{"x" * 200}"}}\n' for step in range(100))

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.queries import read_sweep
+from dashboards.sources.mlflow import read_sweeps
 from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
@@ -34,9 +34,9 @@ def test_an_offline_sweep_is_reported_once_it_is_sent(tmp_path: Path, monkeypatc
     path = upload_sweep(SweepRecord(spec, folder))
     assert path.read_text(encoding="utf-8").endswith("</html>")
     assert not read_spec(folder).base.tracking.offline and read_spec(folder) == online(spec)
-    sweep = read_sweep("demo", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    assert dict(zip(sweep.trials.configuration, sweep.trials.score, strict=True)) == {"0": 0.5, "1": 0.7}
-    assert set(sweep.trials.state) == {"COMPLETE"} and (sweep.trials.duration_s < 60).all()
+    (sweep,) = read_sweeps(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert {trial.configuration: trial.score for trial in sweep.trials} == {"0": 0.5, "1": 0.7}
+    assert sweep.trials[0].step == 4 and not sweep.running
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import itertools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -7,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dashboards.statistics.seed_noise import Noise
-from dashboards.statistics.sequential import Design, Standing
+from dashboards.statistics.sequential import Standing
+from sweep.record.decision import read_decision
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.spec import ConfirmsSpec
-from sweep.winner.confirm import confirmation_folder, finalists_of, fresh_space
-from sweep.winner.rounds import Asked, Decision, decide, decision_as_json, read_decision
+from sweep.winner.confirm import finalists_of, fresh_space
+from sweep.winner.rounds import Asked, decide
 from tests.sweep.ended_sweeps import write_sweep
 from trainer.errors import INTERRUPTED, ConfigError, MissingError
 
@@ -59,7 +57,7 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     assert (code, decision.outcome) == (0, "better")
     assert "judged after 3, " in said[0] and "a gain of 0.02 in eval/accuracy is worthwhile" in said[0]
     assert said[-1].startswith("demo: #1 is better than the baseline after 3 seeds: +0.")
-    fresh = confirmation_folder(sweep)
+    fresh = sweep.folder.confirmation
     assert read_decision(fresh) == decision
     assert read_spec(fresh).seeds[0] == 3  # fresh ones
     space = read_spec(fresh)
@@ -67,28 +65,13 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     again: list[str] = []
     assert decide(sweep, Asked(), trains({}), again.append)[1] == decision
     assert again[-1] == said[-1]
-    record = json.loads(json.dumps(decision_as_json(decision, space, 1 / 3)))
-    assert (record["outcome"], record["device_hours"]) == ("better", 0.33333)
-    first = decision.looks[0][0]
-    assert record["looks"][0][0][:2] == ["1", 3] and record["looks"][0][0][-1] == first.decision
-
-
-def test_the_longest_record_fits_into_a_tag(tmp_path: Path) -> None:
-    confirms = ConfirmsSpec(sweep="demo", configurations=list(range(990, 1001)))
-    space = found_sweep(tmp_path).spec.model_copy(update={"confirms": confirms})
-    looks = tuple(range(10, 90, 10))
-    bounds = tuple(-1 / 3 for _ in looks)
-    standing = Standing("10", 90, -1 / 3 * 1e-4, -1 / 3 * 1e-4, -1 / 3 * 1e-4, "not better")
-    design = Design(looks, 10, 1 / 3, bounds, bounds)
-    longest = Decision(design, Noise(0.1, 4), tuple((standing,) * 10 for _ in looks))
-    assert len(json.dumps(decision_as_json(longest, space, 1e3 / 3), separators=(",", ":"))) < 8000
 
 
 def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.51, 0.2: 0.3}
     _, decision = decide(sweep, Asked(), trains(truth), lambda line: None)
-    fresh = confirmation_folder(sweep)
+    fresh = sweep.folder.confirmation
     record = SweepRecord(read_spec(fresh), fresh)
     seeds = {one.number: len(one.results) for one in record.configurations}
     assert decision.looks[0][1].decision == "worse" and seeds[2] == 3
@@ -146,7 +129,7 @@ def test_finalists_of_the_first_round_stay_and_others_are_named(tmp_path: Path) 
 
 def test_rounds_do_not_follow_fixed_seeds(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
-    folder = confirmation_folder(sweep)
+    folder = sweep.folder.confirmation
     folder.root.mkdir()
     write_spec(folder, fresh_space(sweep, finalists_of(sweep, 1), 3))
     folder.ledger.touch()

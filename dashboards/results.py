@@ -1,0 +1,379 @@
+"""Results of a set of trials, wherever they were recorded: one value, and everything that follows from it."""
+
+import math
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from dashboards.labels import configuration_labels
+from dashboards.statistics import tournament
+from dashboards.statistics.problems import Answers
+from dashboards.statistics.seed_noise import paired_differences
+from dashboards.statistics.sequential import Standing
+from dashboards.statistics.verdict import Verdict, verdict
+from trainer.metrics.declared import METRICS
+
+TRAINING_CURVES = (
+    "policy/kl",
+    "policy/entropy",
+    "policy/clip_fraction",
+    "rollout/completion_length",
+    "optim/grad_norm",
+)
+AUDIT = ("reward/format_failures", "reward/timeouts", "reward/errors")
+TEST_SET = "test"  # the held-out problems: only runs that confirm a sweep are evaluated on them
+ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
+NO_ORDER = ("choice", "value", "by")  # kinds of parameters whose values need not be numbers
+
+State = Literal["COMPLETE", "PRUNED", "FAIL", "RUNNING", "KILLED"]
+SeedScores = dict[str, dict[Hashable, float]]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The score of a trial: the mean of the last ``window`` values of ``metric``."""
+
+    metric: str = "eval/accuracy"
+    mode: Literal["max", "min"] = "max"
+    window: int = 3
+    worthwhile: float = 0.01  # smallest gain that matters
+
+    @property
+    def sealed(self) -> str:
+        """The objective metric on the held-out problems."""
+        return "/".join([*self.metric.split("/")[:2], TEST_SET])
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, -1 where less is."""
+        return 1 if self.mode == "max" else -1
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values of a metric by training step, ascending."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def end(self, window: int) -> float:
+        """Return the mean of the last ``window`` values."""
+        last = self.values[-window:]
+        return math.fsum(last) / len(last) if last else math.nan
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Fraction of correct completions of every problem, over the evaluations that make up the score."""
+
+    accuracy: tuple[float, ...]  # [P]
+    step: float  # smallest change of the score of one evaluation: 1 / (problems x completions)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training run: a configuration with a seed."""
+
+    name: str
+    configuration: str
+    seed: str
+    state: State = "COMPLETE"
+    score: float = math.nan  # NaN where it failed
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    algorithm: str = ""  # of the update rule, its advantage and loss
+    rule: str = ""  # the update rule in words
+    arm: str = ""  # of `Results.arms`
+    reason: str = ""  # why it failed
+    step: float = math.nan  # last evaluated
+    hours: float = math.nan  # of its devices, in recorded steps and evaluations
+    test: float = math.nan  # score on the held-out problems
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    latest: Mapping[str, float] = field(default_factory=dict)  # the last tokens/*
+    solved: Solved | None = None
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Interim analyses of finalists in rounds of fresh seeds."""
+
+    planned: tuple[int, ...]  # seeds at each
+    worthwhile: float
+    outcome: str  # better, not better, undecided or open
+    standings: tuple[Standing, ...]  # one analysis after another; finalists by their number in the search
+
+    @property
+    def last(self) -> list[Standing]:
+        """The newest standing of each finalist."""
+        newest: dict[str, Standing] = {}
+        for standing in self.standings:
+            newest.pop(standing.finalist, None)
+            newest[standing.finalist] = standing
+        return list(newest.values())
+
+    @property
+    def winner(self) -> Standing | None:
+        """The finalist with the largest gain of those that are better; gains are signed so that more is better."""
+        better = [standing for standing in self.last if standing.decision == "better"]
+        return max(better, key=lambda standing: standing.gain, default=None)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Trials with what decided them. ``name`` is empty where they are not a sweep of ours."""
+
+    name: str
+    objective: Objective
+    trials: tuple[Trial, ...]
+    searched: tuple[str, ...]
+    kinds: Mapping[str, str] = field(default_factory=dict)  # searched parameter -> e.g. loguniform
+    source: str = ""  # where they were read
+    model: str = "unknown"
+    task: str = "unknown"
+    planned: int | None = None  # trials; None where nobody said
+    running: bool = False
+    device: Literal["GPU", "CPU"] = "CPU"
+    devices: float = 1  # of a trial
+    adaptive: bool = False  # whether scores on these seeds decided what was tried, or how long
+    baseline: str | None = None  # configuration; None: the plain one (alpha 0, eta 0) that comes first
+    arms: tuple[str, ...] = ()  # values that were tuned alone, on equal budgets; the first is the baseline
+    fresh: "Results | None" = None  # the finalists on fresh seeds, under their numbers here
+    rounds: Rounds | None = None  # where these are finalists that run in rounds
+    changes: str = ""  # of data and reward files between the trials, which were accepted
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a trial: its fields, minutes, a column for every parameter, and label, its configuration in words."""
+        columns = ["trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes"]
+        columns += ["algorithm", "rule", "arm", "reason"]
+        rows = [
+            {
+                **{column: getattr(trial, column) for column in columns if column not in ("trial", "minutes")},
+                "trial": trial.name,
+                "minutes": 60 * trial.hours / self.devices,
+                **trial.parameters,
+            }
+            for trial in self.trials
+        ]
+        names = dict.fromkeys([*(name for trial in self.trials for name in trial.parameters), *self.searched])
+        table = pd.DataFrame(rows, columns=[*columns, *names])
+        for name in self.searched:
+            if self.kinds.get(name, "choice") not in NO_ORDER:  # missing where a rule does not have it
+                table[name] = pd.to_numeric(table[name], errors="coerce")
+        table["label"] = configuration_labels(table, self.searched)
+        return table
+
+    def history(self, metric: str) -> pd.DataFrame:
+        """Return trial, step, value of a metric, of the trials that logged it."""
+        curves = {trial.name: trial.curves[metric] for trial in self.trials if metric in trial.curves}
+        names = [name for name, curve in curves.items() for _ in curve.steps]
+        steps = [step for curve in curves.values() for step in curve.steps]
+        values = [value for curve in curves.values() for value in curve.values]
+        return pd.DataFrame({"trial": names, "step": steps, "value": values})
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The searched parameters that have more than one value so far."""
+        return tuple(name for name in self.searched if self.table[name].nunique() > 1)
+
+    @property
+    def ended(self) -> int:
+        """Number of trials that came to an end."""
+        return sum(trial.state in ("COMPLETE", "PRUNED", "FAIL") for trial in self.trials)
+
+    @property
+    def progress(self) -> str:
+        """How far the trials are, in words."""
+        if self.planned is None:
+            return f"{self.ended} of {len(self.trials)} trials have ended"
+        if self.ended >= self.planned:
+            return f"finished: all {self.planned} planned trials have ended"
+        return f"{'running' if self.running else 'stopped'}: {self.ended} of {self.planned} planned trials have ended"
+
+    @property
+    def cost(self) -> list[float]:
+        """Device hours of each trial that spent any, on fresh seeds too."""
+        fresh = [] if self.fresh is None else self.fresh.cost
+        return [trial.hours for trial in self.trials if trial.hours > 0] + fresh
+
+    @cached_property
+    def comparable(self) -> pd.DataFrame:
+        """The trials that a comparison may use.
+
+        They ran to their end and have a score, and the scheduler stopped no seed of their configuration: what is
+        left of such a configuration is its luckier seeds.
+        """
+        pruned = {trial.configuration for trial in self.trials if trial.state == "PRUNED"}
+        table = self.table
+        return table[(table.state == "COMPLETE") & table.score.notna() & ~table.configuration.isin(pruned)]
+
+    @cached_property
+    def configurations(self) -> pd.DataFrame:
+        """A row a configuration that lost no seed and has as many as any: mean score, seeds and the parameters."""
+        silent = {trial.configuration for trial in self.trials if trial.state == "FAIL"}
+        whole = self.comparable[~self.comparable.configuration.isin(silent)]
+        if whole.empty:
+            return whole.assign(mean=[], seeds=[])
+        grouped = whole.groupby("configuration", sort=False)
+        table = grouped.first()
+        table["mean"] = grouped.score.mean()
+        table["seeds"] = grouped.score.count()
+        most = int(table["seeds"].max())
+        whole_sets: pd.DataFrame = table.loc[table["seeds"] == most].reset_index()
+        return whole_sets
+
+    def best_of(self, trials: pd.DataFrame) -> str | None:
+        """Return the configuration with the best mean score of those with the most seeds."""
+        table = trials.groupby("configuration", sort=False).score.agg(["mean", "count"])
+        whole = table[table["count"] == table["count"].max()]["mean"] * self.objective.sign
+        return None if whole.empty else str(whole.idxmax())
+
+    @cached_property
+    def baseline_label(self) -> str | None:
+        """The configuration that all others are compared with, chosen without its score.
+
+        The listed one, or the first plain one (alpha 0, eta 0). Of arms it is the best of the first, which its
+        score has chosen. None where it has no score that may be compared.
+        """
+        trials = self.comparable
+        if self.arms:
+            first = trials[trials.arm == self.arms[0]]
+            chosen = first[first.configuration == self.best_of(first)]
+        elif self.baseline is not None:
+            chosen = trials[trials.configuration == self.baseline]
+        elif ALPHA in trials and ETA in trials:
+            chosen = trials[(trials[ALPHA] == 0) & (trials[ETA] == 0)]
+        else:
+            return None
+        return None if chosen.empty else str(chosen.label.iloc[0])
+
+    @cached_property
+    def numbers(self) -> dict[str, str]:
+        """Label -> configuration."""
+        return dict(zip(self.table.label, self.table.configuration, strict=True))
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Configuration -> label."""
+        return {number: label for label, number in self.numbers.items()}
+
+    @cached_property
+    def seed_scores(self) -> SeedScores:
+        """Label -> seed -> score of the comparable configurations; NaN where a seed of theirs failed."""
+        scores: SeedScores = {}
+        for label, seed, score in zip(self.comparable.label, self.comparable.seed, self.comparable.score, strict=True):
+            scores.setdefault(str(label), {})[seed] = score
+        for trial in self.trials:
+            label = self.labels[trial.configuration]
+            if trial.state == "FAIL" and label in scores:
+                scores[label][trial.seed] = math.nan
+        return scores
+
+    @cached_property
+    def answers(self) -> Answers:
+        """Label -> seed -> accuracy of every problem, of the comparable trials that recorded it."""
+        whole = set(self.comparable.trial)
+        answers: dict[str, dict[Hashable, Any]] = {}
+        for trial in self.trials:
+            if trial.solved is not None and trial.name in whole:
+                accuracy = np.asarray(trial.solved.accuracy)
+                answers.setdefault(self.labels[trial.configuration], {})[trial.seed] = accuracy
+        return answers
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """The best configuration against the baseline, on these seeds; None where the baseline has no score."""
+        if self.baseline_label is None:
+            return None
+        return verdict(
+            self.seed_scores, self.baseline_label, self.objective.mode, adaptive=self.adaptive, answers=self.answers
+        )
+
+    @cached_property
+    def fresh_verdict(self) -> Verdict | None:
+        """The best finalist against the baseline, on fresh seeds."""
+        return self.verdict_on_fresh()
+
+    def verdict_on_fresh(self, only: str | None = None) -> Verdict | None:
+        """Return the verdict on fresh seeds, of one finalist where its label is given.
+
+        These seeds say how much each finalist varies.
+        """
+        fresh = self.fresh
+        if fresh is None or fresh.baseline_label is None:
+            return None
+        base = fresh.baseline_label
+        scores = {label: row for label, row in fresh.seed_scores.items() if only is None or label in (base, only)}
+        earlier = {
+            fresh.labels[self.numbers[label]]: row
+            for label, row in self.seed_scores.items()
+            if fresh.labels.get(self.numbers[label]) in scores
+        }
+        return verdict(scores, base, fresh.objective.mode, earlier=earlier, answers=fresh.answers)
+
+    @cached_property
+    def arm_standings(self) -> list[tournament.Standing]:
+        """Every arm but the first against it on fresh seeds, the best first; empty before those were run."""
+        fresh = self.fresh_arm_scores
+        base = fresh.get(self.arms[0], {})
+        if len(fresh) < 2 or all(map(math.isnan, base.values())):
+            return []
+        means = self.comparable.groupby(["arm", "configuration"]).score.mean()
+        arms = set(self.comparable.arm)
+        tuned = {arm: list(means[arm]) for arm in self.arms if arm in arms}
+        return tournament.standings(fresh, self.arms[0], tuned, self.objective.mode)
+
+    @cached_property
+    def fresh_arm_scores(self) -> SeedScores:
+        """Arm -> fresh seed -> score; NaN where the trial failed."""
+        arms = {trial.configuration: trial.arm for trial in self.trials}
+        scores: SeedScores = {}
+        for trial in () if self.fresh is None else self.fresh.trials:
+            if trial.state in ("COMPLETE", "FAIL"):
+                scores.setdefault(arms[trial.configuration], {})[trial.seed] = trial.score
+        return scores
+
+    def changed(self, label: str) -> dict[str, tuple[Any, Any]]:
+        """Return parameter -> its value in a configuration and in the baseline, for those that differ."""
+        settings = self.table.drop_duplicates("label").set_index("label")
+        if self.baseline_label is None or label not in settings.index:
+            return {}
+        ours = settings.loc[label]
+        base = settings.loc[self.baseline_label]
+        pairs = {name: (ours[name], base[name]) for name in self.varied}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and pd.notna(list(pair)).any()}
+
+    def only_changed(self, parameters: Collection[str]) -> pd.DataFrame:
+        """Return configurations that differ from another in ``parameters`` alone, where that has the baseline's.
+
+        Returns:
+            label, value (of the first of the parameters), gain (mean difference on shared seeds).
+        """
+        columns = ["label", "value", "gain"]
+        settings = self.comparable.drop_duplicates("label").set_index("label")
+        changing = [name for name in self.varied if name in parameters]
+        fixed = [name for name in self.varied if name not in parameters]
+        if self.baseline_label is None or not changing:
+            return pd.DataFrame(columns=columns)
+        plain = settings.loc[self.baseline_label, changing]
+        if fixed:
+            settings = settings[settings.duplicated(fixed, keep=False)]
+        alike = settings.groupby(fixed, dropna=False, sort=False) if fixed else [((), settings)]
+        rows: list[tuple[str, Any, float]] = []
+        for _, group in alike:
+            references = group.index[(group[changing] == plain).all(axis=1)]
+            if not len(references):
+                continue
+            scores = {str(label): self.seed_scores[str(label)] for label in group.index}
+            gains = paired_differences(scores, str(references[0]))
+            rows += [(label, group[changing[0]][label], gain.mean.value) for label, gain in gains.items()]
+        return pd.DataFrame(rows, columns=columns)
+
+
+def unit_of(metric: str) -> str:
+    """Return the declared unit of a metric, for an axis; empty where it is a plain number."""
+    declared = METRICS.get(metric)
+    return declared.unit if declared is not None and declared.unit != "1" else ""

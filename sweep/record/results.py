@@ -1,0 +1,225 @@
+"""The results of a sweep from its own folder: ledger, metrics and correctness records. It needs no MLflow."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dashboards.results import (
+    ALPHA,
+    AUDIT,
+    ETA,
+    TRAINING_CURVES,
+    Curve,
+    Objective,
+    Results,
+    Rounds,
+    Solved,
+    State,
+    Trial,
+)
+from sweep.record.decision import read_decision
+from sweep.record.folder import SweepFolder, holder, read_spec
+from sweep.record.sweep_record import SweepRecord, spent_seconds
+from sweep.search.history import Configuration, TrialKey
+from sweep.space.arms import arm_of, arms
+from sweep.space.spec import SweepSpec
+from trainer.config.schema import TrainConfig, dotted_values, value_of
+from trainer.config.variants import variant_of
+from trainer.evaluation.correctness import read_correctness
+from trainer.files import Record, read_records
+from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
+from trainer.tracking.inputs import accepted_changes
+
+_ACCURACY = "eval/accuracy"
+_MAX_POINTS = 200  # of a training curve; more only make the page heavy
+
+
+def read_results(sweep: SweepRecord, *, curves: bool = True, at_work: bool = True) -> Results:
+    """Return what a sweep's folder records, with its finalists on fresh seeds, also while it runs.
+
+    ``curves`` False leaves out training metrics and which problems were solved; ``at_work`` False takes the sweep as
+    ended, which a driver that closes it still holds.
+
+    Raises:
+        StorageError: a record is damaged.
+    """
+    results = _results(sweep, curves)
+    if not at_work:
+        results = dataclasses.replace(results, running=False)
+    folder = sweep.folder.confirmation
+    if not folder.ledger.exists():
+        return results
+    fresh = _results(SweepRecord(read_spec(folder), folder), curves, results.searched)
+    return dataclasses.replace(results, fresh=fresh)
+
+
+def _results(sweep: SweepRecord, curves: bool, searched: tuple[str, ...] | None = None) -> Results:
+    """``searched`` is given where trials are to be told apart as those of another sweep."""
+    spec, configurations = sweep.spec, sweep.configurations
+    running = holder(sweep.folder) is not None
+    resources = spec.resources
+    workers = resources.workers_per_trial * resources.cpus_per_worker
+    objective = Objective(**spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"}))
+    devices = float(resources.gpus_per_trial or workers)
+    read = _Reading(sweep, objective, devices, running, curves)
+    trials = [
+        trial
+        for configuration in configurations
+        for seed in _seeds(spec, configuration)
+        if (trial := read.trial(configuration, seed)) is not None
+    ]
+    model, task = setting_of(spec.base)
+    rounds = _rounds(sweep.folder, spec)
+    return Results(
+        name=sweep.folder.name,
+        objective=objective,
+        trials=tuple(trials),
+        searched=_searched(configurations) if searched is None else searched,
+        kinds={key: parameter.kind for key, parameter in spec.parameters.items()},
+        source=str(sweep.folder.root),
+        model=model,
+        task=task,
+        planned=sweep.planned if rounds is None else None,
+        running=running,
+        device="GPU" if resources.gpus_per_trial else "CPU",
+        devices=devices,
+        adaptive=spec.adaptive,
+        baseline=str(spec.reported(0)) if spec.baselines else None,
+        arms=tuple(arms(spec)) if spec.search.tune_within else (),
+        rounds=rounds,
+        changes=accepted_changes(sweep.folder.root),
+    )
+
+
+def _seeds(spec: SweepSpec, configuration: Configuration) -> list[int]:
+    """Seeds of a configuration, those too that only a longer plan had."""
+    return list(dict.fromkeys([*spec.seeds, *configuration.results]))
+
+
+def _searched(configurations: Iterable[Configuration]) -> tuple[str, ...]:
+    """The trainer keys that differ between configurations."""
+    values: dict[str, set[str]] = {}
+    for configuration in configurations:
+        for key, value in dotted_values(configuration.resolved).items():
+            values.setdefault(key, set()).add(str(value))
+    return tuple(key for key, different in values.items() if len(different) > 1)
+
+
+def setting(base: TrainConfig, parameters: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key in a configuration, without validating it again: a large sweep asks often."""
+    return parameters[key] if key in parameters else value_of(base, key)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reading:
+    """How the trials of a sweep are read."""
+
+    sweep: SweepRecord
+    objective: Objective
+    devices: float
+    running: bool
+    curves: bool
+
+    def trial(self, configuration: Configuration, seed: int) -> Trial | None:
+        """Return a trial; None before it has started."""
+        sweep, objective, curves = self.sweep, self.objective, self.curves
+        spec = sweep.spec
+        key = TrialKey(configuration.number, seed)
+        run_dir = sweep.folder.trial(key.name)
+        result = configuration.results.get(seed)
+        records = read_records(run_dir / "metrics.jsonl")
+        if result is None and not records:
+            return None
+        state: State = "RUNNING" if self.running else "KILLED"
+        if result is not None:
+            state = result.state
+        parameters = dotted_values(configuration.resolved)
+
+        def value(name: str) -> Any:
+            return setting(spec.base, parameters, name)
+
+        wanted = (objective.metric, objective.sealed)
+        found = {name: _curve(records, name) for name in (*wanted, *(AUDIT if curves else ()))}
+        found |= {name: _curve(records, name, _MAX_POINTS) for name in (TRAINING_CURVES if curves else ())}
+        evaluated = found[objective.metric]
+        score = evaluated.end(objective.window)
+        if result is not None:
+            score = math.nan if result.score is None else result.score
+        return Trial(
+            name=key.name,
+            configuration=str(spec.reported(configuration.number)),
+            seed=str(seed),
+            state=state,
+            score=math.nan if state == "FAIL" else score,
+            parameters={ALPHA: value(ALPHA), ETA: value(ETA), **parameters},
+            algorithm=rule_name(value(ADVANTAGE_KEY), value(LOSS_KEY)),
+            rule=variant_of(value),
+            arm=arm_of(spec, configuration.parameters),
+            reason="" if result is None else sweep.failure_reason(key, result),
+            step=evaluated.steps[-1] if evaluated.steps else math.nan,
+            hours=self.devices * sum(map(spent_seconds, records)) / 3600,
+            test=found[objective.sealed].end(objective.window),
+            curves={name: curve for name, curve in found.items() if curve.steps},
+            latest=_latest(records) if curves else {},
+            solved=_solved(run_dir / CORRECTNESS_FILE, objective) if curves and state == "COMPLETE" else None,
+        )
+
+
+def _curve(records: list[Record], metric: str, most: int | None = None) -> Curve:
+    """The values of a metric; of more than ``most`` evenly spread ones, the last among them."""
+    points = {int(record["step"]): float(record[metric]) for record in records if record.get(metric) is not None}
+    steps = sorted(points)
+    stride = 1 if most is None else max(1, math.ceil(len(steps) / most))
+    kept = steps[::-1][::stride][::-1]
+    return Curve(tuple(kept), tuple(points[step] for step in kept))
+
+
+def _latest(records: list[Record]) -> dict[str, float]:
+    latest: dict[str, float] = {}
+    for record in records:
+        latest |= {name: value for name, value in record.items() if name.startswith("tokens/") and value is not None}
+    return latest
+
+
+def _solved(path: Path, objective: Objective) -> Solved | None:
+    """Which problems the evaluations solved that make up a score; None where the score is no accuracy of a set."""
+    metric = objective.metric
+    if not path.is_file() or not metric.startswith(_ACCURACY):
+        return None
+    sets = read_correctness(path)
+    name = next(iter(sets), None) if metric == _ACCURACY else metric.removeprefix(f"{_ACCURACY}/")
+    if name is None or name not in sets:
+        return None
+    by_step = sets[name]
+    last = [by_step[step] for step in sorted(by_step)[-objective.window :]]
+    accuracy = np.mean([fractions for fractions, _ in last], axis=0)
+    return Solved(tuple(map(float, accuracy)), 1 / (len(accuracy) * last[-1][1]))
+
+
+def _rounds(folder: SweepFolder, spec: SweepSpec) -> Rounds | None:
+    decision = read_decision(folder)
+    if decision is None:
+        return None
+    standings = (standing for look in decision.looks for standing in look)
+    return Rounds(
+        planned=decision.design.looks,
+        worthwhile=decision.design.worthwhile,
+        outcome=decision.outcome,
+        standings=tuple(dataclasses.replace(one, finalist=str(spec.reported(int(one.finalist)))) for one in standings),
+    )
+
+
+def setting_of(base: TrainConfig) -> tuple[str, str]:
+    """Return model and task of a trainer configuration, in words."""
+    sources = []
+    for source in base.data.train:
+        made = source.digits if base.data.task == "addition" else source.people
+        unit = "digits" if base.data.task == "addition" else "people"
+        generated = f"{', '.join(map(str, made))} {unit}"
+        sources.append(generated if source.source == "generated" else source.source)
+    return base.model.name_or_path, ": ".join(filter(None, (str(base.data.task), ", ".join(sources))))

@@ -1,0 +1,122 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dashboards.results import ALPHA, ETA, Objective, unit_of
+from dashboards.sources.stored import pack, unpack
+from dashboards.statistics.sequential import Design, Standing
+from sweep.record.folder import SweepFolder, hold, sweep_folder
+from sweep.record.results import read_results, setting_of
+from sweep.record.sweep_record import open_sweep
+from sweep.search.ledger import Ledger
+from tests.sweep.ended_sweeps import SCORES, write_sweep
+from trainer.config.schema import apply_overrides, load_config
+from trainer.errors import StorageError
+from trainer.evaluation.correctness import correctness_record
+
+
+def write_metrics(folder: SweepFolder, trial: str, accuracy: dict[int, float], **more: float) -> None:
+    run_dir = folder.trial(trial)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    lines = [{"step": step, "time": 1.0, "eval/accuracy": value, **more} for step, value in accuracy.items()]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_sweep_is_read_whole_from_its_folder(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1], resources={"cpus_per_worker": 2})
+    folder = sweep_folder(tmp_path, "demo")
+    more = {"policy/kl": 0.1, "tokens/gradient_share/0.00-0.25": 0.4, "time/step": 900.0, "eval/accuracy/test": 0.2}
+    write_metrics(folder, "c000-s0", {0: 0.1, 10: 0.4, 20: 0.6}, **more)
+    results = read_results(open_sweep(tmp_path, "demo"))
+    assert results.objective == Objective("eval/accuracy", "max", 3)
+    assert results.searched == (ALPHA,) and results.kinds == {ALPHA: "uniform"}
+    assert (results.planned, results.device, results.devices, results.adaptive) == (6, "CPU", 2.0, False)
+    trials = {trial.name: trial for trial in results.trials}
+    assert len(trials) == 7 and "c003-s1" not in trials  # it has not started
+    first, failed = trials["c000-s0"], trials["c001-s1"]
+    assert (first.state, first.score, first.step, first.hours) == ("COMPLETE", 0.5, 20, 1.5)
+    assert first.parameters == {ALPHA: 0.0, ETA: 0.0} and first.rule == "grpo"
+    assert first.curves["eval/accuracy"].values == (0.1, 0.4, 0.6) and first.curves["policy/kl"].steps == (0, 10, 20)
+    assert first.latest == {"tokens/gradient_share/0.00-0.25": 0.4} and first.test == pytest.approx(0.2)
+    assert failed.state == "FAIL" and math.isnan(failed.score) and failed.reason.startswith("diverged at step 3")
+    assert trials["c002-s0"].rule == "grpo + AR"
+    assert list(results.configurations.configuration) == ["0", "2"]  # 1 lost a seed, 3 misses one
+
+
+def test_a_trial_under_way_has_the_mean_of_its_window_so_far(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", {0: {}}, objective={"window": 2})
+    folder = sweep_folder(tmp_path, "demo")
+    write_metrics(folder, "c000-s0", {0: 0.1, 10: 0.4, 20: 0.6})
+    (trial,) = read_results(open_sweep(tmp_path, "demo")).trials
+    assert (trial.state, trial.score) == ("KILLED", 0.5)
+    with hold(folder):
+        results = read_results(open_sweep(tmp_path, "demo"))
+    assert results.running and results.trials[0].state == "RUNNING"
+
+
+def test_problems_are_averaged_over_the_evaluations_of_the_score(tmp_path: Path) -> None:
+    counts = [
+        (0, {"dev": [0, 0, 0], "hard": [0, 0]}),
+        (10, {"dev": [4, 0, 2], "hard": [1, 0]}),
+        (20, {"dev": [4, 2, 2], "hard": [3, 0]}),
+    ]
+    lines = [
+        {"step": step}
+        | correctness_record({name: (np.array(row), np.full(len(row), 4)) for name, row in sets.items()})
+        for step, sets in counts
+    ]
+    cases = {"eval/accuracy": (2, [1.0, 0.25, 0.5]), "eval/accuracy/hard": (1, [0.75, 0.0]), "eval/reward": (1, None)}
+    for metric, (window, expected) in cases.items():
+        name = metric.replace("/", "-")
+        write_sweep(tmp_path, name, {0: {0: 0.5}}, objective={"metric": metric, "window": window})
+        file = sweep_folder(tmp_path, name).trial("c000-s0") / "correctness.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (trial,) = read_results(open_sweep(tmp_path, name)).trials
+        if expected is None:
+            assert trial.solved is None
+        else:
+            assert trial.solved is not None and trial.solved.accuracy == pytest.approx(expected)
+            assert trial.solved.step == pytest.approx(1 / (4 * len(expected)))
+
+
+def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    confirms = {"sweep": "demo", "configurations": [0, 2]}
+    write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}, 1: {2: 0.6}}, seeds=[2], confirms=confirms)
+    design = Design((3, 6), 1, 0.02, (3.0, 2.0), (2.0, 1.5))
+    plan = {"event": "plan", "design": vars(design), "deviation": 0.01, "freedom": 4, "time": 1.0}
+    standings = (Standing("1", 3, 0.05, None, None, "open"), Standing("1", 6, 0.04, 0.01, 0.07, "better"))
+    looks = [{"event": "look", "standings": [vars(standing)], "time": 1.0} for standing in standings]
+    Ledger(sweep_folder(tmp_path, "demo-confirm").ledger).append(plan, *looks)
+    fresh = read_results(open_sweep(tmp_path, "demo")).fresh
+    assert fresh is not None and [trial.configuration for trial in fresh.trials] == ["0", "2"]
+    assert fresh.rounds is not None and fresh.rounds.winner is not None
+    assert (fresh.rounds.planned, fresh.rounds.worthwhile, fresh.rounds.outcome) == ((3, 6), 0.02, "better")
+    assert (fresh.rounds.winner.finalist, fresh.rounds.winner.gain) == ("2", 0.04)
+
+
+def test_results_are_packed_and_unpacked_whole(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}}, confirms={"sweep": "demo", "configurations": [0]})
+    results = read_results(open_sweep(tmp_path, "demo"))
+    again = unpack(pack(results), "here")
+    assert repr(again) == repr(results)  # NaN equals nothing
+    for content in (b"", pack(results)[:40], b"nonsense"):
+        with pytest.raises(StorageError, match="does not hold the results"):
+            unpack(content, "here")
+
+
+def test_a_setting_is_a_model_and_a_task() -> None:
+    config = load_config("tiny_kk")
+    assert setting_of(config) == ("tiny", "knights_knaves: 2, 3 people")
+    files = {"data.train": [{"source": "a.parquet"}, {"source": "b.csv"}], "data.task": "math"}
+    assert setting_of(apply_overrides(config, files))[1] == "math: a.parquet, b.csv"
+
+
+def test_units_are_those_declared_and_the_objective_has_its_name_on_held_out_problems() -> None:
+    assert unit_of("policy/kl") == "nats" and unit_of("optim/grad_norm") == "" and unit_of("unknown") == ""
+    assert Objective("eval/reward").sealed == "eval/reward/test"
+    assert Objective("eval/accuracy/hard").sealed == "eval/accuracy/test"
