@@ -11,10 +11,11 @@ import pandas as pd
 
 from dashboards.labels import configuration_labels
 from dashboards.statistics import tournament
+from dashboards.statistics.comparison import count_failures
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import paired_differences
+from dashboards.statistics.seed_noise import Scores, paired_differences
 from dashboards.statistics.sequential import Standing
-from dashboards.statistics.verdict import Verdict, verdict
+from dashboards.statistics.verdict import Verdict, oriented, verdict
 from trainer.metrics.declared import METRICS
 
 TRAINING_CURVES = (
@@ -271,6 +272,14 @@ class Results:
             if trial.state == "FAIL" and label in scores:
                 scores[label][trial.seed] = math.nan
         return scores
+
+    @property
+    def counted_scores(self) -> Scores:
+        """The seed scores with failed seeds as the verdict counts them: unlucky ones."""
+        assert self.baseline_label is not None
+        sign = self.objective.sign
+        counted = count_failures(oriented(self.seed_scores, sign), self.baseline_label)
+        return oriented(counted, sign)
 
     @cached_property
     def answers(self) -> Answers:

@@ -61,15 +61,21 @@ def paired_differences(results: Results, shades: Mapping[str, str] | None = None
 
 
 def baseline_pairs(results: Results) -> pd.DataFrame:
-    """Score minus the baseline's on the same seed: label, variant, seed, difference; of trials with a partner."""
-    trials, base = results.comparable, results.baseline_label
+    """Return label, rule, seed, difference: score minus the baseline's on a seed of both, as the verdict counts it."""
+    base = results.baseline_label
+    columns = ["label", "rule", "seed", "difference"]
     if base is None:
-        return pd.DataFrame(columns=["label", "rule", "seed", "difference"])
-    reference = results.seed_scores[base]
-    others = trials[(trials.label != base) & trials.seed.isin(list(reference))]
-    return others.assign(difference=others.score - others.seed.map(reference).astype(float))[
-        ["label", "rule", "seed", "difference"]
-    ].dropna()
+        return pd.DataFrame(columns=columns)
+    rules = dict(zip(results.table.label, results.table.rule, strict=True))
+    counted = results.counted_scores
+    reference = counted[base]
+    pairs = [
+        (label, rules[label], seed, score - reference[seed])
+        for label, row in counted.items()
+        for seed, score in row.items()
+        if label != base and seed in reference
+    ]
+    return pd.DataFrame(pairs, columns=columns)
 
 
 def parameter_importance(results: Results) -> Picture:

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from dashboards.pictures.verdict import headline, verdict
-from dashboards.results import ALPHA, ETA, Results
+from dashboards.results import ALPHA, ETA, Results, Rounds
+from dashboards.statistics.sequential import Standing
 from tests.dashboards.table import results_of, with_trials
 
 
@@ -126,3 +127,11 @@ def test_fresh_seeds_decide() -> None:
         assert "24 GPU-hours in 12 trials (search and fresh seeds)" in lines[-2]
         assert lines[0].count("#1 grpo α 0.3") == 1 and not any("#1 grpo α 0.3" in line for line in lines[1:])
     assert not headline(search).confirmed and headline(search).configuration is None
+
+
+def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better() -> None:
+    search = results_of("min")
+    gains = [Standing("1", 3, 0.02, 0.01, 0.03, "better"), Standing("2", 3, 0.20, 0.10, 0.30, "better")]
+    rounds = Rounds((3,), 0.01, "better", tuple(gains))
+    found = headline(replace(search, fresh=replace(search, rounds=rounds)))
+    assert found.configuration == "2" and found.sentence.startswith("Confirmed: #2 grpo η 0.5 beats")
