@@ -9,7 +9,7 @@ from sweep.commands.slurm import add_slurm
 from sweep.commands.start import add_extend, add_plan, add_resume, add_run, add_schema
 from sweep.commands.status import add_ls, add_status, add_stop, add_study
 from sweep.commands.winner import add_confirm, add_export
-from trainer.shell.arguments import PAGES, Parser, parse_arguments, version_text
+from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.main import run_main
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def call(argv: Sequence[str] | None = None, options: "Options | None" = None) ->
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = Parser(
+    parser = argparse.ArgumentParser(
         prog="sweep", description="Find out which update rule works on a task.", epilog=PAGES
     )
     parser.set_defaults(json=False)

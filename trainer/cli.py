@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from trainer.shell.arguments import PAGES, Parser, parse_arguments, version_text
+from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import run_main, world_size
 
@@ -48,7 +48,7 @@ def _call(words: Sequence[str]) -> int:
 
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of a command line, with the arguments of the command that it names."""
-    parser: argparse.ArgumentParser = Parser(
+    parser = argparse.ArgumentParser(
         prog="trainer", description="Train one policy with one update rule.", epilog=PAGES
     )
     parser.add_argument("--version", action="version", version=version_text())

@@ -4,7 +4,7 @@ import sys
 
 from dashboards.statistics.power import minimum_detectable_effect
 from sweep.space.spec import SweepSpec
-from sweep.views.plan import possible, print_wrapped
+from sweep.views.plan import possible, print_section
 from trainer.evaluation.look import Look, look_at
 from trainer.shell.table import counted
 
@@ -27,7 +27,6 @@ def print_look(look: Look, spec: SweepSpec, configurations: int) -> None:
         hidden = minimum_detectable_effect(error, len(spec.seeds), configurations)
         seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"
         lines.append(f"with {seeds} that error alone hides gains below {hidden:.2g} (80 % power)")
-    for index, line in enumerate(lines):
-        print_wrapped("" if index else "sample", line)
+    print_section("sample", lines)
     for advice in look.advice(spec.base):
         print(f"\n{advice}", file=sys.stderr)

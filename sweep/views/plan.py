@@ -21,8 +21,7 @@ from trainer.errors import MissingError
 from trainer.files import free_bytes
 from trainer.planning.memory import Footprint, planned_checkpoint_bytes, size_text
 from trainer.problems.sampler import training_steps
-from trainer.shell.table import counted, print_columns
-from trainer.shell.wrapping import PLAIN_WIDTH, fill, text_width
+from trainer.shell.table import counted, print_table
 
 _DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 
@@ -152,8 +151,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
 def print_space(spec: SweepSpec) -> None:
     """Print the resolved space."""
     if spec.parameters:
-        parameters = spec.parameters.items()
-        print_columns([{"parameter": k, "range": _range(p), "when": parameter_text(p.when)} for k, p in parameters])
+        rows = [[key, _range(p), parameter_text(p.when)] for key, p in spec.parameters.items()]
+        print_table(["parameter", "range", "when"], rows)
     for index, baseline in enumerate(spec.baselines):
         print(f"baseline {index}: {parameter_text(baseline)}")
     print(flush=True)
@@ -161,15 +160,15 @@ def print_space(spec: SweepSpec) -> None:
 
 def print_plan(plan: Plan, spec: SweepSpec) -> None:
     """Print the plan."""
-    for index, line in enumerate(noise_lines(plan.noise, spec, plan.configurations)):
-        print_wrapped("" if index else "noise", line)
+    print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
     for heading, text in _lines(plan, spec):
-        print_wrapped(heading, text)
+        print_section(heading, [text])
 
 
-def print_wrapped(heading: str, text: str) -> None:
-    """Print a heading and its text, the text in a column of its own."""
-    print(fill(f"{heading:<12} {text}", min(PLAIN_WIDTH, text_width()), 13))
+def print_section(heading: str, lines: list[str]) -> None:
+    """Print a heading, and lines in a column beside it."""
+    for index, line in enumerate(lines):
+        print_table(["", ""], [[f"{'' if index else heading:<11}", line]])
 
 
 def _range(parameter: ParameterSpec) -> str:

@@ -10,7 +10,7 @@ from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.parallel.gpus import gpu_bytes, visible_gpus
 from trainer.planning.memory import GPU_BYTES, Device, footprint
 from trainer.shell.arguments import count, positive
-from trainer.shell.table import print_columns
+from trainer.shell.table import print_table
 
 _USUAL_RANKS = 4  # of a run with DeepSpeed: the presets were made for four GPUs
 
@@ -34,12 +34,8 @@ def _presets(arguments: argparse.Namespace) -> int:
 
 def _print_presets() -> None:
     described = {name: _first_comment(find_spec(name).path) for name in preset_names()}
-    print_columns(
-        [
-            {"name": name, "description": text, "variants": " ".join(variant_names(name))}
-            for name, text in described.items()
-        ]
-    )
+    rows = [[name, text, " ".join(variant_names(name))] for name, text in described.items()]
+    print_table(["name", "description", "variants"], rows)
     print("One of a preset's variants: trainer run NAME:VARIANT")
 
 

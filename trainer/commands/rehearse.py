@@ -29,7 +29,7 @@ from trainer.errors import ConfigError, EngineError
 from trainer.parallel.ranks import LOOPBACK, free_port
 from trainer.policy.architectures import KNOWN, TINY_FOLDER, model_size
 from trainer.shell.arguments import add_json, count
-from trainer.shell.table import print_columns
+from trainer.shell.table import print_table
 
 _RANKS = 2
 _TIMEOUT_S = 1800
@@ -135,7 +135,8 @@ def _rehearse(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([one.as_json() for one in found], indent=2))
     else:
-        print_columns([one.row() for one in found])
+        rows = [one.row() for one in found]
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
     return 0 if all(all(one.checks().values()) for one in found) else 1
 
 

@@ -139,11 +139,6 @@ METRIC_FAMILIES: dict[str, Metric] = {
         Metric("tokens/kl/", "mean KL estimate against the reference in the band", "nats"),
         Metric("tokens/clip_fraction/", "share of the band's updated tokens whose surrogate is clipped", "share"),
         Metric("tokens/probability_change/", "mean over the band of pi after the step - pi before", "probability"),
-        Metric(
-            "system/",
-            "CPU, memory, disk, network, GPUs of the first rank's machine by MLflow's names, mean since the last",
-            "in the name",
-        ),
         Metric("reward/component/", "mean of one part of the reward", "reward"),
     ]
 }

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from trainer.config.schema import dotted_keys
 from trainer.errors import ConfigError
-from trainer.shell.wrapping import fill
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -21,21 +20,6 @@ PAGES = (
     "Data sets, rewards, search spaces, clusters and the paper's experiments have pages in "
     f"{_DOCS if _DOCS.is_dir() else 'docs/ of the repository'}"
 )
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser, and parsers of commands, whose help breaks lines between words alone."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **{"formatter_class": _Help, **options})
-
-
-class _Help(argparse.HelpFormatter):
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return fill(" ".join(text.split()), width, 0).split("\n")
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return fill(indent + " ".join(text.split()), width, len(indent))
 
 
 def parse_arguments(

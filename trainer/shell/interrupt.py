@@ -75,8 +75,7 @@ def on_interrupt(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 def _redirect_closed_terminal() -> None:
     """Send standard output and error nowhere where their terminal has closed: writing to it would raise."""
-    for descriptor in (1, 2):
-        if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, descriptor)
-            os.close(nowhere)
+    with open(os.devnull, "w") as nowhere:
+        for descriptor in (1, 2):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                os.dup2(nowhere.fileno(), descriptor)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from trainer.errors import INTERRUPTED, ConfigError, UserError
 from trainer.files import storage_fault
-from trainer.shell.wrapping import wrap_terminals
 
 
 def rank() -> int:
@@ -20,21 +19,8 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def _open_closed_streams() -> None:
-    """Let nothing stand in for a standard stream that is closed, as by ``>&-``: files would take its number."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere != number:
-                os.dup2(nowhere, number)
-            os.set_inheritable(number, True)  # or a file of a scoring process takes it
-            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
-
-
 def run_main(command: Callable[[], int]) -> int:
     """Carry out a command, print what stops it, and return the exit code."""
-    _open_closed_streams()
-    wrap_terminals()
     try:
         return command()
     except UserError as error:

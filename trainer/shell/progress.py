@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from trainer.progress import ProgressReport
-from trainer.shell.wrapping import PLAIN_WIDTH, wrapped
+from trainer.shell.table import PLAIN_WIDTH
 
 _REPORT_EVERY_S = 30.0  # in a file, of a phase that takes long
 _SILENT_STEPS = 3  # without a difference between completions, until a warning
@@ -160,8 +160,7 @@ class Progress(ProgressReport):
 
     def _write(self, text: str) -> None:
         if self._bar is not None:
-            console = self._bar.console
-            console.print(wrapped(text, console.width), markup=False, soft_wrap=True)
+            self._bar.console.print(Text(text))
         else:
             print(text, file=self._stream, flush=True)
 

@@ -6,12 +6,12 @@ import json
 import os
 import re
 import socket
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+
+from filelock import FileLock, Timeout
 
 from rewards.own import OWN_PACKAGES
 from trainer.errors import ConfigError, NameHeldError, StorageError, shortened
@@ -20,6 +20,7 @@ from trainer.files import storage_error
 LONGEST_NAME = 64
 NAME_RULE = f"1 to {LONGEST_NAME} letters, digits, dots, dashes and underscores, starting with a letter or digit"
 _RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_LOOK_S = 0.5  # longer than another process holds the lock to look who has it
 _HINT = "wait for it, stop it, or choose another --name"
 
 
@@ -79,7 +80,7 @@ def raise_held(folder: Path, what: str = "run", hint: str = _HINT) -> None:
     """
     other = holder(folder)
     if other is not None:
-        raise NameHeldError(f"{what} {folder.name} is run by {other}", str(folder / "lock"), hint)
+        raise _held_error(folder, other, what, hint)
 
 
 def run_path(given: str, runs_dir: Path) -> Path:
@@ -96,20 +97,19 @@ def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
         NameHeldError: another process holds it.
         StorageError: the folder cannot be written.
     """
+    path = folder / "lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("a+", encoding="utf-8")
+        held = FileLock(path).acquire(timeout=_LOOK_S, poll_interval=0.01)
+    except Timeout:
+        raise _held_error(folder, _read_holder(path.read_text(encoding="utf-8")), what, hint) from None
     except OSError as error:
         raise StorageError(
             f"cannot write the {what}'s folder: {error.strerror}", str(folder), "choose --runs-dir"
         ) from None
-    with lock:
-        while not _locked(lock):
-            raise_held(folder, what, hint)
-            time.sleep(0.01)  # it is free: another process is looking who holds it, which takes a moment
+    with held:
         try:
-            os.ftruncate(lock.fileno(), 0)
-            os.write(lock.fileno(), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+            path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
         except OSError as error:
             raise storage_error(f"write the {what}'s folder", folder, error) from None
         yield
@@ -150,12 +150,8 @@ def check_folder(folder: Path) -> None:
                 )
 
 
-def _locked(lock: TextIO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _held_error(folder: Path, other: Holder, what: str, hint: str) -> NameHeldError:
+    return NameHeldError(f"{what} {folder.name} is run by {other}", str(folder / "lock"), hint)
 
 
 def _read_holder(text: str) -> Holder:

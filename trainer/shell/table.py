@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,16 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.errors import printable
-from trainer.shell.wrapping import PLAIN_WIDTH, fill, text_width
+
+PLAIN_WIDTH = 100  # where there is no terminal
 
 
-def print_columns(rows: list[dict[str, Any]]) -> None:
-    """Print a table with the keys of the first row as headings; the first column is never folded."""
-    table = Table(box=None, pad_edge=False)
-    for index, column in enumerate(rows[0]):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print columns, without a first line if no column has a heading; the first column is never folded."""
+    table = Table(box=None, pad_edge=False, show_header=any(headings))
+    for index, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*(Text(printable(str(value))) for value in row.values()))
+        table.add_row(*(Text(printable(str(value))) for value in row))
     console = Console()
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
@@ -40,14 +40,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
-
-
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns, each row a line; in a terminal a longer one goes on below its last column."""
-    widths = [max(len(line[column]) for line in [headings, *rows]) for column in range(len(headings))]
-    for line in [headings, *rows]:
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        print(fill(text, text_width(), sum(widths[:-1]) + 2 * len(widths[:-1])) if sys.stdout.isatty() else text)
 
 
 def counted(number: float, noun: str) -> str:

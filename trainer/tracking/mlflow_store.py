@@ -5,7 +5,6 @@ MLflow takes two seconds to import, so it is imported where it is used.
 
 import contextlib
 import errno
-import fcntl
 import getpass
 import logging
 import os
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
+
+from filelock import FileLock
 
 from trainer.config.credentials import split_credentials
 from trainer.config.tracking import TrackingConfig
@@ -111,11 +112,10 @@ def prepare_store(uri: str) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(path.name + ".lock").open("w")
+        lock = FileLock(path.with_name(path.name + ".lock")).acquire()
     except OSError as error:
         raise StorageError(f"cannot create the MLflow store: {error}", uri, "choose another folder") from None
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         _schema_exists(path, uri)  # waits for a lock, or tells that the file is no database
         _quiet_mlflow()
         from mlflow import MlflowClient

@@ -23,6 +23,7 @@ from trainer.tracking.mlflow_store import mlflow_name
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
@@ -174,6 +175,7 @@ class Connection:
     open: Callable[[TrackingState], tuple["MlflowClient", str]]  # gives client and run id
     check: Callable[[], None] = lambda: None  # raises where another attempt has taken over the run
     client: "MlflowClient | None" = None
+    monitor: "SystemMetricsMonitor | None" = None
     opening: Lock = field(default_factory=Lock)
 
 

@@ -21,7 +21,6 @@ from trainer.files import JsonLines, storage_error, write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
 from trainer.metrics.tags import CHANGES_TAG, RUN_TAG
 from trainer.tracking.inputs import INPUTS_FILE
-from trainer.tracking.machine import MachineGauges
 from trainer.tracking.mlflow_store import (
     connect,
     find_experiment,
@@ -99,7 +98,7 @@ class Tracker:
             raise storage_error("begin the run's record", self.run_dir, error) from error
         if not config.tracking.offline:
             uri = tracking_uri(config.tracking, context.runs_dir)
-            connection = _connection(config, self.run_dir, uri, self._attempt.check)
+            connection = _connection(config, self.run_dir, uri, self._attempt.check, config.tracking.system_metrics)
             self._shipper = Shipper(connection, self.run_dir, self._state, self._state_lock)
             if must_connect:
                 self._shipper.connect()
@@ -107,7 +106,6 @@ class Tracker:
         self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
         self._correctness = JsonLines(self.run_dir / CORRECTNESS_FILE)
         self._writers = Writers(config, context)
-        self._gauges = MachineGauges() if config.tracking.system_metrics else None
         self._last_step = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -124,14 +122,13 @@ class Tracker:
         return self._state.uri if self._shipper is not None else None
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Record metrics of a step, and now and then what the machine does. Never waits for MLflow.
+        """Record metrics of a step. Never waits for MLflow.
 
         Raises:
             KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
             StorageError: the record cannot be written; says from which step on it is missing.
         """
-        of_machine = self._gauges.means() if self._gauges else {}
-        self._append(self._metrics, step, metrics_record({**metrics, **of_machine}, step))
+        self._append(self._metrics, step, metrics_record(metrics, step))
         self._last_step = max(self._last_step, step)
         self._start_shipping()
         self._writers.log(metrics, step)
@@ -227,7 +224,7 @@ class Tracker:
         if self._shipper is not None and self._thread is None:
             self._stop = threading.Event()
             self._thread = threading.Thread(
-                target=_ship, args=(self._shipper, self._stop, self._gauges), name="mlflow-shipper", daemon=True
+                target=_ship, args=(self._shipper, self._stop), name="mlflow-shipper", daemon=True
             )
             self._thread.start()
 
@@ -241,12 +238,10 @@ class Tracker:
         self._thread = None
 
 
-def _ship(shipper: Shipper, stop: threading.Event, gauges: MachineGauges | None) -> None:
+def _ship(shipper: Shipper, stop: threading.Event) -> None:
     pause = SHIP_INTERVAL_S
     while not stop.wait(min(pause, _MAX_PAUSE_S)):
         try:
-            if gauges is not None:
-                gauges.read()
             shipper.send_all(stop)
             if pause > SHIP_INTERVAL_S:
                 _logger.warning("MLflow answers again; the missing metrics were sent")
@@ -266,6 +261,8 @@ def _send_rest(shipper: Shipper, status: str, limit_s: float, done: threading.Ev
     while True:
         try:
             shipper.send_all()
+            if shipper.connection.monitor is not None:
+                shipper.connection.monitor.finish()
             shipper.finish(status)
             done.set()
             return
@@ -334,8 +331,10 @@ def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
     return state
 
 
-def _connection(config: TrainConfig, run_dir: Path, uri: str, check: Callable[[], None] = lambda: None) -> Connection:
-    """Open the MLflow run of a folder: find it again or create it, and describe it."""
+def _connection(
+    config: TrainConfig, run_dir: Path, uri: str, check: Callable[[], None] = lambda: None, monitored: bool = False
+) -> Connection:
+    """Open the MLflow run of a folder: find it again or create it, describe it, and have its machine ``monitored``."""
 
     def open_in_store(state: TrackingState) -> tuple["MlflowClient", str]:
         client = connect(uri)
@@ -353,6 +352,12 @@ def _connection(config: TrainConfig, run_dir: Path, uri: str, check: Callable[[]
                 client.set_tag(run_id, CHANGES_TAG, state.tags[CHANGES_TAG])
 
         retry(describe, uri)
+        if monitored:
+            from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+            connection.monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=uri)
+            connection.monitor.start()
         return client, run_id
 
-    return Connection(uri, open_in_store, check)
+    connection = Connection(uri, open_in_store, check)
+    return connection

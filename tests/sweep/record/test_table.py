@@ -13,9 +13,9 @@ ROWS = [
 ]
 
 
-def test_trials_outside_of_a_terminal_are_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trials_are_printed_as_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_trials(ROWS)
-    assert capsys.readouterr().out.splitlines() == [
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "trial    state     step   score  parameters    reason",
         "c000-s0  COMPLETE  60/60  0.5    ar_alpha=0.3",
         "c001-s0  FAIL      3/60          ar_alpha=0.1  died [bold]",

@@ -103,18 +103,3 @@ def test_ctrl_c_is_held_back_while_modules_are_imported():
         signal.raise_signal(signal.SIGINT)
         imported.append("all")
     assert imported == ["all"]
-
-
-SCORE = """-c '
-from rewards.sandbox import RewardPool
-from trainer.shell.main import run_main
-settings = {"timeout_s": 60, "memory_mb": 600, "workers": 1, "failure_score": None}
-run_main(lambda: RewardPool({"format": 1.0}, **settings).score([""], [""])[0].status == "ok" or exit(1))'"""
-
-
-@pytest.mark.parametrize("words", ["-m trainer ls --runs-dir nowhere", SCORE])
-def test_a_closed_standard_output_is_no_error(words):
-    ended = subprocess.run(
-        ["bash", "-c", f"{sys.executable} {words} >&-"], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")

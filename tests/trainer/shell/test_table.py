@@ -1,8 +1,8 @@
-from trainer.shell.table import print_columns
+from trainer.shell.table import print_table
 
 
-def test_the_first_column_is_whole_and_the_others_are_folded(capsys):
-    print_columns([{"key": "k" * 60, "meaning": "word " * 20}, {"key": "b", "meaning": 2}])
+def test_the_first_column_is_whole_and_the_others_are_folded_between_words(capsys):
+    print_table(["key", "meaning"], [["k" * 60, "word " * 20], ["b", 2]])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     assert lines[0].split() == ["key", "meaning"]
@@ -12,5 +12,5 @@ def test_the_first_column_is_whole_and_the_others_are_folded(capsys):
 
 
 def test_what_would_command_the_terminal_and_markup_are_shown_as_they_are(capsys):
-    print_columns([{"a": "[red]x[/red]\x1b[2J"}])
-    assert capsys.readouterr().out.splitlines()[1].strip() == r"[red]x[/red]\x1b[2J"
+    print_table([""], [["[red]x[/red]\x1b[2J"]])
+    assert capsys.readouterr().out.strip() == r"[red]x[/red]\x1b[2J"
