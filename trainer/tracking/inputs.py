@@ -1,6 +1,7 @@
 """The files that a run or sweep depends on, data sets and reward modules, hashed so that a change is noticed.
 
-Data sets of the hub are not among them, nor files that a reward module reads by itself.
+Data sets of the hub are not among them, nor files that a reward module reads by itself. Python's `modulefinder` raises
+AttributeError at the first folder without ``__init__.py``, a project's or one of data that has a library's name.
 """
 
 import ast

@@ -2,6 +2,9 @@
 
 MLflow and ``metrics.jsonl`` are the record; what is written here is a view of it for those who look elsewhere. A
 writer that fails is left out for the rest of the run, with a warning.
+
+The trackers of accelerate cannot stand here: they log through its state, which a run without DeepSpeed never has, and
+which, made by the first rank alone, would choose device and backend a second time.
 """
 
 import hashlib
