@@ -5,6 +5,7 @@
 # make test-vllm   installs vLLM for the CPU into .venv-vllm and runs the tests that need it
 # make test-llm    fetches SmolLM2-135M (98 MB) once and runs the tests on it
 # make test-gpu    the tests that need a GPU, on one; imports neither Ray, Optuna, MLflow nor datasets
+# make first-contact  the first hour on a machine with GPUs, part after part, into first-contact/ (docs/gpu.md)
 # make chaos       kills what a sweep is made of at random and compares its end (docs/faults.md); SEED=0 FAULTS=20
 # make test-cluster  types docs/cluster.md on three machines made of namespaces, and runs Slurm's job where Slurm is
 # make install-gpu installs with vLLM, for machines with GPUs (docs/gpu.md); make resolve-gpu only tries it
@@ -19,7 +20,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu test-cluster chaos lint install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
+.PHONY: demo demo-llm test test-fast test-llm test-vllm test-gpu first-contact test-cluster chaos lint install dev install-vllm install-gpu resolve-gpu lock-gpu browser clean
 
 install: $(STAMP)
 
@@ -89,6 +90,11 @@ test-vllm: $(VLLM_STAMP)
 test-gpu:
 	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); \
 		$$python -m pytest -o addopts="-rs -s" -m gpu tests/gpu
+
+# All of it though a part fails; PARTS="driver vllm" runs some.
+first-contact:
+	@python=$(BIN)/python; test -x $$python || python=$(PYTHON); \
+		$$python -m benchmarks.first_contact $(if $(PARTS),--only $(PARTS))
 
 SEED := 0
 FAULTS := 20

@@ -1,0 +1,59 @@
+"""The first contact with GPUs runs all of its parts, each bounded in time, and reports what failed."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks.first_contact import Machine, Part, first_contact, parts, this_machine
+
+CPU = Machine(gpus=0, vllm=False, ray=True)
+
+
+def python(name: str, program: str, limit_s: float = 60.0) -> Part:
+    return Part(name, "?", limit_s, (sys.executable, "-c", program))
+
+
+def test_all_parts_run_though_some_fail_hang_or_cannot_run(tmp_path, capsys):
+    chosen = [
+        python("broken", "raise RuntimeError('no such kernel')"),
+        python("endless", "import time; print('sampling', flush=True); time.sleep(600)", limit_s=3.0),
+        Part("absent", "?", 60.0, None, "needs 4 GPUs"),
+        python("good", "print('1.5 TFLOP/s')"),
+    ]
+    outcomes = first_contact(chosen, tmp_path)
+    assert [(outcome.state, outcome.detail) for outcome in outcomes] == [
+        ("failed", "RuntimeError: no such kernel"),
+        ("timed out", "sampling"),
+        ("not run", "needs 4 GPUs"),
+        ("passed", "1.5 TFLOP/s"),
+    ]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [part["state"] for part in report["parts"]] == [outcome.state for outcome in outcomes]
+    assert any("Traceback" in line for line in report["parts"][0]["last_lines"])
+    assert report["versions"]["torch"]
+    assert "| good" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("machine", "waiting"),
+    [
+        (CPU, {"vllm"}),
+        (Machine(gpus=1, vllm=True, ray=False), {"two trials", "step of kk_3b:ar_lopti"}),
+        (Machine(gpus=4, vllm=True, ray=True), set()),
+    ],
+)
+def test_what_a_machine_lacks_is_said(machine, waiting, tmp_path):
+    offered = parts(machine, tmp_path)
+    assert {part.name for part in offered if part.command is None} == waiting
+    assert all(bool(part.missing) == (part.command is None) for part in offered)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_cpu_runs_what_it_can(tmp_path):
+    names = {"driver", "compiler", "step of tiny_kk"}
+    chosen = [part for part in parts(this_machine(), tmp_path) if part.name in names]
+    outcomes = {outcome.name: outcome for outcome in first_contact(chosen, tmp_path)}
+    assert {name: outcome.state for name, outcome in outcomes.items()} == dict.fromkeys(names, "passed")
+    assert "time/update" in outcomes["step of tiny_kk"].detail
