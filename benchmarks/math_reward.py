@@ -85,9 +85,7 @@ def main() -> None:
     if not files:
         parser.error(f"no parquet files in {arguments.folder}")
     failures: list[dict[str, str]] = []
-    with RewardPool(
-        {"math": 1.0}, timeout_s=arguments.timeout, memory_mb=1024, workers=arguments.workers, failure_score=None
-    ) as pool:
+    with RewardPool({"math": 1.0}, timeout_s=arguments.timeout, memory_mb=1024, workers=arguments.workers) as pool:
         print(f"{'file':<28} {'answers':>7}  {'   '.join(SPELLINGS):>26}  {'wrong taken':>13}  ms/answer")
         for path in files:
             failures += measure_file(path, read_truths(path, arguments.limit), pool)

@@ -5,31 +5,33 @@ its score and nothing else. Every worker is a process of its own (``rewards.work
 is past the time limit is killed together with all that it started and replaced.
 """
 
+import asyncio
 import contextlib
 import json
 import os
+import re
 import secrets
-import selectors
 import signal
-import subprocess
 import sys
-import time
+from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from rewards.score import Score, ScoringStatus
 from rewards.worker import MAX_REPLY_BYTES
 
+MAX_FAILURE_RATE = 0.2  # of the completions of a rank in one step, above which a run ends
 _START_LIMIT_S = 120.0  # imports of the user's own module included
 _MAX_IN_FLIGHT = 256
-_READ_BYTES = 1 << 20
 _END_LIMIT_S = 10.0
+_GRACE_S = 0.1  # to take what a worker wrote while this process was stopped or busy elsewhere
 # Waking up for every single reply of a fast function would cost more than scoring; a pause lets some gather.
 _GATHER_S = 0.0005
 _GATHER_ABOVE = 64
+_SECRET = re.compile(r"(^|_)(PASSWORD|PASSWD|SECRET|TOKEN|KEY|CREDENTIALS?)(_|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class RewardPool:
         timeout_s: limit for one completion, or for one batch of a function that takes batches [s].
         memory_mb: address space that scoring may take in one process, beyond that of its imports [MiB].
         workers: number of processes.
-        failure_score: reward of a completion whose scoring failed; the functions' weighted minimum if None.
         max_failure_rate: share of the completions of one call above which it ends with an error.
+        environment: variables that the processes inherit although their names are those of secrets.
 
     Raises:
         ValueError: a reward that does not exist or cannot be imported.
@@ -67,24 +69,23 @@ class RewardPool:
         timeout_s: float,
         memory_mb: int,
         workers: int,
-        failure_score: float | None,
         max_failure_rate: float = 1.0,
+        environment: Sequence[str] = (),
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._settings: dict[str, Any] = {"functions": dict(functions), "memory_mb": memory_mb}
+        self._environment = frozenset(environment)
         self._timeout_s = timeout_s
-        self._failure_score = failure_score
+        self._failure_score = 0.0  # the functions' weighted minimum, which the first worker reports
         self._max_failure_rate = max_failure_rate
         self._failures: list[str] = []  # of the call in progress, a message for each completion
-        self._selector = selectors.DefaultSelector()
-        self._workers: list[_Worker] = []
+        self._workers: dict[int, _Worker] = {}  # by place
         self._columns: dict[str, dict[str, bool]] = {}  # by function those it asks for -> whether it needs them
         self._batches = False  # whether a function takes many completions in one call; the first worker reports it
+        self._runner = asyncio.Runner()
         try:
-            self._workers = [self._start() for _ in range(workers)]
-            while not all(worker.ready for worker in self._workers):
-                self._serve([], deque())
+            self._runner.run(self._start_all(range(workers)))
         except BaseException:
             self.close()
             raise
@@ -118,18 +119,9 @@ class RewardPool:
         )
         self._failures.clear()
         try:
-            while waiting or any(worker.in_flight for worker in self._workers):
-                self._serve(results, waiting)
-                if len(self._failures) > self._max_failure_rate * len(texts):
-                    raise ScoringFailedError(
-                        f"scoring failed for {len(self._failures)} of {len(texts)} completions "
-                        f"(the limit is {self._max_failure_rate:.0%}): {self._failures[0]}"
-                    )
+            self._runner.run(self._score_all(waiting, results))
         except BaseException:
-            # Replies still under way would be taken for those of the next call.
-            for worker in self._workers:
-                if worker.in_flight:
-                    self._replace(worker, deque())
+            self._runner.run(self._replace_busy())
             raise
         scored = [result for result in results if result is not None]
         assert len(scored) == len(texts), f"{len(texts) - len(scored)} of {len(texts)} texts were not scored"
@@ -137,10 +129,10 @@ class RewardPool:
 
     def close(self) -> None:
         """End all processes."""
-        for worker in self._workers:
-            self._end(worker)
-        self._workers = []
-        self._selector.close()
+        self._runner.run(_cancel_others())
+        self._runner.run(_end_all(self._workers.values()))
+        self._workers = {}
+        self._runner.close()
 
     def __enter__(self) -> Self:
         return self
@@ -148,193 +140,127 @@ class RewardPool:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _serve(self, results: list[ScoredText | None], waiting: "deque[_Job]") -> None:
-        """Distribute work, wait for the next event, read replies and end what is past its limit."""
-        for worker in self._workers:
+    async def _start_all(self, places: Sequence[int]) -> None:
+        await asyncio.gather(*map(self._start, places))
+
+    async def _score_all(self, waiting: "deque[_Job]", results: list[ScoredText | None]) -> None:
+        await asyncio.gather(*(self._serve(place, waiting, results) for place in self._workers))
+
+    async def _serve(self, place: int, waiting: "deque[_Job]", results: list[ScoredText | None]) -> None:
+        """Hand jobs to the worker in a place and take its replies until none is left; replace it as needed."""
+        while True:
+            worker = self._workers[place]
             self._hand_out(worker, waiting)
-        deadlines = [worker.deadline for worker in self._workers if worker.deadline is not None]
-        if min(len(worker.in_flight) for worker in self._workers) > _GATHER_ABOVE:
-            time.sleep(_GATHER_S)
-        patience = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        for key, mask in self._selector.select(patience):
-            if key.data not in self._workers:
-                continue  # replaced by an earlier event of this round
-            if mask & selectors.EVENT_WRITE:
-                self._send(key.data)
-            if mask & selectors.EVENT_READ:
-                self._receive(key.data, results, waiting)
-        now = time.monotonic()
-        for worker in list(self._workers):
-            # What a worker wrote while this process was busy elsewhere has just been read, so that only a
-            # worker that is silent at this moment is late.
-            if worker.deadline is not None and now >= worker.deadline and not _readable(worker.replies):
-                self._give_up(worker, results, waiting)
-
-    def _hand_out(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
-        if not worker.ready or not waiting or 2 * len(worker.in_flight) > _MAX_IN_FLIGHT:
-            return
-        share = -(-len(waiting) // (2 * len(self._workers)))
-        room = min(_MAX_IN_FLIGHT, share) - len(worker.in_flight)
-        for _ in range(min(room, len(waiting))):
-            job = waiting.popleft()
             if not worker.in_flight:
-                worker.deadline = time.monotonic() + self._timeout_s
-            worker.in_flight.append(job)
-            worker.unsent += job.line
-        if worker.unsent:
-            self._send(worker)
-
-    def _send(self, worker: "_Worker") -> None:
-        try:
-            while worker.unsent:
-                del worker.unsent[: os.write(worker.requests, worker.unsent)]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:
-            worker.unsent.clear()  # its end shows up as the end of its replies
-        self._watch_requests(worker, bool(worker.unsent))
-
-    def _watch_requests(self, worker: "_Worker", wanted: bool) -> None:
-        if wanted and not worker.watched:
-            self._selector.register(worker.requests, selectors.EVENT_WRITE, worker)
-        elif worker.watched and not wanted:
-            self._selector.unregister(worker.requests)
-        worker.watched = wanted
-
-    def _receive(self, worker: "_Worker", results: list[ScoredText | None], waiting: "deque[_Job]") -> None:
-        try:
-            received = os.read(worker.replies, _READ_BYTES)
-        except BlockingIOError:
-            return
-        if not received:
-            self._give_up(worker, results, waiting)
-            return
-        *lines, worker.unread = (worker.unread + received).split(b"\n")
-        if len(worker.unread) > MAX_REPLY_BYTES:
-            lines.append(worker.unread)
-        for line in lines:
-            reply = _read_reply(line, worker.expected_token)
-            if reply is None:
-                self._give_up(worker, results, waiting, "something else than scores came from the scoring process")
                 return
-            if not worker.ready:
-                self._greet(worker, reply)
+            if len(worker.in_flight) > _GATHER_ABOVE:
+                await asyncio.sleep(_GATHER_S)
+            job = worker.in_flight[0]
+            try:
+                reply = await worker.reply(job.token, self._timeout_s)
+            except _LostError as error:
+                worker.in_flight.popleft()
+                self._fail(job, results, error.status, str(error))
+                await self._replace(place, waiting)
                 continue
-            job = worker.in_flight.popleft()
+            worker.in_flight.popleft()
             if reply["status"] == "memory":
                 # The process may be bloated by what came before: only a fresh one can tell.
                 if worker.answered:
                     waiting.appendleft(job)
                 else:
                     self._fail(job, results, "error", reply["message"])
-                self._replace(worker, waiting)
-                return
+                await self._replace(place, waiting)
+                continue
             worker.answered += 1
-            worker.deadline = time.monotonic() + self._timeout_s if worker.in_flight else None
-            self._take_scores(job, results, reply)
+            if reply["status"] != "ok":
+                self._fail(job, results, "timeout" if reply["status"] == "timeout" else "error", reply["message"])
+                continue
+            for index, score in zip(job.indices, reply["scores"], strict=True):
+                scored = Score(score["reward"], score["correct"], score["breakdown"], score["parsed"])
+                results[index] = ScoredText(scored, "ok")
 
-    def _greet(self, worker: "_Worker", reply: dict[str, Any]) -> None:
-        if reply["status"] != "ready":
-            raise ValueError(reply["message"])
-        worker.ready = True
-        worker.deadline = None
-        self._batches, self._columns = reply["batches"], reply["columns"]
-        if self._failure_score is None:
-            self._failure_score = float(reply["minimum"])
-
-    def _take_scores(self, job: "_Job", results: list[ScoredText | None], reply: dict[str, Any]) -> None:
-        if reply["status"] != "ok":
-            status: Literal["timeout", "error"] = "timeout" if reply["status"] == "timeout" else "error"
-            self._fail(job, results, status, reply["message"])
+    def _hand_out(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
+        if 2 * len(worker.in_flight) > _MAX_IN_FLIGHT:
             return
-        for index, score in zip(job.indices, reply["scores"], strict=True):
-            scored = Score(score["reward"], score["correct"], score["breakdown"], score["parsed"])
-            results[index] = ScoredText(scored, "ok")
+        share = -(-len(waiting) // (2 * len(self._workers)))
+        room = min(_MAX_IN_FLIGHT, share) - len(worker.in_flight)
+        jobs = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+        if jobs:
+            worker.in_flight.extend(jobs)
+            worker.requests.write(b"".join(job.line for job in jobs))
 
-    def _fail(
-        self, job: "_Job", results: list[ScoredText | None], status: Literal["timeout", "error"], message: str
-    ) -> None:
-        assert self._failure_score is not None, "known since the first worker's greeting"
-        self._failures += [message] * len(job.indices)
+    def _fail(self, job: "_Job", results: list[ScoredText | None], status: ScoringStatus, message: str) -> None:
         for index in job.indices:
             results[index] = ScoredText(Score(self._failure_score, False, {}, parsed=False), status, message)
-
-    def _give_up(
-        self, worker: "_Worker", results: list[ScoredText | None], waiting: "deque[_Job]", fault: str = ""
-    ) -> None:
-        """Replace a worker that is late, has died or is at fault; the completion it was scoring has failed."""
-        late = worker.deadline is not None and time.monotonic() >= worker.deadline
-        self._kill(worker)
-        code = worker.process.returncode
-        if not worker.ready:
-            cause = fault or (
-                f"did not start within {_START_LIMIT_S:g} s" if late else f"ended at its start (exit {code})"
+        self._failures += [message] * len(job.indices)
+        if len(self._failures) > self._max_failure_rate * len(results):
+            raise ScoringFailedError(
+                f"scoring failed for {len(self._failures)} of {len(results)} completions "
+                f"(the limit is {self._max_failure_rate:.0%}): {self._failures[0]}"
             )
-            modules = ", ".join(name for name in self._settings["functions"] if ":" in name) or "the reward"
-            raise ScoringFailedError(f"the scoring process {cause}: {modules} does not import")
-        if worker.in_flight:
-            job = worker.in_flight.popleft()
-            if late and not fault:
-                self._fail(job, results, "timeout", f"no score after {self._timeout_s:g} s")
-            else:
-                self._fail(job, results, "error", fault or f"the scoring process ended (exit {code})")
-        self._replace(worker, waiting)
 
-    def _replace(self, worker: "_Worker", waiting: "deque[_Job]") -> None:
+    async def _replace_busy(self) -> None:
+        """Replace the workers whose replies under way would be taken for those of the next call."""
+        await _cancel_others()
+        busy = [place for place, worker in self._workers.items() if worker.in_flight or not worker.ready]
+        await _end_all([self._workers[place] for place in busy])
+        await self._start_all(busy)
+
+    async def _replace(self, place: int, waiting: "deque[_Job]") -> None:
+        worker = self._workers[place]
         waiting.extendleft(reversed(worker.in_flight))
-        self._end(worker)
-        self._workers[self._workers.index(worker)] = self._start()
+        worker.in_flight.clear()
+        await worker.end()
+        await self._start(place)
 
-    def _start(self) -> "_Worker":
-        (replies, reply_fd), (lifeline_fd, lifeline) = os.pipe(), os.pipe()
-        settings = {**self._settings, "reply_fd": reply_fd, "lifeline_fd": lifeline_fd}
+    async def _start(self, place: int) -> None:
+        lifeline_fd, lifeline = os.pipe()
+        settings = {**self._settings, "lifeline_fd": lifeline_fd}
         # The worker finds the same modules as this process, and the user's own ones last: a file `rewards.py`
         # where the user stands must not hide this package (-P leaves that folder out). One thread is what the CPU
         # limit counts on.
         ours, here = str(Path(__file__).resolve().parents[1]), os.getcwd()
         paths = [entry for entry in sys.path if entry not in ("", here, ours)]
-        environment = os.environ | {
+        inherited = {
+            name: value for name, value in os.environ.items() if name in self._environment or not _SECRET.search(name)
+        }
+        environment = inherited | {
             "PYTHONPATH": os.pathsep.join([*paths, ours, here]),
             "OMP_NUM_THREADS": "1",
             "MALLOC_ARENA_MAX": "1",
         }
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rewards.worker", json.dumps(settings)],
-                stdin=subprocess.PIPE,
-                pass_fds=(reply_fd, lifeline_fd),
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "rewards.worker", json.dumps(settings)),
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=MAX_REPLY_BYTES,
+                pass_fds=(lifeline_fd,),
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the parent
             )
         finally:
-            os.close(reply_fd)
             os.close(lifeline_fd)
-        assert process.stdin is not None
-        worker = _Worker(process, process.stdin.fileno(), replies, lifeline)
-        os.set_blocking(worker.requests, False)
-        os.set_blocking(worker.replies, False)
-        self._selector.register(replies, selectors.EVENT_READ, worker)
-        return worker
-
-    def _end(self, worker: "_Worker") -> None:
-        self._watch_requests(worker, False)
-        self._selector.unregister(worker.replies)
-        self._kill(worker)
-        assert worker.process.stdin is not None
-        worker.process.stdin.close()
-        os.close(worker.replies)
-
-    def _kill(self, worker: "_Worker") -> None:
-        """End the process and all that it started; one that ended by itself keeps its exit code."""
-        if worker.lifeline is not None:
-            os.close(worker.lifeline)
-            worker.lifeline = None
+        worker = self._workers[place] = _Worker(process, lifeline)
         try:
-            worker.process.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:  # something it started cannot be killed
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.process.pid, signal.SIGKILL)
-            worker.process.wait()
+            greeting = await worker.reply("", _START_LIMIT_S)
+        except _LostError as error:
+            modules = ", ".join(name for name in self._settings["functions"] if ":" in name) or "the reward"
+            raise ScoringFailedError(f"{error} at its start: {modules} does not import") from None
+        if greeting["status"] != "ready":
+            raise ValueError(greeting["message"])
+        worker.ready = True
+        self._batches, self._columns = greeting["batches"], greeting["columns"]
+        self._failure_score = float(greeting["minimum"])
+
+
+class _LostError(Exception):
+    """No answer will come from a worker."""
+
+    def __init__(self, status: ScoringStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -350,40 +276,69 @@ def _job(indices: range, *of_texts: Sequence[Any]) -> _Job:
     return _Job(indices, token, json.dumps(content, default=str).encode() + b"\n")
 
 
-def _read_reply(line: bytes, token: str | None) -> dict[str, Any] | None:
-    """The reply that a line holds; None where it is not the answer to the question that carried the token."""
-    try:
-        reply = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return reply if token is not None and isinstance(reply, dict) and reply.get("token") == token else None
-
-
+@dataclass
 class _Worker:
-    """One process, the jobs it was given in order, and when the first of them is late."""
+    """One process and the jobs it was given in order."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", requests: int, replies: int, lifeline: int) -> None:
-        self.process = process
-        self.lifeline: int | None = lifeline  # the supervisor ends everything when it is closed
-        self.requests = requests
-        self.replies = replies
-        self.in_flight: deque[_Job] = deque()
-        self.unsent = bytearray()
-        self.unread = b""
-        self.watched = False
-        self.ready = False
-        self.answered = 0
-        self.deadline: float | None = time.monotonic() + _START_LIMIT_S
+    process: Process
+    lifeline: int | None  # the supervisor ends everything when it is closed
+    in_flight: deque[_Job] = field(default_factory=deque)
+    ready: bool = False
+    answered: int = 0
 
     @property
-    def expected_token(self) -> str | None:
-        """The token that the next reply begins with, empty for the greeting; None where no question is open."""
-        if not self.ready:
-            return ""
-        return self.in_flight[0].token if self.in_flight else None
+    def requests(self) -> asyncio.StreamWriter:
+        assert self.process.stdin is not None, "it is a pipe"
+        return self.process.stdin
+
+    async def reply(self, token: str, limit_s: float) -> dict[str, Any]:
+        """Return the reply to the question that carried a token.
+
+        Raises:
+            _LostError: none came in time, the process ended, or it wrote something else.
+        """
+        line = await self._line(limit_s)
+        if not line.endswith(b"\n"):
+            await self.end()
+            raise _LostError("error", f"the scoring process ended (exit {self.process.returncode})")
+        with contextlib.suppress(ValueError, RecursionError):
+            reply = json.loads(line)
+            if isinstance(reply, dict) and reply.get("token") == token:
+                return reply
+        raise _LostError("error", "something else than scores came from the scoring process")
+
+    async def _line(self, limit_s: float) -> bytes:
+        assert self.process.stdout is not None, "it is a pipe"
+        for patience in (limit_s, _GRACE_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    try:
+                        return await self.process.stdout.readline()
+                    except ValueError:  # longer than MAX_REPLY_BYTES
+                        return b"\n"
+        raise _LostError("timeout", f"no score after {limit_s:g} s")
+
+    async def end(self) -> None:
+        """End the process and all that it started; one that ended by itself keeps its exit code."""
+        if self.lifeline is not None:
+            os.close(self.lifeline)
+            self.lifeline = None
+        self.requests.close()
+        try:
+            async with asyncio.timeout(_END_LIMIT_S):
+                await self.process.wait()
+        except TimeoutError:  # something it started cannot be killed
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def _readable(descriptor: int) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        return bool(selector.select(0))
+async def _end_all(workers: Iterable[_Worker]) -> None:
+    await asyncio.gather(*(worker.end() for worker in workers))
+
+
+async def _cancel_others() -> None:
+    """End what an interrupted call has left running."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -29,7 +29,7 @@ def main() -> None:
     """Answer ``[token, texts, answers, rows]`` lines until stdin ends."""
     settings = json.loads(sys.argv[1])
     supervise(settings["lifeline_fd"])
-    requests, replies = _private_descriptors(settings["reply_fd"])
+    requests, replies = _private_descriptors()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Exact scores of honest answers never need more digits; this bounds int <-> str conversions.
     sys.set_int_max_str_digits(10_000)
@@ -59,16 +59,14 @@ def _limit_memory(memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _private_descriptors(reply_fd: int) -> tuple[int, int]:
+def _private_descriptors() -> tuple[int, int]:
     """Move the protocol away from stdin and stdout, which reward functions may read and print to."""
-    requests = os.dup(0)
+    requests, replies = os.dup(0), os.dup(1)  # a child does not inherit them
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     os.close(nothing)
-    for descriptor in (requests, reply_fd):
-        os.set_inheritable(descriptor, False)
-    return requests, reply_fd
+    return requests, replies
 
 
 def _lines(requests: int) -> Iterator[bytes]:

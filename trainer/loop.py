@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
 from trainer.algorithm.chosen_tokens import choose_tokens
@@ -87,7 +88,7 @@ class Trainer:
         self._own_tokenizer = copy.deepcopy(self.tokenizer)  # to be saved: two threads may not use one together
         self.problems = load_problems(config.data.train, config.data, self.tokenizer)
         self.evaluation_sets = load_evaluation_sets(config, self.tokenizer)
-        self.rewards = build_rewards(config.reward, config.reward.max_failure_rate)
+        self.rewards = build_rewards(config.reward, MAX_FAILURE_RATE)
         try:
             check_reward(self.rewards, config, self.problems, self.evaluation_sets)
             self._load(config)

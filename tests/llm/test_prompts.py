@@ -48,8 +48,7 @@ def test_text_survives_the_tokenizer(tokenizer, text):
 def test_rewards_read_what_the_tokenizer_gives_back(tokenizer, text, reward):
     ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
     decoded = tokenizer.decode(ids, skip_special_tokens=True)
-    config = load_config("smollm2_addition").reward
-    rewards = build_rewards(config, config.max_failure_rate)
+    rewards = build_rewards(load_config("smollm2_addition").reward)
     try:
         [scored] = rewards.score([decoded], ["14"])
     finally:

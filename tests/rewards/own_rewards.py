@@ -19,6 +19,10 @@ def length(text, answer):
     return len(text)
 
 
+def has_variable(text, answer):
+    return float(text in os.environ)
+
+
 def shout(text, answer):
     print("noise on stdout", flush=True)
     os.write(1, b'{"status": "ok", "reward": 99}\n')
@@ -93,6 +97,17 @@ def write_everywhere(text, answer):
         if text in _WRITTEN and descriptor > 2:
             with contextlib.suppress(OSError):
                 os.write(descriptor, _WRITTEN[text])
+    return 1.0
+
+
+def trickle(text, answer):
+    """Writes to every descriptor it finds, and never ends a line."""
+    while text == "trickle":
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2:
+                with contextlib.suppress(OSError):
+                    os.write(descriptor, b"x")
+        time.sleep(0.05)
     return 1.0
 
 

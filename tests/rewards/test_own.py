@@ -97,7 +97,7 @@ def test_arguments_are_bound_by_name(name):
     functions = {f"tests.rewards.test_own:{name}": 1.0}
     scores = combine_batch(functions)(["3", "4"], ["3", "3"], rows)
     assert [score.reward for score in scores] == BOUND[name]
-    with RewardPool(functions, timeout_s=5, memory_mb=1024, workers=1, failure_score=None) as pool:
+    with RewardPool(functions, timeout_s=5, memory_mb=1024, workers=1) as pool:
         assert [one.score.reward for one in pool.score(["3", "4"], ["3", "3"], rows)] == BOUND[name]
         needed = {"of_columns": ["numbers"], "batch_of_columns": ["scale", "numbers"]}
         needed |= {"later": ["numbers"], "lacking": ["other"]}

@@ -1,8 +1,10 @@
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -15,13 +17,7 @@ OWN = "tests.rewards.own_rewards"
 
 
 def pool(*names: str, workers: int = 1, timeout_s: float = 2.0, memory_mb: int = 600, **options) -> RewardPool:
-    return RewardPool(
-        dict.fromkeys(names, 1.0),
-        timeout_s=timeout_s,
-        memory_mb=memory_mb,
-        workers=workers,
-        **{"failure_score": None, **options},
-    )
+    return RewardPool(dict.fromkeys(names, 1.0), timeout_s=timeout_s, memory_mb=memory_mb, workers=workers, **options)
 
 
 def workers_alive(recursive: bool = False) -> set[int]:
@@ -59,9 +55,9 @@ def test_a_batch_function_sees_the_share_of_each_process():
 
 
 def test_a_batch_function_that_fails_fails_for_its_batch():
-    with pool(f"{OWN}:too_few", failure_score=-2.0) as rewards:
+    with pool(f"{OWN}:too_few") as rewards:
         scored = rewards.score(["a", "b"], [None] * 2)
-    assert [(one.status, one.score.reward) for one in scored] == [("error", -2.0)] * 2
+    assert [(one.status, one.score.reward) for one in scored] == [("error", -7.0)] * 2
     assert scored[0].message == f"reward {OWN}:too_few returned 1 scores for 2 texts"
 
 
@@ -92,6 +88,16 @@ def test_a_bad_completion_costs_only_itself(text, status, message):
     assert message in scored[2].message
     assert (scored[2].score.correct, scored[2].score.parsed) == (False, False)
     assert again[0].score.reward == 1.0
+
+
+def test_secrets_of_the_environment_are_inherited_only_if_named(monkeypatch):
+    secrets = ["MLFLOW_TRACKING_PASSWORD", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "JUDGE_API_KEY"]
+    harmless = ["TOKENIZERS_PARALLELISM", "KEYBOARD", "LANG"]
+    for name in (*secrets, *harmless):
+        monkeypatch.setenv(name, "set")
+    with pool(f"{OWN}:has_variable", environment=["JUDGE_API_KEY"]) as rewards:
+        scored = rewards.score([*secrets, *harmless], [None] * 7)
+    assert [one.score.reward for one in scored] == [0, 0, 0, 1, 1, 1, 1]
 
 
 def test_a_slow_completion_does_not_hold_up_the_other_worker():
@@ -157,6 +163,44 @@ def test_what_got_away_from_its_session_and_parent_is_ended_too(tmp_path, functi
         else:
             assert wait_until_gone({daemon}, 5) == set()
     assert wait_until_gone({daemon}, 5) == set()
+
+
+def test_a_worker_that_goes_on_writing_has_a_deadline():
+    with pool(f"{OWN}:trickle", timeout_s=1.0) as rewards:
+        begin = time.monotonic()
+        slow, next_one = rewards.score(["trickle", "a"], [None] * 2)
+        assert time.monotonic() - begin < 20
+    assert (slow.status, slow.message, next_one.status) == ("timeout", "no score after 1 s", "ok")
+
+
+def test_what_a_worker_wrote_while_this_process_was_stopped_is_in_time():
+    code = """
+import os, signal, subprocess, sys
+from rewards.sandbox import RewardPool
+with RewardPool({"format": 1.0}, timeout_s=0.5, memory_mb=600, workers=1) as rewards:
+    rewards.score([""], [""])
+    wake = f"sleep 0.01; kill -STOP {os.getpid()}; sleep 1.5; kill -CONT {os.getpid()}"
+    for _ in range(3):
+        waker = subprocess.Popen(["sh", "-c", wake])
+        while waker.poll() is None:
+            assert {scored.status for scored in rewards.score(["x"] * 500, [""] * 500)} == {"ok"}
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120).returncode == 0
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, interrupt])
+def test_an_interrupted_call_leaves_nothing_for_the_next(handler):
+    before = signal.signal(signal.SIGINT, handler)
+    with contextlib.ExitStack() as at_end, pool(f"{OWN}:misbehave", workers=2, timeout_s=30.0) as rewards:
+        at_end.callback(signal.signal, signal.SIGINT, before)
+        threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
+        with pytest.raises(KeyboardInterrupt):
+            rewards.score(["a", "sleep", "b"], [None] * 3)
+        assert [scored.status for scored in rewards.score(["a", "nan"], [None] * 2)] == ["ok", "error"]
 
 
 @pytest.mark.parametrize("text", ["garbage", "half", "forged", "many", "binary", "list"])
@@ -227,7 +271,7 @@ def test_imports_do_not_count_against_the_memory_limit(tmp_path, monkeypatch):
 def test_a_module_that_ends_the_process_at_its_import_is_said(tmp_path, monkeypatch):
     (tmp_path / "dying_reward.py").write_text("import os\n\nos._exit(3)\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RuntimeError, match=r"ended at its start \(exit 3\)"):
+    with pytest.raises(RuntimeError, match=r"ended \(exit 3\) at its start"):
         pool("dying_reward:score")
 
 
@@ -237,8 +281,8 @@ def test_workers_end_when_their_parent_is_killed(tmp_path, function):
     code = f"""
 import json, os, sys
 from rewards.sandbox import RewardPool, ScoringFailedError
-rewards = RewardPool({{{function!r}: 1.0}}, timeout_s=2, memory_mb=600, workers=2, failure_score=None)
-print("ready", *(worker.process.pid for worker in rewards._workers), flush=True)
+rewards = RewardPool({{{function!r}: 1.0}}, timeout_s=2, memory_mb=600, workers=2)
+print("ready", *(worker.process.pid for worker in rewards._workers.values()), flush=True)
 rewards.score(["a"], [{str(note)!r}])
 sys.stdin.read()
 """
@@ -263,7 +307,10 @@ sys.stdin.read()
 
 
 def test_a_lost_result_is_an_error_and_never_shifts_the_others(monkeypatch):
+    async def lose(place, waiting, results):
+        waiting.clear()
+
     with pool(f"{OWN}:length") as rewards:
-        monkeypatch.setattr(rewards, "_serve", lambda results, waiting: waiting.clear())
+        monkeypatch.setattr(rewards, "_serve", lose)
         with pytest.raises(AssertionError, match="3 of 3 texts were not scored"):
             rewards.score(["a", "b", "c"], [None] * 3)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics, pass_at
@@ -74,9 +75,8 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
 def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
     everything = [rollout for of_set in result.rollouts.values() for rollout in of_set]
     failed = [rollout.scoring_message for rollout in everything if rollout.scoring != "ok"]
-    limit = config.reward.max_failure_rate
-    if len(failed) > limit * len(everything):
-        share = f"{len(failed) / len(everything):.0%} of the completions (reward.max_failure_rate {limit:.0%})"
+    if len(failed) > MAX_FAILURE_RATE * len(everything):
+        share = f"{len(failed) / len(everything):.0%} of the completions (the limit is {MAX_FAILURE_RATE:.0%})"
         raise scoring_error(f"scoring failed for {share}: {failed[0]}")
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from trainer.section import Count, NonNegative, Positive, Probability, Section
+from trainer.section import Count, NonNegative, Positive, Section
 
 
 class RewardConfig(Section):
@@ -18,16 +18,14 @@ class RewardConfig(Section):
         1024, ge=16, description="memory a completion's scoring may take, beyond the process's imports [MiB]"
     )
     workers: Count = Field(1, description="scoring processes")
-    failure_score: float | None = Field(
-        None, description="score of a completion whose scoring timed out or raised; the function's minimum if null"
+    environment: list[str] = Field(
+        default_factory=list,
+        description="variables that scoring inherits although they are named like secrets, as OPENAI_API_KEY",
     )
     overlong_buffer: Annotated[int, Field(ge=0)] = Field(
         0, description="tokens before max_new_tokens over which DAPO's soft penalty rises; 0 is off [tokens]"
     )
     overlong_penalty: NonNegative = Field(1.0, description="penalty at max_new_tokens")
-    max_failure_rate: Probability = Field(
-        0.2, description="stop the run above this share of timeouts and exceptions in one step of a rank"
-    )
 
     @model_validator(mode="after")
     def _check(self) -> "RewardConfig":

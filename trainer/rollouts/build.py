@@ -76,8 +76,8 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             timeout_s=config.timeout_s,
             memory_mb=config.memory_mb,
             workers=config.workers,
-            failure_score=config.failure_score,
             max_failure_rate=max_failure_rate,
+            environment=config.environment,
         )
     except (ValueError, ScoringFailedError) as error:
         raise ConfigError(str(error), "reward.functions", "name a reward or module:function on the path") from error

@@ -13,8 +13,6 @@ def check_reward(
 ) -> None:
     """Score the first problem's own answer, so that a reward that raises or hangs is noticed at once.
 
-    A ``max_failure_rate`` of 1 accepts any failure.
-
     Raises:
         ConfigError: a reward function asks for a column that no row has; names function, column and file.
         RewardError: there is no score; says for which text and answer.
@@ -22,8 +20,6 @@ def check_reward(
     _check_columns(rewards, ", ".join(source.source for source in config.data.train), problems)
     for name, of_set in sets.items():
         _check_columns(rewards, config.evaluation.sets[name].source, of_set)
-    if config.reward.max_failure_rate == 1:
-        return
     problem = problems[0]
     text = f"{problem.prefill}{problem.answer}"
     try:

@@ -38,7 +38,10 @@ def check_early(config: TrainConfig, runs_dir: Path | None = None, *, trains: bo
         print(f"importing {', '.join(own)}", file=sys.stderr, flush=True)
     try:
         reward = config.reward
-        RewardPool(reward.functions, timeout_s=1, memory_mb=reward.memory_mb, workers=1, failure_score=0).close()
+        environment = reward.environment
+        RewardPool(
+            reward.functions, timeout_s=1, memory_mb=reward.memory_mb, workers=1, environment=environment
+        ).close()
     except (ValueError, ScoringFailedError) as error:
         raise ConfigError(str(error), "reward.functions", "repair its module, or name another") from error
     if runs_dir is not None:

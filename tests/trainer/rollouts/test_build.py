@@ -92,11 +92,11 @@ def test_the_engine_on_a_cpu_takes_the_settings_of_the_run():
 
 
 def test_rewards_are_scored_as_configured():
-    config = RewardConfig(functions={"format": 2.0}, failure_score=-5.0, timeout_s=1.5, memory_mb=600, workers=1)
+    config = RewardConfig(functions={"format": 2.0}, timeout_s=1.5, memory_mb=600, workers=1)
     rewards = build.build_rewards(config, max_failure_rate=0.25)
     try:
         (scored,) = rewards.score(["<think></think><answer></answer>"], [None])
         assert scored.score.reward == 2.0
-        assert (rewards._failure_score, rewards._timeout_s, rewards._max_failure_rate) == (-5.0, 1.5, 0.25)
+        assert (rewards._timeout_s, rewards._max_failure_rate) == (1.5, 0.25)
     finally:
         rewards.close()

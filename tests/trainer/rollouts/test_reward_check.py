@@ -58,12 +58,6 @@ def test_long_answers_are_shown_in_part():
     assert len(answer) == 60
 
 
-def test_who_accepts_every_failure_is_not_asked():
-    rewards = Rewards(RuntimeError("asked"))
-    check_reward(rewards, load_config("tiny_kk", {"reward.max_failure_rate": 1}), [PROBLEM], {})
-    assert rewards.asked == []
-
-
 @pytest.mark.parametrize(("column", "source"), [("colour", "problems.jsonl"), ("numbers", "dev.jsonl")])
 def test_a_column_that_no_row_has_is_named_with_function_and_file(column, source):
     rewards = Rewards(RuntimeError("asked"))

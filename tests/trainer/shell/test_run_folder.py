@@ -55,7 +55,7 @@ def test_a_run_and_its_scoring_find_our_packages_first(tmp_path, monkeypatch):
     (tmp_path / "rewards.py").write_text("raise SystemExit('imported the wrong one')")
     code = (
         "from rewards.sandbox import RewardPool\n"
-        "pool = RewardPool({'format': 1.0}, timeout_s=5, memory_mb=600, workers=1, failure_score=None)\n"
+        "pool = RewardPool({'format': 1.0}, timeout_s=5, memory_mb=600, workers=1)\n"
         "print(pool.score([''], [''])[0].status)\n"
         "pool.close()"
     )
