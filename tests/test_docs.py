@@ -135,7 +135,7 @@ def test_the_page_on_rewards_names_every_reward_and_limit():
         assert row_of(text, name)
     for key, field in RewardConfig.model_fields.items():
         if key != "functions":
-            shown = "MINIMUM" if field.default is None else f"{field.default:g}"
+            shown = "none" if key == "environment" else f"{field.default:g}"
             assert shown in row_of(text, key).rsplit("|", 2)[1]
 
 

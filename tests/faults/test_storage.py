@@ -131,6 +131,6 @@ def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_pat
         assert {run.info.status for run in runs} == {"FINISHED"}
         for run in trials.values():
             points = client.get_metric_history(run.info.run_id, "rollout/reward")
-            assert [point.step for point in points] == [1, 2, 3, 4]
+            assert {point.step for point in points} == {1, 2, 3, 4}
     finally:
         server.kill()

@@ -1,15 +1,15 @@
 """Sending a run's local record to MLflow, and remembering how far that has come.
 
-``metrics.jsonl`` is the queue. ``tracking.json`` beside it holds the offset up to which lines were sent, and the
-one up to which a request may have been: written before it, for a process can die, or an answer be lost, after
-MLflow has taken the lines. Such lines are sent again just as they were: MLflow keeps one copy of equal (metric,
-step, time, value). If their steps are computed again before that, the old lines count; they are kept aside.
+``metrics.jsonl`` is the queue. ``tracking.json`` beside it holds the offset up to which lines were sent. Where a
+process dies, or an answer is lost, after MLflow has taken lines, these are sent again just as they were: MLflow keeps
+one copy of equal (metric, step, time, value). Steps that a resumed run computes again are sent again too; of a step's
+values the newest is that of the record.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,19 +33,14 @@ _MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
 _MAX_TABLE_ROWS = 400  # the table is uploaded whole each time; completions.jsonl keeps all rows
 
 
-def lines_after(path: Path, step: int) -> tuple[int, list[tuple[Record, int]]]:
-    """The offset where lines of steps after ``step`` begin, and those lines, each with its end offset.
-
-    Steps are logged in order, so that nothing of an earlier one follows.
-    """
+def end_of_step(path: Path, step: int) -> int:
+    """Return the offset where lines of steps after ``step`` begin: steps are logged in order."""
     cut = 0
-    later: list[tuple[Record, int]] = []
     for record, end in read_json_lines(path) if path.exists() else ():
-        if later or record.get("step", 0) > step:
-            later.append((record, end))
-        else:
-            cut = end
-    return cut, later
+        if record.get("step", 0) > step:
+            break
+        cut = end
+    return cut
 
 
 def metrics_record(metrics: Mapping[str, float], step: int) -> dict[str, Any]:
@@ -99,10 +94,7 @@ class TrackingState:
     uri: str | None = None  # the store that run_id and the offsets belong to
     run_id: str | None = None
     metrics_sent: int = 0  # bytes of metrics.jsonl
-    metrics_intended: int = 0  # bytes of metrics.jsonl up to which a request may have arrived
-    unconfirmed: list[Record] = field(default_factory=list)  # lines of such a request, from before a rewind
     completions_sent: int = 0  # bytes of completions.jsonl
-    sent_through: dict[str, int] = field(default_factory=dict)  # metric -> last step sent before a rewind
     artifacts: list[tuple[str, str]] = field(default_factory=list)  # (file, artifact folder) still to send
     status: str | None = None  # FINISHED, FAILED or KILLED once the run has ended
     status_sent: bool = False
@@ -126,27 +118,8 @@ class TrackingState:
 
     def reset(self) -> None:
         """Note that nothing has been sent: to another store, or to a run that was deleted."""
-        self.metrics_sent = self.metrics_intended = self.completions_sent = 0
-        self.unconfirmed, self.sent_through = [], {}
-
-    def rewind(self, path: Path, step: int) -> int:
-        """Account for lines after ``step`` that will be taken out of metrics.jsonl; returns where they begin."""
-        reached = max(self.metrics_sent, self.metrics_intended)
-        for record, end in read_json_lines(path, self.metrics_sent) if reached > self.metrics_sent else ():
-            if end <= reached:
-                names = self.unsent_names(record)
-                self.unconfirmed.append({name: record[name] for name in ("step", "time", *names)})
-        cut, later = lines_after(path, step)
-        for record, end in later:
-            if end <= reached:
-                self.sent_through |= {name: int(record["step"]) for name in self.unsent_names(record)}
-        self.metrics_sent = self.metrics_intended = min(reached, cut)
+        self.metrics_sent = 0
         self.completions_sent = 0
-        return cut
-
-    def unsent_names(self, record: Record) -> list[str]:
-        """The metrics of a line that were not sent for its step before a rewind."""
-        return [name for name in metric_values(record) if record["step"] > self.sent_through.get(name, -1)]
 
     def save(self, run_dir: Path) -> None:
         """Replace the stored state."""
@@ -164,7 +137,7 @@ def has_unsent(run_dir: Path) -> bool:
         return False
     queues = ((METRICS_FILE, state.metrics_sent), (COMPLETIONS_FILE, state.completions_sent))
     waiting = any((run_dir / name).exists() and (run_dir / name).stat().st_size > sent for name, sent in queues)
-    return waiting or bool(state.unconfirmed or state.artifacts) or not state.status_sent
+    return waiting or bool(state.artifacts) or not state.status_sent
 
 
 @dataclass
@@ -206,7 +179,7 @@ class Shipper:
     def send_all(self, stop: Event | None = None) -> None:
         """Send everything that is on disk now; after ``stop`` is set, no further request is begun."""
         self.connect()
-        for send in (self._send_unconfirmed, self._send_metrics, self._send_completions, self._send_artifact):
+        for send in (self._send_metrics, self._send_completions, self._send_artifact):
             while not (stop and stop.is_set()) and send():
                 pass
 
@@ -239,14 +212,6 @@ class Shipper:
         assert self._state.run_id is not None, "connect() comes first"
         return self._state.run_id
 
-    def _send_unconfirmed(self) -> bool:
-        """Send the lines again that a request carried whose fate was not known at a rewind."""
-        if self._state.unconfirmed:
-            self._log([_metric(record, name) for record in self._state.unconfirmed for name in metric_values(record)])
-            with self._remember():
-                self._state.unconfirmed = []
-        return False
-
     def _send_metrics(self) -> bool:
         """Send one batch of lines; False when none is left."""
         batch: list[Any] = []
@@ -255,23 +220,18 @@ class Shipper:
         if not path.exists() or path.stat().st_size <= offset:
             return False
         for record, end in read_json_lines(path, offset):
-            line = [_metric(record, name) for name in self._state.unsent_names(record)]
+            line = [_metric(record, name) for name in metric_values(record)]
             if batch and len(batch) + len(line) > _MAX_METRICS_PER_BATCH:
                 break
             batch += line
             offset = end
         if offset == self._state.metrics_sent:
             return False
-        with self._remember():
-            self._state.metrics_intended = offset
-        self._log(batch)
+        for start in range(0, len(batch), _MAX_METRICS_PER_BATCH):
+            self._client.log_batch(self._run_id, metrics=batch[start : start + _MAX_METRICS_PER_BATCH])
         with self._remember():
             self._state.metrics_sent = offset
         return True
-
-    def _log(self, metrics: Sequence[Any]) -> None:
-        for start in range(0, len(metrics), _MAX_METRICS_PER_BATCH):
-            self._client.log_batch(self._run_id, metrics=metrics[start : start + _MAX_METRICS_PER_BATCH])
 
     def finish(self, status: str, ended: int | None = None) -> None:
         """Set the run's final status; ``ended`` is when [ms since 1970], where that was not now."""

@@ -37,7 +37,7 @@ from trainer.tracking.shipping import (
     Connection,
     Shipper,
     TrackingState,
-    lines_after,
+    end_of_step,
     metrics_record,
     recorded_times,
 )
@@ -159,17 +159,15 @@ class Tracker:
     def rewind(self, step: int) -> None:
         """Forget what was logged after ``step`` (-1: everything), before those steps are computed again.
 
-        Values that MLflow has, or may have, are not sent a second time.
-
         Raises:
             StorageError: the run's folder cannot be written.
         """
         self._stop_shipping()
         with self._changed_state() as state:  # before the lines go: a process can end between the two
-            cut = state.rewind(self._metrics.path, step)
-        self._metrics.cut(cut)
-        for lines in (self._completions, self._correctness):
-            lines.cut(lines_after(lines.path, step)[0])
+            state.metrics_sent = min(state.metrics_sent, end_of_step(self._metrics.path, step))
+            state.completions_sent = 0
+        for lines in (self._metrics, self._completions, self._correctness):
+            lines.cut(end_of_step(lines.path, step))
         self._last_step = max(step, 0)
 
     def close(self, status: str = "FINISHED") -> bool:

@@ -105,9 +105,11 @@ def runs_of(uri: str, experiment: str = "exp") -> list[Any]:
 
 
 def history(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
+    """The newest value of each step."""
     from mlflow import MlflowClient
 
-    return sorted((m.step, m.value) for m in MlflowClient(uri).get_metric_history(run_id, metric))
+    points = sorted(MlflowClient(uri).get_metric_history(run_id, metric), key=lambda point: point.timestamp)
+    return sorted({point.step: point.value for point in points}.items())
 
 
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from tests.trainer.test_files import write_steps
-from trainer.tracking.shipping import lines_after, metrics_record
+from trainer.tracking.shipping import end_of_step, metrics_record
 
 
 def test_record_holds_step_time_and_metrics() -> None:
@@ -12,10 +12,6 @@ def test_record_holds_step_time_and_metrics() -> None:
 
 def test_where_later_lines_begin(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert lines_after(path, 2) == (0, [])
+    assert end_of_step(path, 2) == 0
     offsets = write_steps(path, 1, 2, 2, 3, 4)
-    cut, later = lines_after(path, 2)
-    assert cut == offsets[2]
-    assert [(record["step"], end) for record, end in later] == [(3, offsets[3]), (4, offsets[4])]
-    assert lines_after(path, -1)[0] == 0
-    assert lines_after(path, 4) == (offsets[4], [])
+    assert [end_of_step(path, step) for step in (-1, 2, 4)] == [0, offsets[2], offsets[4]]
