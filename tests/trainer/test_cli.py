@@ -35,7 +35,7 @@ def error_lines(capsys) -> list[str]:
         (
             ["algorithm.ar_alpha=2"],
             2,
-            "algorithm.ar_alpha must be at most 1, got 2",
+            "algorithm.ar_alpha: Input should be less than or equal to 1, got 2",
             "trainer options algorithm.ar_alpha",
         ),
         (["--name", "../x"], 2, "not a usable name", ""),

@@ -12,7 +12,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainer.config.credentials import CREDENTIALS_IN_URL
-from trainer.config.refusals import refusal
 from trainer.errors import ConfigError, MissingError, shortened
 from trainer.rules.rule import Rule
 
@@ -183,12 +182,14 @@ def validate(model: type[Model], document: YamlDocument) -> Model:
             listing = getattr(model, "explained_by", "").format(*path[:-1][:1] or [""]).strip()
             hint = nearest(str(path[-1]), valid, listing)
             raise ConfigError(f"unknown key {dotted(path)}", document.where(path), hint, dotted(path)) from None
-        raise ConfigError(
-            refusal(dotted(path), first, shown=first["type"] != CREDENTIALS_IN_URL),
-            document.where(path),
-            _hint(model, first),
-            dotted(path),
-        ) from None
+        raise ConfigError(_refusal(first), document.where(path), _hint(model, first), dotted(path)) from None
+
+
+def _refusal(error: Any) -> str:
+    key, message, given = dotted(error["loc"]), error["msg"].removeprefix("Value error, "), error["input"]
+    if error["type"] != CREDENTIALS_IN_URL and isinstance(given, str | int | float | None):
+        message += f", got {shortened(repr(given), 80)}"
+    return f"{key}: {message}" if key else message
 
 
 def _hint(model: type[BaseModel], error: Any) -> str:

@@ -149,7 +149,6 @@ class Connection:
     check: Callable[[], None] = lambda: None  # raises where another attempt has taken over the run
     client: "MlflowClient | None" = None
     monitor: "SystemMetricsMonitor | None" = None
-    opening: Lock = field(default_factory=Lock)
 
 
 class Shipper:
@@ -164,24 +163,15 @@ class Shipper:
         self._run_dir = run_dir
         self._state = state
         self._lock = lock  # guards the state; never held while MLflow is called
-        self._abandoned = False
-
-    def abandon(self) -> None:
-        """Let a call that still hangs change nothing any more."""
-        with self._lock:
-            self._abandoned = True
-
-    def successor(self) -> "Shipper":
-        """Abandon this one and make another in its place."""
-        self.abandon()
-        return Shipper(self.connection, self._run_dir, self._state, self._lock)
+        self._sending = Lock()  # one thread at a time: a call that hangs holds the next up
 
     def send_all(self, stop: Event | None = None) -> None:
         """Send everything that is on disk now; after ``stop`` is set, no further request is begun."""
-        self.connect()
-        for send in (self._send_metrics, self._send_completions, self._send_artifact):
-            while not (stop and stop.is_set()) and send():
-                pass
+        with self._sending:
+            self.connect()
+            for send in (self._send_metrics, self._send_completions, self._send_artifact):
+                while not (stop and stop.is_set()) and send():
+                    pass
 
     def connect(self) -> None:
         """Open the run in MLflow, where that has not been done yet.
@@ -189,17 +179,15 @@ class Shipper:
         Raises:
             StorageError: MLflow does not answer, or refuses.
         """
-        # A call of an abandoned shipper that still hangs may be about to create the run: two would make two.
-        with self.connection.opening:
-            if self.connection.client is None:
-                self.connection.check()
-                client, run_id = self.connection.open(self._state)
-                uri = self.connection.uri
-                with self._remember():
-                    if (self._state.uri, self._state.run_id) != (uri, run_id):
-                        self._state.reset()
-                    self._state.uri, self._state.run_id = uri, run_id
-                self.connection.client = client
+        if self.connection.client is None:
+            self.connection.check()
+            client, run_id = self.connection.open(self._state)
+            uri = self.connection.uri
+            with self._remember():
+                if (self._state.uri, self._state.run_id) != (uri, run_id):
+                    self._state.reset()
+                self._state.uri, self._state.run_id = uri, run_id
+            self.connection.client = client
 
     @property
     def _client(self) -> "MlflowClient":
@@ -275,8 +263,6 @@ class Shipper:
     @contextmanager
     def _remember(self) -> Iterator[None]:
         with self._lock:
-            if self._abandoned:
-                raise RuntimeError("another shipper has taken over")
             self.connection.check()
             yield
             self._state.save(self._run_dir)

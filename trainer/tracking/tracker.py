@@ -162,7 +162,7 @@ class Tracker:
         Raises:
             StorageError: the run's folder cannot be written.
         """
-        self._stop_shipping()
+        self._stop_shipping(None)
         with self._changed_state() as state:  # before the lines go: a process can end between the two
             state.metrics_sent = min(state.metrics_sent, end_of_step(self._metrics.path, step))
             state.completions_sent = 0
@@ -193,7 +193,6 @@ class Tracker:
         final.start()
         final.join(self._close_limit_s + 1.0)
         if not done.is_set():
-            self._shipper.abandon()  # its last call may end beside an upload of this folder
             _logger.warning(
                 "MLflow at %s does not have the whole run; nothing is lost: trainer upload %s",
                 self._shipper.connection.uri,
@@ -226,14 +225,11 @@ class Tracker:
             )
             self._thread.start()
 
-    def _stop_shipping(self) -> None:
-        if self._thread is None or self._shipper is None:
-            return
-        self._stop.set()
-        self._thread.join(STOP_LIMIT_S)
-        if self._thread.is_alive():  # a call to a hanging server cannot be ended
-            self._shipper = self._shipper.successor()
-        self._thread = None
+    def _stop_shipping(self, limit_s: float | None = STOP_LIMIT_S) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join(limit_s)  # a call to a hanging server cannot be ended
+            self._thread = None
 
 
 def _ship(shipper: Shipper, stop: threading.Event) -> None:

@@ -27,7 +27,8 @@ no seeds: [{seeds: []}, seeds, '']
 same seeds: [{seeds: [0, 1, 0]}, seeds must differ, '']
 missing preset: [{trainer: {preset: tiny_kkk}}, no preset or file, 'did you mean tiny_kk?']
 override of nothing: [{fixed: {optim.learning: 1}}, unknown key optim.learning, 'did you mean optim.lr?']
-override of wrong type: [{fixed: {optim.lr: fast}}, optim.lr must be a number, trainer options optim.lr]
+override of wrong type: [{fixed: {optim.lr: fast}},
+  "optim.lr: Input should be a valid number", trainer options optim.lr]
 override of the seed: [{fixed: {seed: 3}}, comes from `seeds`, 'seeds: [0, 1]']
 searched and fixed: [{fixed: {algorithm.ar_alpha: 0.1}}, algorithm.ar_alpha is both searched and fixed, remove one]
 unknown parameter: [{searched: {algorithm.ar_alfa: {uniform: [0, 1]}}},
@@ -46,12 +47,12 @@ no bound: [{searched: {algorithm.ar_alpha: {uniform: [0.5]}}}, uniform, '']
 infinite bound: [{searched: {algorithm.ar_alpha: {uniform: [0, .inf]}}}, finite, '']
 empty choice: [{searched: {lopti: {choice: []}}}, choice, '']
 bound the field refuses: [{searched: {algorithm.ar_alpha: {uniform: [0.0, 1.5]}}},
-  algorithm.ar_alpha must be at most 1, trainer options algorithm.ar_alpha]
+  "algorithm.ar_alpha: Input should be less than or equal to 1", trainer options algorithm.ar_alpha]
 choice the field refuses: [{searched: {algorithm.advantage: {choice: [grpo, ppo]}}},
   algorithm.advantage,
   'valid: dr_grpo, grpo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo']
 else the field refuses: [{searched: {algorithm.lopti_eta: {value: 0.5, when: {lopti: true}, else: -1}}},
-  algorithm.lopti_eta must be at least 0, trainer options algorithm.lopti_eta]
+  "algorithm.lopti_eta: Input should be greater than or equal to 0", trainer options algorithm.lopti_eta]
 values that refuse each other: [{searched: {algorithm.token_filter: {choice: [none, drop_high]}}},
   token_filter=drop_high is refused by the trainer, '']
 unknown parent: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopty: true}}}},
@@ -68,7 +69,7 @@ circle: [{searched: {lopti: {choice: [false, true], when: {other: 1}},
 baseline of something else: [{baselines: [{lopti: false, algorithm.ar_alfa: 0.1}]},
   'baseline 0 sets algorithm.ar_alfa, which is not searched', 'did you mean algorithm.ar_alpha?']
 baseline the field refuses: [{baselines: [{lopti: false, algorithm.ar_alpha: 2.0}]},
-  algorithm.ar_alpha must be at most 1, '']
+  "algorithm.ar_alpha: Input should be less than or equal to 1", '']
 baseline without its switch: [{baselines: [{algorithm.ar_alpha: 0.1}]}, does not say lopti, add lopti]
 baseline with an impossible switch: [{baselines: [{lopti: 'off'}]}, never 'off', 'False, True']
 baseline with an inactive parameter: [{baselines: [{lopti: false, algorithm.lopti_eta: 0.5}]},

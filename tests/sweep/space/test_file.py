@@ -65,7 +65,7 @@ def test_override_of_the_trainer_written_as_one_word(tmp_path: Path) -> None:
         ("serch.configurations=4", "unknown key serch.configurations", "did you mean search?"),
         ("optim.lr=1e-4", "unknown key optim.lr", "write trainer.optim.lr=1e-4"),
         ("trainer.optim.learning=1", "unknown key optim.learning", "did you mean optim.lr?"),
-        ("search.configurations=many", "search.configurations must be a whole number", "search_space.md"),
+        ("search.configurations=many", "search.configurations: Input should be a valid integer", "search_space.md"),
         ("seeds", "not an override", "key=value"),
     ],
 )

@@ -2,51 +2,14 @@ import math
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.paths import ROOT
 from tests.trainer.tracking.store import config_for, context_for, history, lines_of, runs_of
 from trainer.files import JsonLines
-from trainer.tracking.shipping import Connection, Shipper, TrackingState
 from trainer.tracking.tracker import Tracker, upload
-
-
-def test_a_run_is_opened_by_one_shipper_at_a_time(tmp_path: Path) -> None:
-    """Two that open it at once would both find none, and create two."""
-    first_may_end, running, most = threading.Event(), [], []
-
-    def open_slowly(state: TrackingState) -> tuple[Any, str]:
-        running.append(True)
-        most.append(len(running))
-        first_may_end.wait(10)
-        running.pop()
-        return object(), "run"
-
-    state = TrackingState("key", "exp", "run", {}, str(tmp_path))
-    first = Shipper(Connection("store", open_slowly), tmp_path, state, threading.Lock())
-
-    def connect_abandoned() -> None:
-        with pytest.raises(RuntimeError, match="another shipper"):
-            first.connect()
-
-    hanging = threading.Thread(target=connect_abandoned)
-    hanging.start()
-    while not running:
-        time.sleep(0.01)
-    second = threading.Thread(target=first.successor().connect)
-    second.start()
-    second.join(0.3)
-    first_may_end.set()
-    for thread in (hanging, second):
-        thread.join(10)
-        assert not thread.is_alive()
-    assert most == [1, 1]
-    assert state.run_id == "run"
 
 
 def test_nonfinite_values_are_named_and_stay_out_of_mlflow(tmp_path: Path, uri: str) -> None:

@@ -1,9 +1,6 @@
 import json
 import sqlite3
-import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -139,57 +136,6 @@ def test_locked_database_while_training_loses_nothing(tmp_path, uri, caplog):
     run_id = upload(tracker.run_dir)
     assert [step for step, _ in history(uri, run_id, "policy/loss")] == list(range(5))
     assert [run.info.status for run in runs_of(uri)] == ["FINISHED"]
-
-
-def test_a_call_that_hangs_at_the_end_changes_nothing_later(tmp_path, uri, monkeypatch):
-    tracker = Tracker(config_for(uri), context_for(tmp_path), close_limit_s=0.1)
-    shipper = tracker._shipper
-    assert shipper is not None
-    hanging, release, ended = threading.Event(), threading.Event(), threading.Event()
-    send_all = shipper.send_all
-
-    def hang(stop: threading.Event | None = None) -> None:
-        hanging.set()
-        release.wait(30)
-        try:
-            send_all(stop)
-        finally:
-            ended.set()
-
-    monkeypatch.setattr(shipper, "send_all", hang)
-    tracker.log({"policy/loss": 0.5}, 1)
-    assert tracker.close() is False and hanging.wait(30)
-    left = (tracker.run_dir / "tracking.json").read_text()
-    release.set()
-    assert ended.wait(30)
-    assert (tracker.run_dir / "tracking.json").read_text() == left
-
-
-def test_rewind_while_a_call_hangs(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hanging call belongs to an abandoned shipper: what it remembers later changes nothing."""
-    monkeypatch.setattr(tracking, "SHIP_INTERVAL_S", 0.01)
-    monkeypatch.setattr(tracking, "STOP_LIMIT_S", 0.1)
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    client = tracker._shipper._client  # type: ignore[union-attr]
-    hanging, release, log_batch = threading.Event(), threading.Event(), client.log_batch
-
-    def hang(run_id: str, metrics: Sequence[Any]) -> None:
-        hanging.set()
-        release.wait(30)
-
-    monkeypatch.setattr(client, "log_batch", hang)
-    for step in (1, 2, 3):
-        tracker.log({"policy/loss": step}, step)
-    assert hanging.wait(30)
-    old = tracker._thread
-    tracker.rewind(1)
-    monkeypatch.setattr(client, "log_batch", log_batch)
-    release.set()
-    assert old is not None
-    old.join(0.5)
-    tracker.log({"policy/loss": 22.0}, 2)
-    assert tracker.close() and tracker.run_id
-    assert history(uri, tracker.run_id, "policy/loss") == [(1, 1.0), (2, 22.0)]
 
 
 def test_a_run_begins_without_mlflow_and_is_sent_once_it_answers(tmp_path, monkeypatch):
