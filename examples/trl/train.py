@@ -1,0 +1,69 @@
+"""A TRL script on the built-in tiny model, with AR and Lopti by two lines (marked); minutes on a CPU: docs/trl.md."""
+
+from dataclasses import dataclass
+
+from datasets import Dataset
+from trl import GRPOConfig, TrlParser
+
+from rewards.knights_knaves import score
+from trainer.integrations.trl import LoptiGRPOTrainer, RunRecord
+from trainer.policy.architectures import TINY_FOLDER
+from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
+from trainer.problems.tasks.puzzle_generator import Split, generate
+
+
+@dataclass
+class Rule:
+    ar_alpha: float = 0.0
+    lopti_eta: float = 0.0
+
+
+def puzzles(split: Split, size: int) -> Dataset:
+    rows = [
+        {"problem_id": puzzle.key, "prompt": compact_prompt(puzzle) + PREFILL, "answer": puzzle.solution_text}
+        for puzzle in generate(split, [2, 3], size, seed=0)
+    ]
+    return Dataset.from_list(rows)
+
+
+def is_right(completions, answer, **columns):
+    pairs = zip(completions, answer, strict=True)
+    return [float(score(PREFILL + text, solution).correct) for text, solution in pairs]
+
+
+def main() -> None:
+    parser = TrlParser((GRPOConfig, Rule))
+    parser.set_defaults(
+        output_dir="runs/trl",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        learning_rate=3e-4,
+        lr_scheduler_type="constant",
+        max_steps=20,
+        per_device_train_batch_size=32,
+        per_device_eval_batch_size=100,
+        max_completion_length=160,
+        eval_strategy="steps",
+        eval_steps=10,
+        num_generations_eval=4,
+        save_steps=10,
+        report_to=["none"],
+    )
+    args, rule = parser.parse_args_and_config()
+    record = RunRecord(args.output_dir)  # evaluations by problem, and an orderly stop on SIGTERM
+    trainer = LoptiGRPOTrainer(  # was: GRPOTrainer(
+        model=str(TINY_FOLDER),
+        reward_funcs=record.accuracy(is_right),
+        args=args,
+        train_dataset=puzzles("train", 1000),
+        eval_dataset=puzzles("dev", 50),
+        callbacks=[record],
+        ar_alpha=rule.ar_alpha,
+        lopti_eta=rule.lopti_eta,
+    )
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""AR and Lopti [arXiv:2505.12929] in TRL's GRPOTrainer, and the record that a sweep reads: docs/trl.md."""
+
+import copy
+import functools
+import math
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from trainer.algorithm.reweighting import reweighted
+from trainer.algorithm.token_filters import low_probability_tokens
+from trainer.errors import ConfigError
+from trainer.files import JsonLines
+from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.tracking.shipping import METRICS_FILE, lines_after
+
+_PASSES = 2
+_SUMMED = ("dapo", "dr_grpo", "cispo", "luspo")  # their denominators do not come from the mask of the loss
+_STEP_COUNTS = ("max_steps", "logging_steps", "eval_steps", "save_steps", "warmup_steps", "eval_delay")
+
+
+class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer with Advantage Reweighting (``ar_alpha``) and Lopti (``lopti_eta``); 0 is off.
+
+    Lopti takes two passes over each buffered batch. What ``args`` counts in steps is doubled, so that a run
+    samples, logs, evaluates and saves as often as without Lopti. Other parameters are those of GRPOTrainer.
+
+    Raises:
+        ConfigError: a value outside 0 to 1, or an argument that would change what Lopti divides by.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GRPOConfig | None = None,
+        *positional: Any,
+        ar_alpha: float = 0.0,
+        lopti_eta: float = 0.0,
+        **named: Any,
+    ) -> None:
+        for key, value in {"ar_alpha": ar_alpha, "lopti_eta": lopti_eta}.items():
+            if not 0 <= value <= 1:
+                raise ConfigError(f"{key} is {value}", key, "choose a number from 0 to 1; 0 is off")
+        if lopti_eta > 0:
+            args = _with_two_passes(GRPOConfig() if args is None else args)
+        self.ar_alpha, self.lopti_eta = ar_alpha, lopti_eta
+        self._loss_inputs: dict[str, Any] | None = None  # of the loss that is being computed
+        super().__init__(model, reward_funcs, args, *positional, **named)
+
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        self._loss_inputs = dict(inputs)
+        if self.lopti_eta > 0 and self.model.training:
+            self._loss_inputs["tool_mask"] = self._tokens_of_pass(inputs)
+        loss: Tensor = super()._compute_loss(model, self._loss_inputs)
+        self._loss_inputs = None
+        return loss
+
+    def _tokens_of_pass(self, inputs: dict[str, Any]) -> Tensor:
+        """1 at the tokens of the current pass over the buffered batch, low-probability tokens first, [B, T]."""
+        tokens = _own_tokens(inputs)
+        low = low_probability_tokens(inputs["old_per_token_logps"], tokens, self.lopti_eta)
+        is_first = self._step // self.args.steps_per_generation % _PASSES == 0
+        return low if is_first else tokens - low
+
+    def _get_per_token_logps_and_entropies(self, *positional: Any, **named: Any) -> Any:
+        """As TRL; inside a loss, AR's advantages [B, T] replace those of the completions before they are read.
+
+        TRL stores no old log-probabilities when they equal the current ones, which only exist from here on.
+        """
+        scores = super()._get_per_token_logps_and_entropies(*positional, **named)
+        if self._loss_inputs is not None and self.ar_alpha > 0:
+            inputs = self._loss_inputs
+            old_logprobs = inputs.get("old_per_token_logps", scores[0].detach())
+            advantages = inputs["advantages"].view(len(old_logprobs), -1)
+            inputs["advantages"] = reweighted(advantages, old_logprobs, self.ar_alpha) * _own_tokens(inputs)
+        return scores
+
+
+def _own_tokens(inputs: dict[str, Any]) -> Tensor:
+    """1 at completion tokens that the policy wrote, 0 at padding and at what tools and environments said, [B, T]."""
+    mask: Tensor = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+    return mask
+
+
+def _with_two_passes(args: GRPOConfig) -> GRPOConfig:
+    """Return a copy of the arguments for Lopti.
+
+    Raises:
+        ConfigError: the mask of a pass would change a denominator, or both passes would fall into one step.
+    """
+    sequence = "importance_sampling_level"
+    refusals = {
+        "loss_type": (args.loss_type not in _SUMMED, f"use {', '.join(_SUMMED)}"),
+        sequence: (getattr(args, sequence) != "token", "use token"),
+        "top_entropy_quantile": (args.top_entropy_quantile < 1, "use 1.0"),
+        "off_policy_mask_threshold": (args.off_policy_mask_threshold is not None, "use None"),
+        "entropy_coef": (args.entropy_coef != 0, "use 0.0"),
+        "use_adaptive_entropy": (args.use_adaptive_entropy, "use False"),
+        "steps_per_generation": (
+            args.steps_per_generation % args.gradient_accumulation_steps != 0,
+            f"use a multiple of gradient_accumulation_steps, {args.gradient_accumulation_steps}",
+        ),
+    }
+    for key, (is_refused, advice) in refusals.items():
+        if is_refused:
+            what = f"Lopti cannot divide by all completion tokens with {key} {getattr(args, key)}"
+            raise ConfigError(what, f"GRPOConfig.{key}", f"{advice}, or set lopti_eta to 0")
+    args = copy.copy(args)
+    args.num_iterations *= _PASSES
+    args.lopti_passes = _PASSES
+    for key in _STEP_COUNTS:
+        count = getattr(args, key)
+        if count is not None and count >= 1:  # below 1 it is a share of all steps
+            setattr(args, key, count * _PASSES)
+    return args
+
+
+class RunRecord(TrainerCallback):  # type: ignore[misc]
+    """Write evaluations to ``metrics.jsonl``, and stop orderly on SIGTERM; for any GRPOTrainer.
+
+    A line is ``{"step": 20, "eval/accuracy": 0.61, "eval/reward": ...}``. ``correctness.jsonl`` has the correct
+    completions of every problem, as `trainer.evaluation.correctness` reads them. Both are in ``folder``. Under
+    Lopti a step is both passes.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._files: list[JsonLines] = []
+        self._scores: list[tuple[str, bool]] = []  # of the current evaluation, on this rank
+        self._is_training = False
+        self._stop_requested = False
+        self._previous_handler: Any = None
+
+    def accuracy(self, reward: Callable[..., Sequence[float | None]], correct_at: float = 1.0) -> Callable[..., Any]:
+        """Return the reward function for ``reward_funcs``; evaluations count values of at least ``correct_at``.
+
+        Problems are told apart by the data's column ``problem_id``, without one by their prompts.
+        """
+
+        @functools.wraps(reward)
+        def recorded(prompts: Sequence[Any], **columns: Any) -> Sequence[float | None]:
+            values = reward(prompts=prompts, **columns)
+            if not self._is_training:
+                problems = map(str, columns.get("problem_id", prompts))
+                correct = [value is not None and value >= correct_at for value in values]
+                self._scores.extend(zip(problems, correct, strict=True))
+            return values
+
+        return recorded
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Open the files without what follows the checkpoint that training starts from, and listen to SIGTERM."""
+        self._is_training = False
+        if state.is_world_process_zero:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._files = [JsonLines(self.folder / name) for name in (METRICS_FILE, CORRECTNESS_FILE)]
+            for file in self._files:
+                file.cut(lines_after(file.path, _step(args, state) or -1)[0])
+        if threading.current_thread() is threading.main_thread():
+            self._previous_handler = signal.signal(signal.SIGTERM, self._request_stop)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Give SIGTERM back."""
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note that rewards now are those of training."""
+        self._is_training = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save and stop after the last update on a batch of completions, if any rank was asked to."""
+        self._is_training = False
+        updates = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+        if state.global_step % max(1, updates) == 0 and any(gather_object([self._stop_requested])):
+            control.should_save = True
+            control.should_training_stop = True
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:
+        """Append a line to each file."""
+        scores: dict[str, list[bool]] = defaultdict(list)
+        for problem, is_correct in gather_object(self._scores):
+            scores[problem].append(is_correct)
+        self._scores = []
+        if not self._files:
+            return
+        step = _step(args, state)
+        values = {
+            name.replace("eval_", "eval/", 1): value
+            for name, value in metrics.items()
+            if name.startswith("eval_") and isinstance(value, int | float) and math.isfinite(value)
+        }
+        if scores:
+            # Ranks repeat some problems to have equal numbers of them.
+            completions = min(map(len, scores.values()))
+            correct = [sum(scores[problem][:completions]) for problem in sorted(scores)]
+            values["eval/accuracy"] = sum(correct) / (completions * len(correct))
+            sets = {"eval": {"completions": completions, "correct": correct}}
+            self._files[1].append({"step": step, "sets": sets})
+        self._files[0].append({"step": step, **values})
+
+    def _request_stop(self, *_: Any) -> None:
+        self._stop_requested = True
+
+
+def _step(args: Any, state: Any) -> int:
+    """Return the steps of a run without Lopti that have sampled as much."""
+    return int(state.global_step) // int(getattr(args, "lopti_passes", 1))

@@ -1,0 +1,54 @@
+"""AR [arXiv:2505.12929] in verl, around any of its policy losses: docs/verl.md.
+
+verl imports this module by ``actor_rollout_ref.model.external_lib`` or ``VERL_USE_EXTERNAL_MODULES``, and by the
+``_target_`` of its policy loss.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from verl.trainer.ppo.core_algos import get_policy_loss_fn, register_policy_loss
+from verl.workers.config import PolicyLossConfig
+
+from trainer.algorithm.reweighting import reweighted
+
+LOSS_MODE = "ar"
+
+
+@dataclass
+class ARPolicyLossConfig(PolicyLossConfig):  # type: ignore[misc]
+    """verl's settings of a policy loss, the strength of AR and the name of the loss that gets its advantages."""
+
+    loss_mode: str = LOSS_MODE
+    ar_alpha: float = 0.0
+    ar_loss: str = "vanilla"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ar_alpha <= 1:
+            raise ValueError(f"policy_loss.ar_alpha is {self.ar_alpha}: choose a number from 0 to 1; 0 is off")
+        if self.ar_loss == LOSS_MODE:
+            raise ValueError("policy_loss.ar_loss is ar: name one of verl's own losses, such as vanilla")
+
+
+@register_policy_loss(LOSS_MODE)  # type: ignore[untyped-decorator]
+def ar_policy_loss(
+    old_log_prob: Tensor,
+    log_prob: Tensor,
+    advantages: Tensor,
+    response_mask: Tensor,
+    loss_agg_mode: str = "token-mean",
+    config: Any = None,
+    rollout_is_weights: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Any]]:
+    """Return ``config.policy_loss.ar_loss`` of advantages that AR has reweighted, [B, T]."""
+    settings = config.policy_loss
+    return get_policy_loss_fn(settings.ar_loss)(  # type: ignore[no-any-return]
+        old_log_prob=old_log_prob,
+        log_prob=log_prob,
+        advantages=reweighted(advantages, old_log_prob, settings.ar_alpha) * response_mask,
+        response_mask=response_mask,
+        loss_agg_mode=loss_agg_mode,
+        config=config,
+        rollout_is_weights=rollout_is_weights,
+    )
