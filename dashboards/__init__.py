@@ -1,0 +1,3 @@
+from dashboards.judging import Judgement, judge
+
+__all__ = ["Judgement", "judge"]

@@ -38,7 +38,7 @@ def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.S
         return float(value) if isinstance(value, int | float) else 0.0
 
     def label(row: "pd.Series[Any]") -> str:
-        parts = [f"#{row.configuration} {row.arm or row.algorithm}"]
+        parts = [f"#{row.configuration} {row.arm or row.algorithm}".rstrip()]
         parts += [f"{sign} {row[key]:.2g}" for sign, key in _SIGNS if strength(row, key) > 0]
         own = [name for name in named if varies.loc[row.arm, name] and pd.notna(row[name])]
         parts += [f"{named[name]}={shown(row[name])}" for name in own]

@@ -28,6 +28,10 @@ TRAINING_CURVES = (
 AUDIT = ("reward/format_failures", "reward/timeouts", "reward/errors")
 TEST_SET = "test"  # the held-out problems: only runs that confirm a sweep are evaluated on them
 ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
+FIELDS = (  # columns of `Results.table` besides the parameters, label the last
+    "trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes",
+    "algorithm", "rule", "arm", "reason", "label",
+)  # fmt: skip
 NO_ORDER = ("choice", "value", "by")  # kinds of parameters whose values need not be numbers
 
 State = Literal["COMPLETE", "PRUNED", "FAIL", "RUNNING", "KILLED"]
@@ -148,11 +152,9 @@ class Results:
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row a trial: its fields, minutes, a column for every parameter, and label, its configuration in words."""
-        columns = ["trial", "configuration", "seed", "state", "score", "test", "step", "hours", "minutes"]
-        columns += ["algorithm", "rule", "arm", "reason"]
         rows = [
             {
-                **{column: getattr(trial, column) for column in columns if column not in ("trial", "minutes")},
+                **{column: getattr(trial, column) for column in FIELDS if column not in ("trial", "minutes", "label")},
                 "trial": trial.name,
                 "minutes": 60 * trial.hours / self.devices,
                 **trial.parameters,
@@ -160,7 +162,7 @@ class Results:
             for trial in self.trials
         ]
         names = dict.fromkeys([*(name for trial in self.trials for name in trial.parameters), *self.searched])
-        table = pd.DataFrame(rows, columns=[*columns, *names])
+        table = pd.DataFrame(rows, columns=[*FIELDS[:-1], *names])
         for name in self.searched:
             if self.kinds.get(name, "choice") not in NO_ORDER:  # missing where a rule does not have it
                 table[name] = pd.to_numeric(table[name], errors="coerce")

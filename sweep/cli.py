@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sweep.commands.judge import add_judge
 from sweep.commands.report import add_evidence, add_report, add_ui, add_upload
 from sweep.commands.slurm import add_slurm
 from sweep.commands.start import add_extend, add_plan, add_resume, add_run, add_schema
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         add_study,
         add_report,
         add_evidence,
+        add_judge,
         add_upload,
         add_confirm,
         add_export,

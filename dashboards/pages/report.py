@@ -78,14 +78,16 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     meta = (
         f"{len(results.trials)} trials, {objective.mode} of {objective.metric} ({window}), read from "
-        f"{results.source} on {now}. The sweep is {results.progress}."
+        f"{results.source} on {now}."
     )
+    if results.planned is not None:
+        meta += f" The sweep is {results.progress}."
     for one in (results, results.fresh):
         if one is not None and one.changes:
             meta += f" Its trials are not all comparable: while it ran, files were changed. {one.changes}."
     table, gain = trials_html(results), headline(results).confirmed
     told = verdict(results)
-    return render_page(results.name, meta, told, chapters, table, confirmed=gain)
+    return render_page(results.name or "judged runs", meta, told, chapters, table, confirmed=gain)
 
 
 def trials_html(results: Results) -> str:

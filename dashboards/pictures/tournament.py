@@ -11,7 +11,16 @@ from dashboards.statistics.tournament import Standing
 from dashboards.words import number, rule_bounds, rules
 
 _SEEDS = 8  # of `sweep confirm`, where arms were tuned
-_HEADINGS = ("rule", "trials", "best setting", "median trial", "best, tuned", "fresh seeds", "tuning gained")
+_HEADINGS = (
+    "rule",
+    "trials",
+    "best setting",
+    "median trial",
+    "best, tuned",
+    "same setting",
+    "fresh seeds",
+    "tuning gained",
+)
 
 
 def tournament(results: Results) -> Picture | None:
@@ -69,9 +78,12 @@ def tournament_line(results: Results) -> str:
     tuned = f"{len(results.arms)} rules were tuned by {budget} configurations each"
     if not found:
         trials = len(results.arms) * _SEEDS
+        step = f"run the best of every rule on {_SEEDS} fresh seeds, and judge again with them as a second table"
+        if results.name:
+            step = f"`sweep confirm {results.name}` runs the best of every rule on {_SEEDS} fresh seeds"
         return (
-            f"{tuned}. On the seeds that chose it the best of each is too good, so nothing is compared yet. Next: "
-            f"`sweep confirm {results.name}` runs the best of every rule on {_SEEDS} fresh seeds: {trials} trials."
+            f"{tuned}. On the seeds that chose it the best of each is too good, so nothing is compared yet. "
+            f"Next: {step}: {trials} trials."
         )
     return f"{rules(found, base)} {tuned}."
 
@@ -81,6 +93,7 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
     found = {one.rule: one for one in results.arm_standings}
     curves, fresh = tuning_curves(results), results.fresh_arm_scores
     scored = results.table[results.table.score.notna()]
+    same = _same_setting(results)
     table: list[list[object]] = []
     for arm in results.arms:
         own, one = curves[curves.arm == arm], found.get(arm)
@@ -89,9 +102,23 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
         label, best = (own.label.iloc[-1], own.best.iloc[-1]) if len(own) else ("", None)
         trials = results.table[results.table.arm == arm].configuration.nunique()
         low, high = (one.interval or (None, None)) if one else (None, None)
-        table.append([arm, trials, label, median, best, mean, mean - median, one and one.difference, low, high])
+        table.append(
+            [arm, trials, label, median, best, same.get(arm), mean, mean - median, one and one.difference, low, high]
+        )
     shown = len(_HEADINGS) + 3 if found else _HEADINGS.index("fresh seeds")
     return [*_HEADINGS, f"against {results.arms[0]}", "low", "high"][:shown], [row[:shown] for row in table]
+
+
+def _same_setting(results: Results) -> dict[str, float]:
+    """Return arm -> its mean score at the setting that is best for the first arm, where it was tried there."""
+    trials = results.comparable
+    base = trials[trials.configuration == results.best_of(trials[trials.arm == results.arms[0]])]
+    varies = trials.groupby("arm")[list(results.searched)].nunique() > 1
+    tuned = [name for name in results.searched if varies[name].all()]
+    if base.empty or not tuned:
+        return {}
+    alike = trials[(trials[tuned] == base[tuned].iloc[0]).all(axis=1)]
+    return dict(alike.groupby("arm").score.mean())
 
 
 def _differences(results: Results, found: list[Standing], shades: dict[str, str]) -> object:

@@ -49,7 +49,7 @@ def verdict(results: Results) -> list[str]:
         told.step,
         _apart(results, found),
         _noise(found) if found is not None and fresh is None else "",
-        f"On fresh seeds: {_on_fresh_seeds(results, fresh)}" if fresh else "",
+        _on_fresh_seeds(results, fresh) if fresh else "",
         f"The search, whose best was also picked for its luck: {_in_search(results).sentence}"
         if fresh and found
         else "",
@@ -96,33 +96,37 @@ def _in_search(results: Results) -> Headline:
         mean = number(judged.score.mean())
         sentence = f"Only the baseline {found.baseline} has a score: {metric} {mean}."
         return Headline(sentence, _next_step(results, found))
+    if not results.name and not results.adaptive:  # nobody chose by these seeds
+        claimed = isinstance(found, Tested) and found.claim == "evidence"
+        step = "Next: train with it." if claimed else f"Next: {words.next_step(found)}"
+        return Headline(words.confirmed(found), step, claimed)
     return Headline(words.searched(found), _next_step(results, found))
 
 
 def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
     """The headline after a confirmation; None before it has anything to compare."""
     numbers = fresh.numbers
-    export = f"`sweep export {results.name}` writes it."
+    export = f"; `sweep export {results.name}` writes it." if results.name else "."
     base = fresh.baseline_label
     if fresh.rounds is not None:
         best = fresh.rounds.winner
         if best is None and fresh.rounds.outcome == "not better":
             sentence = f"Keep the baseline {base}: on fresh seeds no finalist is better by "
             sentence += f"{fresh.rounds.worthwhile:g}."
-            return Headline(sentence, f"Next: keep the baseline; {export}", configuration=numbers.get(base or ""))
+            return Headline(sentence, f"Next: keep the baseline{export}", configuration=numbers.get(base or ""))
         if best is None:
             undecided = Headline("Undecided: fresh seeds have not told any finalist apart yet.")
             return undecided if fresh.rounds.standings else None
         label = fresh.labels.get(best.finalist, f"#{best.finalist}")
         sentence = f"Confirmed: {label} beats the baseline {base}: {signed(best.gain)} ({best.seeds} fresh seeds)."
-        return Headline(sentence, f"Next: train with it; {export}", True, best.finalist)
+        return Headline(sentence, f"Next: train with it{export}", True, best.finalist)
     found = results.fresh_verdict
     if found is None or (found.best == found.baseline and not found.failed):
         return None
     if isinstance(found, Tested) and found.claim == "evidence":
-        return Headline(words.confirmed(found), f"Next: train with it; {export}", True, numbers[found.best])
+        return Headline(words.confirmed(found), f"Next: train with it{export}", True, numbers[found.best])
     if not found.improves and found.best != found.baseline:
-        step = f"Next: keep the baseline; {export}"
+        step = f"Next: keep the baseline{export}"
         return Headline(words.confirmed(found), step, configuration=numbers[found.baseline])
     return Headline(words.confirmed(found), f"Next: {words.next_step(found)}")
 
@@ -133,8 +137,8 @@ def _on_fresh_seeds(results: Results, fresh: Results) -> str:
         return decided(fresh)
     found = results.fresh_verdict
     if found is None or (found.best == found.baseline and not found.failed):
-        return f"{fresh.progress}."
-    return _noise(found)
+        return f"On fresh seeds: {fresh.progress}."
+    return f"On fresh seeds: {_noise(found)}"
 
 
 def _no_baseline(results: Results) -> str:
@@ -182,7 +186,7 @@ def _next_step(results: Results, found: Verdict) -> str:
     else:
         seeds = _SEEDS_TO_TELL if found.why in ("one seed", "no shared seed") else None
         step = "Run the best configuration and the baseline on fresh seeds." if seeds else step
-    if seeds is None:
+    if seeds is None or not results.name:
         return f"Next: {step}"
     command = f"sweep confirm {results.name} --finalists 1 --seeds {seeds}"
     trials = 2 * seeds

@@ -1,4 +1,7 @@
-"""Results from an MLflow store: those that sweeps sent there. The one module of dashboards that imports MLflow."""
+"""Results from an MLflow store: a sweep's own, or the runs of anybody's experiment as a table.
+
+The one module of dashboards that imports MLflow.
+"""
 
 import os
 import tempfile
@@ -11,12 +14,14 @@ from typing import Any
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
+import pandas as pd
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from dashboards.results import Results
+from dashboards.sources.runs import nearest
 from dashboards.sources.stored import RESULTS_FILE, unpack
-from trainer.errors import StorageError, first_line
+from trainer.errors import MissingError, StorageError, first_line
 from trainer.metrics.recorded_runs import search_runs
 from trainer.metrics.tags import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG
 
@@ -40,6 +45,35 @@ def read_sweeps(uri: str) -> list[Results]:
                 path = Path(client.download_artifacts(run.info.run_id, RESULTS_FILE, scratch))
                 sweeps[tags[SWEEP_TAG]] = unpack(path.read_bytes(), f"{uri}, run {run.info.run_id}")
     return list(sweeps.values())
+
+
+def read_experiment(uri: str, name: str, score: str, seed: str) -> pd.DataFrame:
+    """Return a row an evaluation of every run that has a seed: ``params.*``, ``tags.*``, trial, step and the score.
+
+    A run that failed or was killed has a row without score.
+
+    Raises:
+        MissingError: no such experiment.
+        StorageError: the store cannot be read.
+    """
+    with opened_store(uri) as client:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            others = [experiment.name for experiment in client.search_experiments()]
+            raise MissingError(f"no experiment {name}", uri, nearest(name, others))
+        rows: list[dict[str, Any]] = []
+        for run in search_runs(client, [experiment.experiment_id], ""):
+            settings = {f"params.{key}": value for key, value in run.data.params.items()}
+            settings |= {f"tags.{key}": value for key, value in run.data.tags.items() if not key.startswith("mlflow.")}
+            if seed not in settings:
+                continue
+            settings["trial"] = run.info.run_name
+            values: dict[int, float | None] = {0: None}
+            if run.info.status not in ("FAILED", "KILLED"):
+                points = client.get_metric_history(run.info.run_id, score)
+                values = {point.step: point.value for point in points} or values  # a resumed run repeats a step
+            rows += [{**settings, "step": step, score: value} for step, value in values.items()]
+    return pd.DataFrame(rows)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.sources.mlflow import read_sweeps
 
     uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
-    _check_there(uri)
+    check_store(uri)
     counted, left = gathered(read_sweeps(uri))
     if arguments.json:
         print_json({"settings": [asdict(row) for row in counted], "left_out": [asdict(row) for row in left]})
@@ -107,11 +107,12 @@ def recorded_uri(sweep: SweepRecord) -> str:
         hint = f"{sweep.command('upload')} sends it to MLflow"
         raise MissingError(f"sweep {folder.name} ran offline", str(folder.root), hint)
     uri = tracking_uri(tracking, folder.runs_dir)
-    _check_there(uri)
+    check_store(uri)
     return uri
 
 
-def _check_there(uri: str) -> None:
+def check_store(uri: str) -> None:
+    """Raise a StorageError where a SQLite store does not exist: MLflow would make one."""
     database = sqlite_path(uri)
     if database is not None and not database.exists():
         raise StorageError("no MLflow store", str(database), "restore it from a backup, or name another")

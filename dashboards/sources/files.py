@@ -1,0 +1,84 @@
+"""Tables of runs from files: CSV, JSON lines or Parquet, one file or many."""
+
+import glob
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from trainer.errors import ConfigError, MissingError, StorageError, first_line
+
+CONFIG_FILE = "config.yaml"  # beside a file: the settings of its run
+_SPECIAL = re.compile(r"(\{\w+\}|\*\*/|\*|\?)")
+_PATTERNS = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+
+
+def read_files(pattern: str) -> pd.DataFrame:
+    """Return the rows of all files that match.
+
+    ``*``, ``**/`` and ``?`` match as in a shell. ``{name}`` matches like ``*`` and becomes a column. The values of
+    a ``config.yaml`` beside a file become columns ``config.yaml:KEY``.
+
+    Raises:
+        MissingError: no file matches.
+        ConfigError: a kind of file that is not read.
+        StorageError: a file cannot be read.
+    """
+    parts = _SPECIAL.split(pattern)
+    wanted = "".join("*" if part.startswith("{") else part for part in map(_literal, parts))
+    paths = sorted(glob.glob(wanted, recursive=True))
+    if not paths:
+        raise MissingError("no such file", pattern, "quote a pattern, so that the shell leaves it alone")
+    named = re.compile("".join(map(_expression, parts)))
+    return pd.concat([_read(Path(path), named) for path in paths], ignore_index=True)
+
+
+def _literal(part: str) -> str:
+    return part if _SPECIAL.fullmatch(part) else glob.escape(part)
+
+
+def _expression(part: str) -> str:
+    if part.startswith("{"):
+        return f"(?P<{part[1:-1]}>[^/]+)"
+    return _PATTERNS.get(part, re.escape(part))
+
+
+def _read(path: Path, named: re.Pattern[str]) -> pd.DataFrame:
+    reader = _READERS.get(path.suffix)
+    if reader is None:
+        raise ConfigError(f"no reader for {path.suffix or 'a file without suffix'}", str(path), ", ".join(_READERS))
+    try:
+        table = reader(path)
+        settings = _settings(path.with_name(CONFIG_FILE))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise StorageError(f"cannot read it: {first_line(error)}", str(path), "repair it or leave it out") from None
+    if match := named.fullmatch(str(path)):
+        settings |= match.groupdict()
+    return table.assign(**settings)
+
+
+def _json_lines(path: Path) -> pd.DataFrame:
+    """Return a row a line; nested keys are joined by dots."""
+    return pd.json_normalize([json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()])
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"{path.name} holds no settings")
+    flat = pd.json_normalize(dict(settings)).iloc[0].to_dict()
+    lists = {key: str(value) for key, value in flat.items() if isinstance(value, list)}
+    return {f"{CONFIG_FILE}:{key}": value for key, value in {**flat, **lists}.items()}
+
+
+_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": pd.read_csv,
+    ".jsonl": _json_lines,
+    ".parquet": pd.read_parquet,
+}

@@ -1,0 +1,324 @@
+"""Results of anybody's runs from a table: a row a run, or a row an evaluation."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dashboards.results import FIELDS, Curve, Objective, Results, Solved, Trial
+from dashboards.statistics.verdict import Mode
+from trainer.config.variants import short_names, shown
+from trainer.errors import ConfigError
+
+_SETTINGS = ("params.", "config.yaml:")  # columns that begin so hold settings and no results
+_MAX_NAMED = 8  # configurations or columns in a message
+_ROUNDING = 1e-3  # of a score in a table
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the columns of a table of runs mean."""
+
+    by: Sequence[str]  # a configuration, but for what was tuned
+    score: str
+    seed: str
+    baseline: Mapping[str, Any]  # column of ``by`` -> value
+    tuned: Sequence[str] = ()  # tuned within each of ``by``
+    step: str = "step"  # where the table has it, a row is an evaluation
+    trial: str = "trial"  # name of a run, for `problems`
+    window: int = 3  # evaluations, the last of which make up the score
+    mode: Mode = "max"
+    ignore: Sequence[str] = ()  # columns that may differ between configurations
+    problems: pd.DataFrame | None = None  # trial, problem, correct
+
+    @property
+    def point(self) -> list[str]:
+        """The columns that make up a configuration."""
+        return [*self.by, *self.tuned]
+
+    @property
+    def keys(self) -> list[str]:
+        """The parameters of a trial that these columns become."""
+        return [f"by.{column}" if column in FIELDS else column for column in self.point]
+
+
+def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True, source: str = "") -> Results:
+    """Return the results of a table; ``adaptive`` as of `Results`.
+
+    A seed that other configurations have and one lacks is a failed one.
+
+    Raises:
+        ConfigError: the table does not answer the question.
+    """
+    runs = _typed(table, question)
+    points = list(dict.fromkeys(runs[question.point].itertuples(index=False, name=None)))
+    numbers = {point: str(number) for number, point in enumerate(points)}
+    seeds = sorted(set(runs[question.seed]), key=lambda seed: (len(seed), seed))
+    _check_apart(runs, question)
+    groups = dict(list(runs.groupby([*question.point, question.seed], sort=False)))
+    arm = _arm_names(points, question)
+    trials = [
+        _trial(groups.get((*point, seed)), question, seed, _Configuration(number, point, arm[point]))
+        for point, number in numbers.items()
+        for seed in seeds
+    ]
+    _check_seeds(trials, question)
+    arms, baseline = _baseline(numbers, arm, question)
+    results = Results(
+        name="",
+        objective=Objective(question.score, question.mode, question.window),
+        trials=tuple(trials),
+        searched=tuple(question.keys),
+        kinds={key: _kind(runs[column]) for key, column in zip(question.keys, question.point, strict=True)},
+        source=source,
+        adaptive=adaptive,
+        baseline=baseline,
+        arms=arms,
+    )
+    return results if question.problems is None else _with_problems(results, question.problems)
+
+
+def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Results:
+    """Return the results with those of a second table, whose seeds are fresh.
+
+    Raises:
+        ConfigError: the second table repeats a seed or has other configurations.
+    """
+    chosen = read_runs(table, replace(question, problems=None), adaptive=False)
+    repeated = {trial.seed for trial in results.trials} & {trial.seed for trial in chosen.trials}
+    if repeated:
+        named = ", ".join(sorted(repeated))
+        raise ConfigError(f"seeds {named} are in both tables: they are not fresh", question.seed, "use other seeds")
+    numbers = {tuple(trial.parameters.values()): trial.configuration for trial in results.trials}
+    trials = []
+    for trial in chosen.trials:
+        number = numbers.get(tuple(trial.parameters.values()))
+        if number is None:
+            what = f"the fresh runs have {_text(trial.parameters)}, and the others do not"
+            raise ConfigError(what, "second table", "add its runs on the seeds that it was chosen by")
+        trials.append(replace(trial, configuration=number))
+    baseline = results.baseline
+    if results.arms:
+        settings: dict[str, set[str]] = {}
+        for trial in trials:
+            settings.setdefault(trial.arm, set()).add(trial.configuration)
+        twice = [arm for arm, numbers_of_arm in settings.items() if len(numbers_of_arm) > 1]
+        if twice or results.arms[0] not in settings:
+            what = f"{twice[0]} has several settings" if twice else f"{results.arms[0]} is missing"
+            raise ConfigError(f"{what} on fresh seeds", "second table", "run the best setting of each alone")
+        baseline = next(iter(settings[results.arms[0]]))
+    fresh = replace(chosen, trials=tuple(trials), baseline=baseline, arms=())
+    return replace(results, fresh=fresh)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return advice on the name that was meant."""
+    names = sorted(names)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names[:_MAX_NAMED])}"
+
+
+def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
+    """Return the rows with numbers where all of a column are, and seeds as texts."""
+    for column in [*question.point, question.score, question.seed, *question.ignore]:
+        if column not in table:
+            raise ConfigError(f"no column {column}", "table", nearest(column, map(str, table.columns)))
+    runs = table.copy()
+    for column in question.point:
+        runs[column] = _numbers(runs[column].astype(object).where(runs[column].notna(), "none"))
+    blank = runs[question.seed].isna().sum()
+    if blank:
+        raise ConfigError(f"{blank} rows have no seed", question.seed, "leave them out, or give each its seed")
+    runs[question.seed] = [str(seed).removesuffix(".0") for seed in runs[question.seed]]
+    scores = pd.to_numeric(runs[question.score], errors="coerce")
+    wrong = runs[question.score][scores.isna() & runs[question.score].notna()]
+    if len(wrong):
+        raise ConfigError(f"{wrong.iloc[0]!r} is no score", question.score, "leave it blank where a run failed")
+    if scores.isna().all():
+        raise ConfigError("no row has a score", question.score, "name another column with --score")
+    runs[question.score] = scores
+    return runs
+
+
+def _numbers(values: "pd.Series[Any]") -> "pd.Series[Any]":
+    numbers = pd.to_numeric(values, errors="coerce")
+    return numbers if numbers.notna().all() else values.astype(str)
+
+
+def _kind(values: "pd.Series[Any]") -> str:
+    if not pd.api.types.is_numeric_dtype(values) or values.dtype == bool:
+        return "choice"
+    return "loguniform" if values.min() > 0 and values.max() >= 30 * values.min() else "uniform"
+
+
+def _check_apart(runs: pd.DataFrame, question: Question) -> None:
+    """Refuse configurations that differ in a setting which is no part of them."""
+    spoken = {*question.point, *question.ignore, question.score, question.seed, question.step, question.trial}
+    others = [str(column) for column in runs if column not in spoken]
+    trials = runs.groupby([*question.point, question.seed], sort=False)[others].nunique(dropna=False)
+    settings = [column for column in others if (trials[column] == 1).all()]
+    runs = runs[[*question.point, question.seed, *settings]].drop_duplicates()
+    values = runs.groupby(question.point, sort=False)[settings].nunique(dropna=False)
+    by_seed = runs.groupby(question.seed)[settings].nunique(dropna=False)
+    several = runs.groupby(question.point).size().gt(1).any()
+    apart = []
+    for column in settings:
+        different = runs[column].nunique(dropna=False)
+        fixed = (values[column] == 1).all()
+        mixed = column.startswith(_SETTINGS) and different < len(runs) and not (by_seed[column] == 1).all()
+        if different > 1 and several and (fixed or mixed):
+            apart.append(column)
+    if apart:
+        more = f" and {len(apart) - _MAX_NAMED} more" if len(apart) > _MAX_NAMED else ""
+        raise ConfigError(
+            f"runs differ in {', '.join(apart[:_MAX_NAMED])}{more}, which --by leaves out",
+            "--by",
+            f"add what makes a configuration to --by or --tuned, then --ignore the rest: {','.join(apart)}",
+        )
+
+
+@dataclass(frozen=True)
+class _Configuration:
+    number: str
+    point: tuple[Any, ...]
+    arm: str
+
+
+def _trial(rows: pd.DataFrame | None, question: Question, seed: str, configuration: _Configuration) -> Trial:
+    trial = Trial(
+        name=f"c{configuration.number}-s{seed}",
+        configuration=configuration.number,
+        seed=seed,
+        state="FAIL",
+        parameters=dict(zip(question.keys, configuration.point, strict=True)),
+        rule=configuration.arm,
+        arm=configuration.arm if question.tuned else "",
+        reason="no run with this seed",
+    )
+    if rows is None:
+        return trial
+    if question.trial in rows:
+        trial = replace(trial, name=str(rows[question.trial].iloc[0]))
+    scored = rows[rows[question.score].notna()]
+    steps = scored[question.step] if question.step in rows else pd.Series(range(len(scored)), scored.index)
+    if steps.duplicated().any() or (question.step not in rows and len(scored) > 1):
+        raise _same_twice(scored, question, trial)
+    curve = scored.assign(_step=pd.to_numeric(steps)).sort_values("_step")
+    last = curve[question.score].iloc[-1] if len(curve) else math.nan
+    if not math.isfinite(last):
+        return replace(trial, reason="no score")
+    points = Curve(tuple(curve["_step"].astype(int)), tuple(map(float, curve[question.score])))
+    drawn = {}
+    if len(points.steps) > 1:
+        drawn = {question.score: points}
+    return replace(
+        trial,
+        state="COMPLETE",
+        reason="",
+        score=points.end(question.window),
+        step=float(points.steps[-1]),
+        curves=drawn,
+    )
+
+
+def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigError:
+    differ = [str(column) for column in rows if rows[column].nunique() > 1 and column != question.score]
+    named = f"; its rows differ in {', '.join(differ[:_MAX_NAMED])}" if differ else ""
+    return ConfigError(
+        f"{_text(trial.parameters)} has seed {trial.seed} several times{named}",
+        "table",
+        "drop a repeated run, name what makes a configuration with --by, or the training step with --step",
+    )
+
+
+def _check_seeds(trials: Sequence[Trial], question: Question) -> None:
+    """Refuse a single seed, and seeds that changed nothing."""
+    scores: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.state == "COMPLETE":
+            scores.setdefault(trial.configuration, []).append(trial.score)
+    repeated = [row for row in scores.values() if len(row) > 1]
+    if not repeated:
+        hint = "run the baseline and what you compare with it on at least 3 seeds each"
+        raise ConfigError("every configuration has one seed, which cannot tell noise from effect", question.seed, hint)
+    if all(len(set(row)) == 1 for row in repeated):
+        raise ConfigError(
+            "all seeds of a configuration score the same to the last digit: the runs are identical",
+            question.seed,
+            "check that the seed reaches data order and sampling, then run again",
+        )
+
+
+def _arm_names(points: Sequence[tuple[Any, ...]], question: Question) -> dict[tuple[Any, ...], str]:
+    names = short_names(list(question.by))
+    texts = {}
+    for point in points:
+        values = zip(question.by, point[: len(question.by)], strict=True)
+        texts[point] = " ".join(f"{names[column]}={shown(value)}" for column, value in values)
+    return texts
+
+
+def _baseline(
+    numbers: Mapping[tuple[Any, ...], str], arm: Mapping[tuple[Any, ...], str], question: Question
+) -> tuple[tuple[str, ...], str | None]:
+    """Return the arms, the baseline's first, or the baseline's number where nothing is tuned."""
+    for column in question.baseline:
+        if column not in question.by:
+            raise ConfigError(
+                f"the baseline names {column}, which is not in --by", "--baseline", nearest(column, question.by)
+            )
+    place = {column: list(question.by).index(column) for column in question.baseline}
+    matching = [
+        point
+        for point in numbers
+        if all(_equal(point[place[column]], value) for column, value in question.baseline.items())
+    ]
+    arms = list(dict.fromkeys(arm[point] for point in matching))
+    if len(arms) != 1:
+        count = f"matches {len(arms)} configurations" if arms else "matches no configuration"
+        named = "; ".join(dict.fromkeys(arm.values()))
+        raise ConfigError(f"the baseline {_text(question.baseline)} {count}", "--baseline", f"choose among: {named}")
+    if not question.tuned:
+        return (), numbers[matching[0]]
+    return (arms[0], *(name for name in dict.fromkeys(arm.values()) if name != arms[0])), None
+
+
+def _equal(value: Any, text: Any) -> bool:
+    try:
+        return float(value) == float(text)
+    except (TypeError, ValueError):
+        return str(value) == str(text)
+
+
+def _text(parameters: Mapping[str, Any]) -> str:
+    names = short_names(list(parameters))
+    return " ".join(f"{names[name]}={shown(value)}" for name, value in parameters.items())
+
+
+def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
+    """Return the results with the problems that each run solved.
+
+    Raises:
+        ConfigError: they are not those that the scores are made of.
+    """
+    for column in ("trial", "problem", "correct"):
+        if column not in problems:
+            raise ConfigError(f"no column {column}", "--problems", nearest(column, map(str, problems.columns)))
+    rated = problems.assign(correct=pd.to_numeric(problems.correct), trial=problems.trial.astype(str))
+    table = rated.pivot_table(index="trial", columns="problem", values="correct", aggfunc="mean")
+    completions = int(rated.groupby(["trial", "problem"]).size().min())
+    trials = []
+    for trial in results.trials:
+        if trial.state == "COMPLETE":
+            accuracy = table.loc[trial.name].to_numpy() if trial.name in table.index else np.array([math.nan])
+            if not abs(accuracy.mean() - trial.score) < _ROUNDING:
+                what = f"run {trial.name} scores {shown(trial.score)}, its problems {shown(float(accuracy.mean()))}"
+                raise ConfigError(what, "--problems", "give every run's problems, and the name of a run with --trial")
+            solved = Solved(tuple(map(float, accuracy)), 1 / (len(accuracy) * completions))
+            trial = replace(trial, solved=solved)
+        trials.append(trial)
+    return replace(results, trials=tuple(trials))

@@ -1,0 +1,128 @@
+"""``sweep judge``: the verdict on runs from anywhere."""
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.commands.report import check_store
+from trainer.config.tracking import TrackingConfig
+from trainer.errors import ConfigError
+from trainer.shell.arguments import Commands, add_json, add_runs_dir, count
+from trainer.shell.table import print_json, print_table
+from trainer.tracking.mlflow_store import tracking_uri
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dashboards.judging import Judgement
+
+_MLFLOW = "mlflow:"
+
+
+def add_judge(commands: Commands) -> None:
+    """``sweep judge``."""
+    judge = commands.add_parser("judge", help="give the verdict on runs of any program")
+    judge.set_defaults(command=_judge)
+    judge.add_argument("table", help="CSV, JSONL or Parquet file, a pattern of files, or mlflow:EXPERIMENT")
+    for option, text in {
+        "--by": "columns that make up a configuration, with commas between",
+        "--score": "column of the score",
+        "--seed": "column of the seed",
+    }.items():
+        judge.add_argument(option, required=True, help=text)
+    judge.add_argument("--baseline", default="", help="COLUMN=VALUE,... of the configuration to beat")
+    judge.add_argument("--mode", choices=["max", "min"], default="max", help="which scores are better (default: max)")
+    judge.add_argument("--window", type=count, default=3, help="evaluations whose mean is the score (default: 3)")
+    judge.add_argument("--step", default="step", help="column of the training step (default: step)")
+    judge.add_argument("--tuned", default="", help="columns that were tuned within each of --by")
+    judge.add_argument("--fresh", action="store_true", help="nobody chose anything by these seeds")
+    judge.add_argument("--fresh-table", help="a second table: the chosen configurations on fresh seeds")
+    judge.add_argument("--problems", help="table of the problems each run solved: trial, problem, correct")
+    judge.add_argument("--trial", default="trial", help="column of the run's name, for --problems (default: trial)")
+    judge.add_argument("--ignore", default="", help="columns that may differ between configurations")
+    judge.add_argument("--where", default="", help="COLUMN=VALUE,... of the rows to take")
+    judge.add_argument("--store", help="URI of the MLflow store (default: that of the runs folder)")
+    judge.add_argument("--output", type=Path, default=Path("judged"), help="folder of the report (default: judged)")
+    add_runs_dir(judge)
+    add_json(judge)
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    from dashboards.judging import judge  # pandas and SciPy take a second to import
+    from dashboards.sources.files import read_files
+
+    if arguments.fresh and arguments.fresh_table:
+        hint = "leave out --fresh: the first table is that of the search"
+        raise ConfigError("--fresh and --fresh-table exclude each other", "command line", hint)
+    second = _table(arguments.fresh_table, arguments) if arguments.fresh_table else arguments.fresh
+    judgement = judge(
+        _table(arguments.table, arguments),
+        by=_names(arguments.by),
+        baseline=_pairs(arguments.baseline),
+        score=arguments.score,
+        seed=arguments.seed,
+        fresh=second,
+        tuned=_names(arguments.tuned),
+        ignore=_names(arguments.ignore),
+        problems=read_files(arguments.problems) if arguments.problems else None,
+        **{name: getattr(arguments, name) for name in ("mode", "window", "step", "trial")},
+    )
+    page = judgement.write_report(arguments.output)
+    if arguments.json:
+        print_json(_as_json(judgement, page))
+        return 0
+    print(judgement)
+    if judgement.results.arms:
+        from dashboards.pictures.tournament import rule_table
+        from trainer.shell.table import number
+
+        headings, table = rule_table(judgement.results)
+        print_table(headings, [[number(value) for value in row] for row in table])
+    print(f"report: {page}")
+    return 0
+
+
+def _as_json(judgement: "Judgement", page: Path) -> dict[str, object]:
+    verdict = judgement.verdict
+    return {
+        "sentences": judgement.sentences,
+        "verdict": None if verdict is None else {"kind": type(verdict).__name__.lower(), **asdict(verdict)},
+        "tuned": [asdict(standing) for standing in judgement.results.arm_standings] if judgement.results.arms else [],
+        "report": str(page),
+    }
+
+
+def _table(place: str, arguments: argparse.Namespace) -> "pd.DataFrame":
+    """Return the rows of files or of an experiment that --where asks for."""
+    if place.startswith(_MLFLOW):
+        from dashboards.sources.mlflow import read_experiment
+
+        uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
+        check_store(uri)
+        table = read_experiment(uri, place.removeprefix(_MLFLOW), arguments.score, arguments.seed)
+    else:
+        from dashboards.sources.files import read_files
+
+        table = read_files(place)
+    for column, value in _pairs(arguments.where).items():
+        if column not in table:
+            from dashboards.sources.runs import nearest
+
+            raise ConfigError(f"no column {column}", "--where", nearest(column, map(str, table.columns)))
+        table = table[table[column].astype(str) == value]
+    return table
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = {}
+    for name in _names(text):
+        column, equals, value = name.partition("=")
+        if not equals:
+            raise ConfigError(f"{name} is not COLUMN=VALUE", "command line", "for example --baseline loss=grpo")
+        pairs[column] = value
+    return pairs

@@ -1,0 +1,159 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dashboards import judge
+from dashboards.statistics.verdict import Tested, verdict
+from tests.dashboards.synthetic import demo_results
+from trainer.errors import ConfigError
+
+SCORES = {"grpo": [0.50, 0.53, 0.51, 0.52], "dapo": [0.61, 0.63, 0.60, 0.62], "gspo": [0.50, 0.52, 0.52, 0.51]}
+ASKED = {"by": ["loss"], "baseline": {"loss": "grpo"}, "score": "acc", "seed": "seed"}
+
+
+def runs(scores: dict[str, list[float]] = SCORES, first: int = 0) -> pd.DataFrame:
+    rows = [(loss, first + seed, score) for loss, own in scores.items() for seed, score in enumerate(own)]
+    return pd.DataFrame(rows, columns=["loss", "seed", "acc"])
+
+
+def tuned_runs() -> pd.DataFrame:
+    """Two losses at four learning rates; grpo is best at 2, dapo at 4."""
+    noise = np.random.default_rng(0)
+    rows = [
+        (loss, lr, seed, 0.5 + gain - 0.02 * abs(np.log2(lr / best)) + noise.normal(0, 0.004))
+        for loss, best, gain in [("grpo", 2, 0.0), ("dapo", 4, 0.05)]
+        for lr in (1, 2, 4, 8)
+        for seed in range(2)
+    ]
+    return pd.DataFrame(rows, columns=["loss", "lr", "seed", "acc"])
+
+
+def test_the_import_takes_no_library() -> None:
+    heavy = "{'pandas', 'numpy', 'scipy', 'plotly', 'mlflow', 'torch', 'ray', 'optuna', 'pydantic'}"
+    code = f"import sys; from dashboards import judge; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_numbers_are_those_of_the_same_scores_in_a_sweep() -> None:
+    found = judge(runs(), **ASKED).verdict
+    rows = {f"#{place} loss={loss}": row for place, (loss, row) in enumerate(SCORES.items())}
+    expected = verdict({name: dict(enumerate(row)) for name, row in rows.items()}, "#0 loss=grpo", adaptive=True)
+    assert isinstance(found, Tested) and isinstance(expected, Tested) and found.best == "#1 loss=dapo"
+    assert (found.claim, found.p_value, found.interval) == ("candidate", expected.p_value, expected.interval)
+
+
+def test_a_table_that_a_sweep_exported_has_its_verdict() -> None:
+    results = demo_results()
+    table = results.table.drop(columns=["arm", "reason"])
+    spread = ["rule", "label", "algorithm", *results.searched]
+    asked = {"by": ["configuration"], "baseline": {"configuration": 0}, "score": "score", "seed": "seed"}
+    judged = judge(table, fresh=True, ignore=spread, **asked).verdict
+    assert isinstance(judged, Tested) and isinstance(results.verdict, Tested)
+    assert (judged.p_value, judged.interval) == (results.verdict.p_value, results.verdict.interval)
+
+
+def test_only_fresh_seeds_give_evidence(tmp_path: Path) -> None:
+    search, fresh = judge(runs(), **ASKED), judge(runs(), fresh=True, **ASKED)
+    assert (
+        str(search).startswith("A candidate against the baseline #0 loss=grpo") and "sweep" not in search.sentences[1]
+    )
+    assert str(fresh).startswith("Confirmed: #1 loss=dapo beats the baseline #0 loss=grpo: +0.100")
+    second = judge(runs(), fresh=runs({name: SCORES[name] for name in ("grpo", "dapo")}, first=4), **ASKED)
+    assert str(second).startswith("Confirmed: #1 loss=dapo beats") and second.sentences[1] == "Next: train with it."
+    page = second.write_report(tmp_path).read_text()
+    assert "judged runs" in page and "sweep confirm" not in page and "sweep export" not in page
+
+
+def test_less_may_be_better() -> None:
+    loss = judge(runs({name: [-y for y in row] for name, row in SCORES.items()}), fresh=True, mode="min", **ASKED)
+    assert loss.verdict is not None and loss.verdict.winner == "#1 loss=dapo"
+
+
+def test_of_several_evaluations_the_last_count() -> None:
+    steps = runs().loc[np.repeat(range(12), 3)].assign(step=[10, 30, 20] * 12).reset_index(drop=True)
+    steps.loc[steps.step == 10, "acc"] = 0.0
+    steps.loc[steps.step == 30, "acc"] += 0.02
+    trial = judge(steps, window=2, **ASKED).results.trials[0]
+    assert trial.score == pytest.approx(0.51) and trial.curves["acc"].steps == (10, 20, 30)
+
+
+def test_a_seed_that_one_lacks_is_a_failed_one() -> None:
+    table = runs()
+    blank = table.assign(acc=table.acc.where((table.loss != "dapo") | (table.seed != 3)))
+    for lacking in (blank, blank.dropna()):
+        found = judge(lacking, **ASKED).verdict
+        assert found is not None and found.failed["#1 loss=dapo"] == 1
+
+
+def test_what_was_tuned_is_compared_at_its_own_best_and_at_the_same_setting() -> None:
+    from dashboards.pictures.tournament import rule_table
+
+    search = judge(tuned_runs(), tuned=["lr"], **ASKED)
+    headings, (base, other) = rule_table(search.results)
+    same = headings.index("same setting")
+    assert (base[2], other[2]) == ("#1 loss=grpo lr=2", "#6 loss=dapo lr=4") and base[same] == base[same - 1]
+    assert other[same] == pytest.approx(0.53, abs=0.01) and other[same - 1] == pytest.approx(0.55, abs=0.01)
+    assert "nothing is compared yet" in str(search) and search.verdict is None
+    chosen = runs(first=2).query("loss != 'gspo'")
+    fresh = chosen.assign(lr=chosen.loss.map({"grpo": 2, "dapo": 4}))
+    confirmed = judge(tuned_runs(), tuned=["lr"], fresh=fresh, **ASKED)
+    assert [standing.rule for standing in confirmed.results.arm_standings] == ["loss=dapo"]
+    with pytest.raises(ConfigError, match="loss=grpo has several settings on fresh seeds"):
+        judge(tuned_runs(), tuned=["lr"], fresh=tuned_runs().assign(seed=tuned_runs().seed + 9), **ASKED)
+
+
+def test_problems_say_what_limits_the_verdict() -> None:
+    generator = np.random.default_rng(0)
+    table = runs().assign(trial=[f"run{place}" for place in range(12)])
+    solved = {name: generator.random(40) < score for name, score in zip(table.trial, table.acc, strict=True)}
+    rows = [(name, problem, int(right)) for name, row in solved.items() for problem, right in enumerate(row)]
+    problems = pd.DataFrame(rows, columns=["trial", "problem", "correct"])
+    table["acc"] = [float(solved[name].mean()) for name in table.trial]
+    found = judge(table, problems=problems, **ASKED).results
+    assert found.trials[0].solved is not None and found.trials[0].solved.step == 1 / 40
+    assert len(found.answers["#1 loss=dapo"]) == 4
+    with pytest.raises(ConfigError, match=r"run run0 scores 0\.9, its problems"):
+        judge(table.assign(acc=table.acc.where(table.trial != "run0", 0.9)), problems=problems, **ASKED)
+
+
+WITH_RATE = runs().assign(lr=[1e-6] * 4 + [2e-6] * 4 + [1e-6] * 4)
+TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
+
+
+@pytest.mark.parametrize(
+    ("table", "asked", "what"),
+    [
+        (runs(), {"score": "ac"}, "no column ac"),
+        (runs(), {"baseline": {"loss": "ppo"}}, "the baseline loss=ppo matches no configuration"),
+        (runs(), {"baseline": {}}, "matches 3 configurations"),
+        (runs(), {"baseline": {"los": "grpo"}}, "the baseline names los, which is not in --by"),
+        (runs().query("seed == 0"), {}, "every configuration has one seed"),
+        (runs().assign(acc="high"), {}, "'high' is no score"),
+        (runs().assign(acc=np.nan), {}, "no row has a score"),
+        (WITH_RATE, {}, "runs differ in lr, which --by leaves out"),
+        (TWICE, {}, "loss=grpo has seed 0 several times"),
+        (TWICE.assign(lr=range(13)), {}, "its rows differ in lr"),
+        (TWICE.assign(step=9), {}, "loss=grpo has seed 0 several times"),
+        (runs({"grpo": [0.5] * 3, "dapo": [0.6] * 3}), {}, "the runs are identical"),
+        (runs().assign(seed=None), {}, "12 rows have no seed"),
+        (runs(), {"fresh": runs()}, "seeds 0, 1, 2, 3 are in both tables"),
+        (runs(), {"fresh": runs({"grpo": SCORES["grpo"], "ppo": SCORES["dapo"]}, 4)}, "the fresh runs have loss=ppo"),
+        (runs(), {"problems": pd.DataFrame({"trial": [0]})}, "no column problem"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(table: pd.DataFrame, asked: dict[str, object], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        judge(table, **{**ASKED, **asked})
+
+
+def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_not() -> None:
+    assert judge(WITH_RATE, ignore=["lr"], **ASKED).verdict is not None
+    mixed = runs().assign(**{"params.batch": [8, 16, 8, 8] * 3, "params.name": range(12)})
+    assert judge(mixed, **ASKED).verdict is not None  # the same for all on a seed, and a name for each
+    mixed["params.batch"] = [8, 16, 8, 8] * 2 + [8, 8, 16, 8]
+    with pytest.raises(ConfigError, match=r"runs differ in params\.batch"):
+        judge(mixed, **ASKED)

@@ -1,0 +1,90 @@
+"""The commands of docs/judge.md, on runs as their programs record them."""
+
+import json
+import shlex
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+import pytest
+
+from sweep.cli import main
+from tests.dashboards.test_judging import SCORES, runs, tuned_runs
+from tests.paths import ROOT
+from tests.test_docs import commands
+from tests.trainer.tracking.store import sqlite_store
+
+PAGE = (ROOT / "docs/judge.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+def log_run(client: mlflow.MlflowClient, experiment: str, params: dict[str, object], points: dict[str, list[float]]):
+    run = client.create_run(experiment).info.run_id
+    for name, value in params.items():
+        client.log_param(run, name, value)
+    for name, values in points.items():
+        for step, value in enumerate(values):
+            client.log_metric(run, name, value, step=step)
+    client.set_terminated(run)
+
+
+def write_runs(place: Path) -> None:
+    """The files and stores that the page's commands read."""
+    table = runs().assign(lr=1e-6).rename(columns={"acc": "accuracy"})
+    table.to_csv(place / "runs.csv", index=False)
+    named = table.rename(columns={"accuracy": "eval/accuracy"}).assign(Name=table.loss)
+    named.to_csv(place / "wandb_export.csv", index=False)
+    (place / "kk").mkdir()
+    trl = mlflow.MlflowClient(sqlite_store(place / "runs"))
+    experiment = trl.create_experiment("trl")
+    trl.set_terminated(trl.create_run(experiment).info.run_id)  # without a seed, as a parent run
+    for loss, row in SCORES.items():
+        for seed, score in enumerate(row):
+            lines = [{"step": 0, "data": {"actor/lr": 1e-6}}]
+            lines += [{"step": step, "data": {"val-core/kk/acc/mean@1": score}} for step in (5, 10)]
+            (place / f"kk/{loss}-s{seed}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+            params = {"loss_type": loss, "seed": seed, "output_dir": f"out/{loss}"}
+            log_run(trl, experiment, params, {"eval_reward": [0.1, score, score, score], "loss": [1.0]})
+    other = mlflow.MlflowClient(sqlite_store(place / "store"))
+    (place / "store/mlflow.db").rename(place / "other.db")
+    other = mlflow.MlflowClient(f"sqlite:///{place}/other.db")
+    ppo = other.create_experiment("ppo")
+    for row in tuned_runs().itertuples():
+        params = {"clip": {"grpo": 0.2, "dapo": 0.3}[row.loss], "lr": 0.001, "epochs": row.lr, "seed": row.seed}
+        log_run(other, ppo, params, {"return": [row.acc]})
+
+
+def test_the_commands_of_the_page_give_their_verdicts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_runs(place)
+    found = commands(PAGE)
+    assert len(found) == 5
+    for _, *arguments in found:
+        assert main(arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == "report: judged/report.html" and (place / "judged/report.html").is_file()
+        if "--tuned" in arguments:
+            assert "nothing is compared yet" in lines[0] and lines[-2].split()[0] == "clip=0.3"
+        else:
+            assert lines[0].startswith("A candidate against") and "+0.100" in lines[0]
+
+
+def test_numbers_for_scripts_and_errors(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pd.concat([runs(), runs().assign(seed=runs().seed + 4)]).to_csv("runs.csv", index=False)
+    call = shlex.split("judge runs.csv --by loss --baseline loss=grpo --score acc --seed seed --fresh")
+    assert main([*call, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"]["kind"] == "tested" and found["verdict"]["claim"] == "evidence"
+    assert main([*call, "--where", "seed=0"]) == 2 and "one seed" in capsys.readouterr().err
+    assert main([*call, "--where", "seeds=0"]) == 2 and "did you mean seed?" in capsys.readouterr().err
+    assert main([*call, "--fresh-table", "runs.csv"]) == 2 and "exclude each other" in capsys.readouterr().err
+    assert main([*call, "--baseline", "grpo"]) == 2 and "not COLUMN=VALUE" in capsys.readouterr().err
+    sqlite_store(place / "runs")
+    missing = ["judge", "mlflow:none", *call[2:]]
+    assert main(missing) == 3 and "no experiment none" in capsys.readouterr().err
+    assert main([*missing, "--store", "sqlite:///no.db"]) == 4 and not (place / "no.db").exists()
