@@ -1,16 +1,19 @@
-"""``sweep status``, ``stop``, ``ls`` and ``study``: read the folders of sweeps, and stop a running one."""
+"""``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``: read the folders of sweeps, stop one, tidy up."""
 
 import argparse
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sweep.commands.arguments import add_named
+from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import arm_lines, choose_best
-from sweep.record.folder import all_sweeps, existing_sweep, holder, read_spec, request_stop
+from sweep.record.folder import SweepFolder, all_sweeps, existing_sweep, holder, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.table import duration, print_trials
 from sweep.views.time_left import seconds_left
 from trainer.errors import ConfigError, UserError
+from trainer.planning.memory import size_text
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.table import number, print_json, print_table
 
@@ -23,6 +26,13 @@ def add_status(commands: Commands) -> None:
 def add_stop(commands: Commands) -> None:
     """``sweep stop``."""
     add_named(commands, "stop", _stop, "stop a running sweep at the next training step")
+
+
+def add_clean(commands: Commands) -> None:
+    """``sweep clean``."""
+    clean = commands.add_parser("clean", help="remove what killed sweeps have left on this machine")
+    add_runs_dir(clean)
+    clean.set_defaults(command=_clean)
 
 
 def add_ls(commands: Commands) -> None:
@@ -85,6 +95,25 @@ def _stop(arguments: argparse.Namespace) -> int:
     # A file, not a signal: it reaches a driver and ranks on other machines too.
     request_stop(folder)
     print(f"asked {by} to stop after the current training step")
+    return 0
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    freed = 0
+    for scratch, root in list(dead_scratch()):
+        held = holder(SweepFolder(root.parent, root.name)) is not None  # by a driver that came later
+        ended = 0 if held else end_leftovers(root, wait_s=0)
+        size = sum(path.lstat().st_size for path in scratch.rglob("*"))
+        shutil.rmtree(scratch, ignore_errors=True)
+        print(f"{scratch}: {size_text(size)}, of {root}; processes ended: {ended}")
+        freed += size
+    for folder in all_sweeps(arguments.runs_dir):
+        dead = [folder.credentials, *folder.root.glob("reach-*")] if holder(folder) is None else []
+        for path in filter(Path.exists, dead):
+            freed += path.stat().st_size
+            path.unlink()
+            print(path)
+    print(f"freed {size_text(freed)}")
     return 0
 
 

@@ -1,20 +1,28 @@
-"""Stopping a sweep: signals, budgets and the stop file become one orderly end."""
+"""Stopping a sweep: signals, budgets, the stop file and a dead Ray become one orderly end."""
 
+import os
 import signal
+import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import ray
 from ray import tune
 
 from sweep.record.folder import request_stop
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import STORAGE_KEY
+from sweep.trials.nodes import CUT_OFF_S, listens
 from trainer.errors import StorageError
 from trainer.shell.interrupt import on_interrupt
 
 POLL_S = 0.5
+_WATCH_S = 1.0
+_SILENCE_S = 4.0  # without a connection until a daemon of this machine counts as dead
+_GRACE_S = 6.0  # for this process to end by itself: what waits for Ray inside of a call does not come back
 
 
 class StopControl(tune.Stopper):  # type: ignore[misc]
@@ -114,3 +122,37 @@ def orderly_signals(control: StopControl, show: Callable[[str], None]) -> Abstra
         show(f"stopping after the current training step; once more to stop at once. {later}")
 
     return on_interrupt(handle)
+
+
+@contextmanager
+def watched(control: StopControl) -> Iterator[None]:
+    """Within the block, end the sweep soon after Ray has died: its own calls wait a minute for it, or for ever.
+
+    ``control`` raises the error in Tune's loop. Where that does not end this process, the thread here does, with
+    the error's exit code; nothing is lost, for the ledger is on disk.
+    """
+    over = threading.Event()
+    if ray.is_initialized():  # else to ask for its address would start one
+        threading.Thread(target=_watch, args=(control, over), name="ray-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch(control: StopControl, over: threading.Event) -> None:
+    context = ray.get_runtime_context()
+    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    server, raylet = context.gcs_address, f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}"
+    limit = _SILENCE_S if server.startswith(("127.", "localhost:")) else CUT_OFF_S
+    heard = dict.fromkeys((raylet, server), time.monotonic())
+    while time.monotonic() - min(heard.values()) <= limit:
+        if over.wait(_WATCH_S):
+            return
+        heard |= {address: time.monotonic() for address in heard if listens(address)}
+    lost = f"raylet at {raylet}" if heard[raylet] <= heard[server] else f"control server at {server}"
+    error = StorageError(f"Ray's {lost} has died", str(control.folder.log), control.resume)
+    control.lost = error
+    if not over.wait(_GRACE_S):
+        print(error, file=sys.stderr, flush=True)
+        os._exit(error.exit_code)

@@ -1,15 +1,19 @@
-"""A small process that ends the leftovers of a sweep's driver when it is killed, and prints how to go on.
+"""What a sweep's driver leaves when it is killed: processes and a scratch folder, and the guard that removes both.
 
-Ray ends a worker whose node is gone only once that worker has started: one that is just starting tries for half a
-minute to reach the dead control server. And where Ray's own code ends the driver, as when its node dies while it
-connects, no line of Python runs any more. Run as a program: ``guard.py DRIVER_PID SWEEP_FOLDER LAST_WORDS``. It
-imports nothing of the project, so that it is there within a tenth of a second.
+The guard is a small process, which then prints how to go on. Ray ends a worker whose node is gone only once that
+worker has started: one that is just starting tries for half a minute to reach the dead control server. And where
+Ray's own code ends the driver, as when its node dies while it connects, no line of Python runs any more. Run as a
+program: ``guard.py DRIVER_PID SWEEP_FOLDER SCRATCH LAST_WORDS``. It imports nothing of the project, so that it is
+there within a tenth of a second.
 """
 
 import contextlib
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +22,10 @@ from pathlib import Path
 import psutil
 
 MARKER = "LOPTUNE_SWEEP"  # environment variable that every process of a running sweep carries
+PREFIX = "loptune-"  # of scratch folders
+OWNER = "owner"  # file of a scratch folder: names the sweep's folder; locked while its driver lives
 POLL_S = 0.2
+_LONGEST = 20  # characters of the folder of scratch folders: a socket of Ray's below it may have no more than 107
 _LOOKS = 3  # without finding anything: a process that is ended may just have started another
 _LEFTOVER_WAIT_S = 12.0  # the workers of a dead driver end within seconds, those on a cluster within 6 to 10
 
@@ -49,13 +56,41 @@ def end_leftovers(root: Path, wait_s: float = _LEFTOVER_WAIT_S) -> int:
 
 
 @contextmanager
-def guarded(root: Path, last_words: str) -> Iterator[None]:
+def scratch_folder(root: Path) -> Iterator[Path]:
+    """Make a folder that this user alone can enter, for a sweep's files of Ray and Tune; remove it at the end."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_scratch_parent()))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        owner = stack.enter_context((folder / OWNER).open("w"))
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        print(root, file=owner, flush=True)
+        yield folder
+
+
+def dead_scratch() -> Iterator[tuple[Path, Path]]:
+    """Find this user's scratch folders whose drivers are dead, each with the folder of its sweep."""
+    for owner in _scratch_parent().glob(f"{PREFIX}*/{OWNER}"):
+        with contextlib.suppress(OSError), owner.open() as file:  # another user's, removed, or of a live driver
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            root = file.readline().strip()
+            if root and os.fstat(file.fileno()).st_uid == os.getuid():
+                yield owner.parent, Path(root)
+
+
+def _scratch_parent() -> Path:
+    usual = Path(tempfile.gettempdir())
+    return usual if len(str(usual)) <= _LONGEST else Path("/tmp")
+
+
+@contextmanager
+def guarded(root: Path, scratch: Path, last_words: str) -> Iterator[None]:
     """Should this process be killed inside the block, end all that carries the sweep's marker, then print a text.
 
-    The guard carries the marker itself, and a session of its own keeps signals to a terminal's group from it.
+    The scratch folder goes with them. The guard carries the marker itself, and a session of its own keeps signals to
+    a terminal's group from it.
     """
     guard = subprocess.Popen(
-        [sys.executable, "-P", __file__, str(os.getpid()), str(root), last_words],
+        [sys.executable, "-P", __file__, str(os.getpid()), str(root), str(scratch), last_words],
         env={**os.environ, MARKER: str(root)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -68,7 +103,7 @@ def guarded(root: Path, last_words: str) -> Iterator[None]:
         guard.wait()
 
 
-def _watch(driver: int, root: Path, last_words: str) -> None:
+def _watch(driver: int, root: Path, scratch: Path, last_words: str) -> None:
     while os.getppid() == driver:
         time.sleep(POLL_S)
     empty = 0
@@ -79,9 +114,10 @@ def _watch(driver: int, root: Path, last_words: str) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(POLL_S)
+    shutil.rmtree(scratch, ignore_errors=True)
     with contextlib.suppress(OSError):  # nobody may be there to read it
         print(last_words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    _watch(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])

@@ -8,22 +8,19 @@ trials without a result; each continues from its own newest checkpoint.
 import contextlib
 import logging
 import os
-import re
-import tempfile
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import ray
 from ray import tune
 from ray.exceptions import RayError
 
 from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
-from sweep.driver.control import StopControl, orderly_signals
-from sweep.driver.guard import MARKER, end_leftovers, guarded
-from sweep.driver.watch import watched
+from sweep.driver.control import StopControl, orderly_signals, watched
+from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
 from sweep.record.best import choose_best
 from sweep.record.disk import CheckpointRoom, EndedTrials
 from sweep.record.folder import free_name, hold, raise_held, write_spec
@@ -34,9 +31,8 @@ from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
-from sweep.trials.cluster import Node, check_fit, present_nodes, slots, spreads, start_ray
+from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spreads
 from sweep.trials.credentials import write_credentials
-from sweep.trials.nodes import failures_end_attempts
 from sweep.trials.preflight import check_training
 from sweep.trials.reach import check_reach, inputs_of
 from sweep.trials.scheduler import make_scheduler
@@ -127,6 +123,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         )
     if (folder.root / CONFIG_FILE).exists():
         raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
+    say("checks model, data and reward")
     options.check(sweep.spec)
     new_runs_dir = not folder.runs_dir.exists()
     try:
@@ -183,14 +180,22 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
     control = StopControl(sweep, sweep.command("resume", *options.machine))
     ended = ResumableError(f"the driver of sweep {folder.name} was ended by force; nothing is lost", control)
     parent: ParentRun | None = None
+    for dead, _ in dead_scratch():
+        shutil.rmtree(dead, ignore_errors=True)
     try:
-        with guarded(folder.root, str(ended)), watched(control) as watch, _ray(options, control) as nodes:
-            watch()
+        with (
+            scratch_folder(folder.root) as scratch,
+            guarded(folder.root, scratch, str(ended)),
+            _ray(options, control, scratch / "ray") as nodes,
+            watched(control),
+        ):
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_reach(sweep)
+            if not spec.base.tracking.offline:
+                say("opens MLflow")
             parent = open_parent(sweep)
-            _search(_Session(sweep, options, nodes, parent, control))
+            _search(_Session(sweep, options, nodes, parent, control), scratch / "tune")
         control.check_folder()
     except KeyboardInterrupt:
         control.request("interrupted", interrupted=True)
@@ -202,7 +207,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
     return _finish(sweep, options, parent, control)
 
 
-def _search(session: _Session) -> None:
+def _search(session: _Session, scratch: Path) -> None:
     sweep = session.sweep
     spec, folder = sweep.spec, sweep.folder
     room, ended = CheckpointRoom(sweep), EndedTrials(sweep)
@@ -219,15 +224,10 @@ def _search(session: _Session) -> None:
 
     known = sweep.configurations
     searcher = ConfigurationSearcher(spec, folder.ledger, begin_trial, known, session.capacity)
-    with (
-        orderly_signals(session.control, say),
-        _states_in_mlflow(session) as changed,
-        failures_end_attempts(),
-        tempfile.TemporaryDirectory(prefix="loptune-tune-") as scratch,
-    ):
+    with orderly_signals(session.control, say), _states_in_mlflow(session) as changed:
         callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed, sweep.rows())
         session.control.attach(searcher.halt, callback.running)
-        _fit(_tuner(session, searcher, callback, Path(scratch)), searcher, session.control)
+        _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
     ended.thin()
 
 
@@ -245,15 +245,15 @@ def _fit(tuner: tune.Tuner, searcher: ConfigurationSearcher, control: StopContro
 
 
 def _given_up(error: tune.TuneError, control: StopControl) -> ResumableError:
-    """The error in Tune's traceback: the last line that names one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    told = (named or lines or [type(error).__name__])[-1]
-    return ResumableError(f"Ray Tune gave up: {told}", control)
+    """Name the error that Tune wraps, of which its own message is a traceback."""
+    cause: BaseException = error
+    while isinstance(cause, tune.TuneError) and (below := cause.__cause__ or cause.__context__):
+        cause = below
+    return ResumableError(f"Ray Tune gave up: {type(cause).__name__}: {first_line(cause)}", control)
 
 
 def _tuner(session: _Session, searcher: ConfigurationSearcher, callback: SweepCallback, scratch: Path) -> tune.Tuner:
-    spec, plan = session.sweep.spec, session.trial_plan
+    plan = session.trial_plan
     return tune.Tuner(
         tune.with_resources(bind(plan), plan.placement()),
         tune_config=tune.TuneConfig(
@@ -263,7 +263,7 @@ def _tuner(session: _Session, searcher: ConfigurationSearcher, callback: SweepCa
             name=session.sweep.folder.name,
             # Nothing of it is needed once Tune has ended: a restart is built from the ledger.
             storage_path=str(scratch),
-            failure_config=tune.FailureConfig(max_failures=spec.limits.max_failures),
+            failure_config=tune.FailureConfig(max_failures=-1),  # the callback counts them: a lost node is none
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             callbacks=[callback],
             stop=session.control,
@@ -273,21 +273,19 @@ def _tuner(session: _Session, searcher: ConfigurationSearcher, callback: SweepCa
 
 
 @contextmanager
-def _ray(options: Options, control: StopControl) -> Iterator[list[Node]]:
-    try:
+def _ray(options: Options, control: StopControl, folder: Path) -> Iterator[list[Node]]:
+    with contextlib.ExitStack() as stack:
+        say(f"connects to Ray at {options.address}" if options.address else "starts Ray")
         try:
-            nodes = start_ray(options.address, options.cpus, control.folder.log)
+            nodes = stack.enter_context(ray_running(options.address, options.cpus, folder, control.folder.log))
             if options.address is not None:
+                stack.callback(control.folder.credentials.unlink, missing_ok=True)
                 write_credentials(control.folder.credentials)
         except UserError:
             raise
         except Exception as error:  # what Ray raises where one of its daemons does not come up
-            told = f"Ray does not start: {first_line(error)}"
-            raise ResumableError(told, control) from error
+            raise ResumableError(f"Ray does not start: {first_line(error)}", control) from error
         yield nodes
-    finally:
-        ray.shutdown()
-        control.folder.credentials.unlink(missing_ok=True)
 
 
 @contextmanager

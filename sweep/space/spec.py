@@ -20,6 +20,7 @@ EVALUATION = "evaluation"  # evaluations after the first training step; the sche
 FINISHED_KEY = "finished"  # true when the trial trained to its end
 INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial keeps its place and goes on later
 STORAGE_KEY = "storage"  # what, where and hint of a StorageError that interrupted the trial, and stops the sweep
+GIVEN_UP_KEY = "given_up"  # in a trial's configuration: its last failure, after which it is not tried again (text)
 REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
 
 

@@ -1,16 +1,11 @@
 """The address of a Ray cluster: whether somebody answers there, asked before Ray does, which takes minutes."""
 
 import contextlib
-import ipaddress
-import os
 import socket
-import subprocess
-import sys
 
 from trainer.errors import ConfigError, MissingError
 
 ANSWER_LIMIT_S = 5.0
-_TOKEN_LIMIT_S = 30.0
 
 # What a client of HTTP/2 says first (RFC 9113, section 3.4), and an empty SETTINGS frame behind it.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
@@ -55,30 +50,6 @@ def check_cluster(host: str, port: int) -> None:
         raise _missing(host, port, f"nobody answers: {error.strerror or error}") from None
     if len(header) < 4 or header[3] != _SETTINGS_FRAME:
         raise _missing(host, port, "what answers there is not Ray")
-
-
-def warn_if_open(host: str, port: int) -> None:
-    """Say so if machines other than this one can run code in the cluster without a token."""
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return
-    if asks_for_no_token(host, port):
-        print(
-            f"warning: the Ray cluster at {host}:{port} asks for no token: whoever reaches it can run code on "
-            "all its nodes and read its passwords. Start every node with RAY_AUTH_MODE=token (docs/cluster.md)",
-            flush=True,
-        )
-
-
-def asks_for_no_token(host: str, port: int) -> bool:
-    """Whether a Ray cluster serves a process that has no token."""
-    # In a process of its own: Ray reads the mode once, when it is imported.
-    client = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
-    command = [sys.executable, "-c", client, f"{host}:{port}"]
-    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        return subprocess.run(command, env=environment, capture_output=True, timeout=_TOKEN_LIMIT_S).returncode == 0
-    return False
 
 
 def _missing(host: str, port: int, reason: str) -> MissingError:

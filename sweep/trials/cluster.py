@@ -1,10 +1,13 @@
 """Starting Ray for a sweep: the resources of machine or cluster, and whether a trial fits."""
 
 import contextlib
-import functools
+import ipaddress
 import logging
 import os
 import secrets
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,21 +18,21 @@ import psutil
 
 from rewards.own import OWN_PACKAGES
 from sweep.space.spec import ResourcesSpec
-from sweep.trials.address import check_cluster, warn_if_open
+from sweep.trials.address import check_cluster
 from sweep.trials.credentials import plain_environment
+from sweep.trials.internals import ON_LOOPBACK, asks_for_no_token, bootstrap_address
 from trainer.errors import MissingError
 from trainer.parallel.gpus import visible_gpus
 from trainer.shell.table import counted
 
+_START_LIMIT_S = 300.0
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
 
+# Documented settings of Ray and Tune that no argument sets.
 _ENVIRONMENT = {
-    "AIR_VERBOSITY": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
     # A relative path in a configuration means the folder the sweep was started in.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_prestart_worker_first_driver": "0",  # processes that wait for tasks: a sweep has only actors
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -37,7 +40,6 @@ _ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1e9",
     # A diverged trial reports no score.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    "TUNE_RESULT_BUFFER_LENGTH": "1",
 }
 
 
@@ -107,35 +109,39 @@ def prepare_environment(address: str | None) -> None:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
-    """Start Ray on this machine, or connect to a cluster, and return its nodes.
+@contextlib.contextmanager
+def ray_running(address: str | None, cpus: int | None, folder: Path, log: Path) -> Iterator[list[Node]]:
+    """Start Ray on this machine, or connect to a cluster, for the block; yields its nodes.
 
     Ray's own messages go to ``log``: its warnings about itself would bury the sweep's lines.
 
     Raises:
         MissingError: no cluster at that address.
+        RuntimeError: Ray does not start here.
     """
     prepare_environment(address)
     import ray
-    from ray._private import services
 
     log.parent.mkdir(parents=True, exist_ok=True)
     _send_logs_to(log)
-    if address is None:
-        node = local_node(cpus)
-        with _few_daemons_in_their_own_groups():
-            ray.init(
-                address="local",
-                num_cpus=int(node.cpus),
-                num_gpus=int(node.gpus),
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-            )
-        return [node]
+    with contextlib.ExitStack() as stack:
+        if address is None:
+            node = local_node(cpus)
+            head = stack.enter_context(_daemons(node, folder, log))
+            stack.callback(ray.shutdown)
+            ray.init(address=head, log_to_driver=False, configure_logging=False, **ON_LOOPBACK)
+            yield [node]
+        else:
+            stack.callback(ray.shutdown)
+            _connect(address, log)
+            yield present_nodes()
+
+
+def _connect(address: str, log: Path) -> None:
+    import ray
+
     try:
-        host, _, port = str(services.canonicalize_bootstrap_address(address)).rpartition(":")
+        host, _, port = bootstrap_address(address).rpartition(":")
         if port.isdecimal():
             check_cluster(host, int(port))  # the cluster that `auto` means may be gone
             warn_if_open(host, int(port))
@@ -151,7 +157,66 @@ def start_ray(address: str | None, cpus: int | None, log: Path) -> list[Node]:
         raise MissingError(
             f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
         ) from error
-    return present_nodes()
+
+
+def warn_if_open(host: str, port: int) -> None:
+    """Say so if machines other than this one can run code in the cluster without a token."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    if asks_for_no_token(host, port):
+        print(
+            f"warning: the Ray cluster at {host}:{port} asks for no token: whoever reaches it can run code on "
+            "all its nodes and read its passwords. Start every node with RAY_AUTH_MODE=token (docs/cluster.md)",
+            flush=True,
+        )
+
+
+@contextlib.contextmanager
+def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
+    """Run Ray's daemons for the block, with their files in a folder; yields their address.
+
+    They are a process group of their own: a SIGTERM for the whole group of this process (`timeout`, a job's end)
+    asks it to stop orderly, and without Ray no trial can save a checkpoint. SIGKILL ends them, for after a SIGTERM
+    the control server stays for half a minute.
+    """
+    flags = {
+        "port": 0,
+        "ray-client-server-port": _free_port(),
+        "node-ip-address": "127.0.0.1",
+        "num-cpus": int(node.cpus),
+        "num-gpus": int(node.gpus),
+        "object-store-memory": _OBJECT_STORE_BYTES,
+        "temp-dir": folder,
+        "include-dashboard": "false",
+        "include-log-monitor": "false",
+    }
+    options = [f"--{name}={value}" for name, value in flags.items()]
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", *options]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment["RAY_prestart_worker_first_driver"] = "0"  # processes that wait for tasks: a sweep has only actors
+    with log.open("ab") as output:
+        starter = subprocess.Popen(
+            [*command, "--no-monitor", "--disable-usage-stats"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,
+        )
+    try:
+        if starter.wait(_START_LIMIT_S) != 0:
+            raise RuntimeError(f"`ray start` ended with {starter.returncode}")
+        yield (folder / "ray_current_cluster").read_text()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(starter.pid, signal.SIGKILL)
+        starter.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 def present_nodes() -> list[Node]:
@@ -172,31 +237,10 @@ def cluster_nodes(address: str) -> list[Node]:
     Raises:
         MissingError: no cluster at that address.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        nodes = start_ray(address, None, Path(folder, "ray.log"))
-    import ray
-
-    ray.shutdown()
-    return nodes
-
-
-@contextlib.contextmanager
-def _few_daemons_in_their_own_groups() -> Iterator[None]:
-    """Start what Ray starts outside of this process's group, without autoscaler, log monitor and dashboard.
-
-    A SIGTERM for the whole group (`timeout`, a job's end) asks this process to stop orderly. Ray shields its
-    processes from a SIGINT alone: the signal would end it, and without it no trial can save a checkpoint.
-    """
-    from ray._private import parameter, services
-
-    popen, params, dashboard = services.ConsolePopen, parameter.RayParams, services.start_api_server
-    services.ConsolePopen = functools.partial(popen, process_group=0)
-    parameter.RayParams = functools.partial(params, no_monitor=True, include_log_monitor=False)
-    services.start_api_server = lambda *_, **__: ("", None)
-    try:
-        yield
-    finally:
-        services.ConsolePopen, parameter.RayParams, services.start_api_server = popen, params, dashboard
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with ray_running(address, None, folder, folder / "log") as nodes:
+            return nodes
 
 
 @contextlib.contextmanager

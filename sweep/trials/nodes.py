@@ -1,16 +1,23 @@
 """Nodes come and go: one that does not see the sweep's files leaves, and a lost one is no failure of its trial."""
 
+import os
+import socket
+import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError
 
-from sweep.trials.lifeline import listens
+from sweep.trials.internals import leave_cluster, node_of
 
+CUT_OFF_S = 40.0  # less than the 65 s after which Ray counts a node as lost, and its trials begin again elsewhere
+_POLL_S = 5.0
+_CONNECT_S = 2.0  # a busy server is connected to all the same: its machine's kernel does that
 VISIBLE_WITHIN_S = 5.0  # a new file on a network file system
 NOTICE_S = 5.0  # of a machine that goes down, between its first process and its raylet
 
@@ -34,25 +41,16 @@ def missing_paths(paths: Sequence[Path]) -> list[Path]:
 def leave_if_blind(paths: Sequence[Path]) -> None:
     """Take this node out of the cluster, with a NodeLostError, if it does not see one of the paths."""
     for path in missing_paths(paths):
-        from ray.core.generated.autoscaler_pb2 import DrainNodeReason
-
-        context = ray.get_runtime_context()
-        told = f"node {ray.util.get_node_ip_address()} does not see {path}; it leaves the cluster"
-        reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")  # one that may not be refused
-        context.worker.gcs_client.drain_node(context.get_node_id(), reason, told, 0)
-        raise NodeLostError(f"{told}: mount it there, then `ray start` again")
+        reason = f"node {ray.util.get_node_ip_address()} does not see {path}; it leaves the cluster"
+        leave_cluster(reason)
+        raise NodeLostError(f"{reason}: mount it there, then `ray start` again")
 
 
 def is_lost_node(error: Exception | None) -> bool:
     """Whether a trial or rank ended because of its node: lost, preempted or without the sweep's files."""
     if isinstance(error, RayActorError):
-        return error.preempted or (error.actor_id is not None and _ends(_node_of(error.actor_id)))
+        return error.preempted or (error.actor_id is not None and _ends(node_of(error.actor_id)))
     return isinstance(error, NodeLostError) or isinstance(getattr(error, "cause", None), NodeLostError)
-
-
-def _node_of(actor: str) -> str:
-    place = ray._private.state.actors(actor).get("Address", {})
-    return str(place.get("NodeID", ""))
 
 
 def _ends(node_id: str) -> bool:
@@ -74,22 +72,23 @@ def answers(node: dict[str, Any]) -> bool:
     return node["Alive"] and listens(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
 
 
-@contextmanager
-def failures_end_attempts() -> Iterator[None]:
-    """Within the block a failure ends an attempt of its trial, and Tune does not count a lost node as one."""
-    from ray.tune.experiment import Trial  # which ranks do not need
+def listens(address: str) -> bool:
+    """Whether somebody accepts connections at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=_CONNECT_S):
+        return True
+    return False
 
-    original = Trial.handle_error
 
-    def handle_error(trial: Any, exc: Any = None) -> None:
-        before = trial.run_metadata.num_failures
-        original(trial, exc)
-        trial.config["attempt"] += 1  # of the process that tries it again, which shuts out this one
-        if is_lost_node(exc):
-            trial.run_metadata.num_failures = before
+def end_when_cut_off(address: str) -> None:
+    """From now on end this process once the server at HOST:PORT has been out of reach for `CUT_OFF_S`."""
 
-    Trial.handle_error = handle_error
-    try:
-        yield
-    finally:
-        Trial.handle_error = original
+    def watch() -> None:
+        heard = time.monotonic()
+        while time.monotonic() - heard <= CUT_OFF_S:
+            time.sleep(_POLL_S)
+            heard = time.monotonic() if listens(address) else heard
+        print(f"process {os.getpid()} ends: Ray at {address} is out of reach", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()

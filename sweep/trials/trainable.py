@@ -20,10 +20,19 @@ from ray.util import get_current_placement_group
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import FAILURE_FILE, evaluation_history
 from sweep.search.history import TrialKey
-from sweep.space.spec import EVALUATION, FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, STORAGE_KEY, SweepSpec
+from sweep.space.spec import (
+    EVALUATION,
+    FINISHED_KEY,
+    GIVEN_UP_KEY,
+    INTERRUPTED_KEY,
+    REASON_KEY,
+    SCORE,
+    STEP,
+    STORAGE_KEY,
+    SweepSpec,
+)
 from sweep.tracking.outcomes import trial_name, trial_tags
-from sweep.trials.lifeline import end_when_cut_off
-from sweep.trials.nodes import WorkerLostError, leave_if_blind
+from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
 from sweep.trials.worker import START_TIMEOUT_S, Assignment, Period, TrainerFactory, WorkerGroup, build_trainer
 from trainer.attempt import Attempt, SupersededError, begin_attempt
 from trainer.config.schema import TrainConfig, apply_overrides, save_config, value_of
@@ -115,11 +124,13 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             (divergence, bad configuration).
 
         Raises:
-            Exception: any other failure, which counts towards ``limits.max_failures``. In ranks that ran another
+            Exception: any other failure, which the driver counts. In ranks that ran another
                 trial, failing to start and missing memory do not: the trial is tried again in new ones.
         """
         if self._assignment.stop_file.exists():
             return self._interrupted(self._last_step)
+        if self._given_up:
+            return self._failed(WorkerLostError(self._given_up))
         try:
             period = self._run_period()
             if period.interrupted:
@@ -197,6 +208,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             inputs=self.plan.inputs,
             working_dir=self.plan.working_dir,
         )
+        self._given_up = str(config.get(GIVEN_UP_KEY, ""))
         self._built = False
         self._last_step = 0
 

@@ -20,8 +20,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from sweep.trials.credentials import take_credentials
-from sweep.trials.lifeline import end_when_cut_off
-from sweep.trials.nodes import NodeLostError, WorkerLostError, is_lost_node, leave_if_blind
+from sweep.trials.nodes import NodeLostError, WorkerLostError, end_when_cut_off, is_lost_node, leave_if_blind
 from trainer.config.schema import TrainConfig
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.cache import cache_folder, own_folder

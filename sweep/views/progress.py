@@ -5,23 +5,32 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
 
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note
 from sweep.record.table import TrialRow, parameter_text
-from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
+from sweep.space.spec import FINISHED_KEY, GIVEN_UP_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
+from sweep.trials.nodes import is_lost_node
 from trainer.errors import printable
 from trainer.shell.table import counted, number
 
 logger = logging.getLogger(__name__)
 
 _WAITING_S = 30.0  # a trial that has its resources starts within seconds
+_LOOK_S = 0.5
+_BEGINNINGS = (  # a file of a trial, what it holds from then on, and what that means
+    ("config.yaml", "", "its ranks are up and load the model"),
+    ("stderr.log", "ready at step", "model and problems are loaded; the first step begins"),
+    ("metrics.jsonl", "}", "first step done"),
+)
 _HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
 
 
@@ -46,9 +55,11 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._resources = resources
         self._max_failures = max_failures
         self._waiting_since: dict[str, float] = {}
-        self._failures: dict[str, int] = {}  # of a trial, when it was last tried again
+        self._failures: Counter[str] = Counter()  # by trial
         self._changed: threading.Event | None = changed  # set when a trial has ended
         self._trials: Sequence[Trial] = ()
+        self._beginnings = list(_BEGINNINGS)  # to be told of the session's first trial
+        self._begun, self._looked = time.time() - 1.0, 0.0  # a file system may round down
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles its callbacks; an event cannot be, and a resumed sweep makes its own.
@@ -76,6 +87,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         row.total_steps = result.get("total_steps", row.total_steps)
         if SCORE in result:
             row.score = result[SCORE]
+            self._beginnings.clear()
             shown = " ".join(f"{name} {number(result[name])}" for name in _HEADLINES if name in result)
             self._event(row, f"step {row.step}/{row.total_steps}  score {number(row.score)}  {shown}")
 
@@ -98,17 +110,38 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self._ended(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A trial failed and is tried again from its newest checkpoint."""
-        row, failures = self._row(trial), trial.num_failures
-        counts = failures > self._failures.get(trial.trial_id, 0)  # not where the trial's node was lost
-        self._failures[trial.trial_id] = failures
-        count = f"{failures} of {self._max_failures}" if counts else "not counted"
-        self._event(row, f"retry {count}: {self._reason(trial)}")
+        """Count a failure of a trial, of which Tune lets it have any number; a lost node is none.
+
+        Where no retry is left the trial starts once more, and only to say so: that is a result as any other.
+        """
+        trial.config["attempt"] += 1  # of the process that tries it again, which shuts out this one
+        row, counts = self._row(trial), not is_lost_node(_error_of(trial))
+        self._failures[row.trial] += counts
+        if self._failures[row.trial] > self._max_failures:
+            trial.max_failures = 0 if GIVEN_UP_KEY in trial.config else -1  # its own process may not start at all
+            trial.config[GIVEN_UP_KEY] = self._reason(trial)
+        else:
+            count = f"{self._failures[row.trial]} of {self._max_failures}" if counts else "not counted"
+            self._event(row, f"retry {count}: {self._reason(trial)}")
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called ten times a second."""
         self._trials = trials
         self._tell_waiting()
+        if self._trials and self._beginnings and time.monotonic() - self._looked > _LOOK_S:
+            self._looked = time.monotonic()
+            self._tell_beginning()
+
+    def _tell_beginning(self) -> None:
+        """Say how far the first trial is, which takes the longest to start."""
+        row = self._row(self._trials[0])
+        while self._beginnings:
+            file, held, meaning = self._beginnings[0]
+            path = self._folder.trial(row.trial) / file
+            if not path.exists() or path.stat().st_mtime < self._begun or held not in path.read_text(errors="replace"):
+                return
+            self._event(row, meaning)
+            del self._beginnings[0]
 
     def _tell_waiting(self) -> None:
         """Say which trials find no free resources, once each time they wait for long."""
@@ -130,7 +163,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     def _reason(self, trial: Trial) -> str:
         """The failure note of a trial, or Ray's error where its own process died before it wrote one."""
         noted = failure_note(self._folder.trial(trial.config["trial"]))
-        error = trial.get_pickled_error()
+        error = _error_of(trial)
         told = str(getattr(error, "cause", None) or error or "its process or its node was lost")
         return noted or " ".join(told.split())[:300]
 
@@ -143,6 +176,13 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
     def _event(self, row: TrialRow, text: str) -> None:
         say(f"{row.trial}  {text}")
+
+
+def _error_of(trial: Trial) -> Exception | None:
+    """Read what ended the last attempt of a trial: its file is here before Tune copies it into its storage."""
+    path = trial.pickled_error_file
+    error: Exception | None = cloudpickle.loads(Path(path).read_bytes()) if path else None
+    return error
 
 
 def _free(resources: ResourcesSpec) -> str:

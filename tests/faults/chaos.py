@@ -93,8 +93,8 @@ class Chaos:
         strike: dict[str, Callable[[], bool]] = {
             "driver": lambda: _kill([psutil.Process(driver.pid)]),
             "rank": lambda: _kill(self._rank()),
-            "raylet": lambda: _kill(_daemons(driver, "raylet")),
-            "control server": lambda: _kill(_daemons(driver, "gcs_server")),
+            "raylet": lambda: _kill(self._daemons("raylet")),
+            "control server": lambda: _kill(self._daemons("gcs_server")),
             "MLflow": self._outage,
             "disk": self._fill,
             "memory": self._starve,
@@ -105,6 +105,9 @@ class Chaos:
         found = marked(sweep_folder(self.runs, NAME).root)
         ranks = [process for process in found if "RankWorker.run_period" in _command(process)]
         return self.random.sample(ranks, min(1, len(ranks)))
+
+    def _daemons(self, name: str) -> list[psutil.Process]:
+        return [found for found in marked(sweep_folder(self.runs, NAME).root) if _name(found) == name]
 
     def _outage(self) -> bool:
         self.end_outage()  # of before
@@ -253,17 +256,17 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _daemons(driver: "subprocess.Popen[str]", name: str) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return [child for child in psutil.Process(driver.pid).children() if child.name() == name]
-    return []
-
-
 def _kill(processes: list[psutil.Process]) -> bool:
     for one in processes:
         with contextlib.suppress(psutil.Error):
             one.kill()
     return bool(processes)
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return str(process.name())
+    return ""
 
 
 def _command(process: psutil.Process) -> str:

@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
+from sweep.driver.guard import marked
 from sweep.record.folder import sweep_folder
 from tests.sweep.harness import (
     finish,
@@ -29,11 +29,11 @@ def test_a_dead_daemon_ends_the_sweep_soon_and_costs_no_trial(tmp_path: Path) ->
     def steps() -> int:
         return sum(len(history(folder, trial.name, "step")) for trial in (folder / "trials").glob("*"))
 
-    for daemon, named in (("raylet", "raylet, process"), ("gcs_server", "control server at")):
+    for daemon, named in (("raylet", "raylet at"), ("gcs_server", "control server at")):
         before = steps()
         with running(*arguments, step_s=1) as process:
             wait_until(lambda before=before: steps() > before, what="a step")
-            (victim,) = (child for child in psutil.Process(process.pid).children() if child.name() == daemon)
+            (victim,) = (process for process in marked(folder) if process.name() == daemon)
             victim.kill()
             begin = time.monotonic()
             code, _, err = finish(process, timeout=200)

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sweep.driver.guard import marked
 from tests.paths import ROOT
 from tests.sockets import listening, open_to_others
 from tests.sweep.harness import SEVERAL_RANKS, history, running, wait_until, write_space
@@ -31,7 +32,7 @@ def test_a_sweep_listens_on_loopback_alone_and_asks_for_its_token(tmp_path: Path
     )
     with running("run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2) as driver:
         wait_until(lambda: len(history(tmp_path / "fake", "c000-s0", "step")) > 2)
-        sockets = listening(psutil.Process(driver.pid))
+        sockets = listening(psutil.Process(driver.pid), *marked(tmp_path / "fake"))
         assert {"gcs_server", "raylet"} <= {name for name, _, _ in sockets}
         assert open_to_others(sockets) == set()
 

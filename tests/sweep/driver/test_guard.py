@@ -7,18 +7,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweep.driver.guard import MARKER, guarded, marked
+from sweep.cli import main
+from sweep.driver.guard import MARKER, dead_scratch, guarded, marked, scratch_folder
+from sweep.record.folder import hold, sweep_folder
 from tests.paths import ROOT
+from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import wait_until
 
 # A driver with a guard and a child that ignores requests to end.
 DRIVER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from sweep.driver.guard import MARKER, guarded
+from sweep.driver.guard import MARKER, guarded, scratch_folder
 root = Path(sys.argv[1])
 child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-with guarded(root, "go on with: sweep resume demo"):
+with scratch_folder(root) as scratch, guarded(root, scratch, "go on with: sweep resume demo"):
     started = subprocess.Popen(
         [sys.executable, "-c", child], env={**os.environ, MARKER: str(root)}, stdout=subprocess.PIPE
     )
@@ -102,6 +105,47 @@ def test_a_driver_that_ends_takes_its_guard_along_and_leaves_the_rest_alone(tmp_
 
 
 def test_the_guard_is_there_at_once(tmp_path: Path) -> None:
-    with guarded(tmp_path, ""):
+    with guarded(tmp_path, tmp_path / "scratch", ""):
         wait_until(lambda: len(guards(tmp_path)) == 1)  # the kernel shows a program's environment a moment late
     assert marked(tmp_path) == []
+
+
+def scratch_of(root: Path) -> list[Path]:
+    return [scratch for scratch, owner in dead_scratch() if owner == root]
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_the_scratch_folder_of_a_dead_driver_goes_with_its_guard_or_by_sweep_clean(tmp_path, capsys, guard):
+    roots = [tmp_path / name for name in ("demo", "alive")]
+    with start(roots[0]) as driver, scratch_folder(roots[1]) as alive:
+        assert alive.stat().st_mode & 0o777 == 0o700
+        assert scratch_of(roots[0]) == []
+        if not guard:
+            guards(roots[0])[0].kill()
+        driver.kill()
+        driver.wait()
+        if guard:
+            wait_until(lambda: not marked(roots[0]), timeout=20)
+        else:
+            wait_until(lambda: len(scratch_of(roots[0])) == 1, timeout=20)
+            (scratch,) = scratch_of(roots[0])
+            (scratch / "large").write_bytes(bytes(2_000_000))
+            assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
+            out = capsys.readouterr().out
+            assert f"{scratch}: 2.0 MB, of {roots[0]}; processes ended: 1\n" in out
+            assert "freed 2.0 MB" in out
+        assert scratch_of(roots[0]) == marked(roots[0]) == []
+        assert alive.is_dir()
+    assert not alive.exists()
+
+
+def test_sweep_clean_removes_what_a_dead_driver_wrote_for_a_cluster(tmp_path, capsys):
+    write_sweep(tmp_path, "demo", SCORES)
+    folder = sweep_folder(tmp_path, "demo")
+    folder.credentials.write_text("{}")
+    with hold(folder):
+        assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
+    assert folder.credentials.exists()
+    assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
+    assert not folder.credentials.exists()
+    assert f"{folder.credentials}\n" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import pytest
 
 from sweep.cli import main
 from sweep.trials import address as module
+from sweep.trials import cluster
 from sweep.trials.address import check_address
 from tests.sweep.harness import write_space
 from trainer.errors import ConfigError, MissingError
@@ -71,8 +72,8 @@ def test_a_sweep_at_a_dead_address_ends_at_once_with_3(tmp_path, capsys) -> None
 
 def test_a_cluster_that_others_can_reach_and_that_asks_for_no_token_is_named(monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(module, "asks_for_no_token", lambda host, port: asked.append(host) or host == "192.0.2.1")
+    monkeypatch.setattr(cluster, "asks_for_no_token", lambda host, port: asked.append(host) or host == "192.0.2.1")
     for host in ("127.0.0.1", "192.0.2.1", "192.0.2.2"):
-        module.warn_if_open(host, 6379)
+        cluster.warn_if_open(host, 6379)
     assert asked == ["192.0.2.1", "192.0.2.2"]
     assert capsys.readouterr().out.count("warning: the Ray cluster at 192.0.2.1:6379 asks for no token") == 1

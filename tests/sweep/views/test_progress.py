@@ -9,6 +9,7 @@ import pytest
 
 from sweep.record.folder import SweepFolder
 from sweep.space.spec import ResourcesSpec
+from sweep.trials.nodes import NodeLostError
 from sweep.views import progress
 from sweep.views.progress import SweepCallback
 
@@ -17,9 +18,7 @@ CONFIG = {"trial": "c000-s1", "configuration": 0, "seed": 1, "overrides": {"algo
 
 def trial(**result: Any) -> Any:
     numbers: dict[str, Any] = {"metric_analysis": {"score": {"max": 1.0}}, "metric_n_steps": {"score": {"5": [1.0]}}}
-    return SimpleNamespace(
-        config=CONFIG, last_result=result, num_failures=1, get_pickled_error=lambda: None, **numbers
-    )
+    return SimpleNamespace(config=CONFIG, last_result=result, pickled_error_file=None, **numbers)
 
 
 @pytest.fixture
@@ -68,15 +67,42 @@ def test_a_trial_that_finds_no_free_resources_says_so_once(tmp_path, capsys, mon
     assert capsys.readouterr().out == "c000-s1  waits for 4 GPUs (2 of 8 free) and 8 CPUs (30 of 32 free)\n"
 
 
-def test_a_retry_says_why(callback, tmp_path, capsys):
+def test_failures_of_a_trial_are_counted_and_lost_nodes_are_not(callback, tmp_path, capsys):
     folder = tmp_path / "demo" / "trials" / "c000-s1"
     folder.mkdir(parents=True)
     (folder / "failure.txt").write_text("rank 0 died: out of memory\n")
     failed = trial()
-    failed.trial_id = "a1b2"
-    for count in ("1 of 2", "not counted"):  # the second time without one failure more
+    failed.config = {**CONFIG, "attempt": 1}
+    failed.max_failures = -1
+    for error, count in ((None, "1 of 2"), (NodeLostError(), "not counted"), (None, "2 of 2")):
+        failed.pickled_error_file = tmp_path / "error.pkl"
+        failed.pickled_error_file.write_bytes(cloudpickle.dumps(error))
         callback.on_trial_recover(0, [], failed)
         assert capsys.readouterr().out == f"c000-s1  retry {count}: rank 0 died: out of memory\n"
+    assert "given_up" not in failed.config
+    for last in (-1, 0):  # it starts once more, to end with the reason; where it cannot even start, Tune ends it
+        callback.on_trial_recover(0, [], failed)
+        assert (failed.config["given_up"], failed.max_failures) == ("rank 0 died: out of memory", last)
+    assert failed.config["attempt"] == 6
+    assert capsys.readouterr().out == ""
+
+
+def test_how_far_the_first_trial_is_is_told_as_it_starts(callback, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_LOOK_S", -1.0)
+    folder = tmp_path / "demo" / "trials" / "c000-s1"
+    folder.mkdir(parents=True)
+    first = SimpleNamespace(**vars(trial()), trial_id="t", status="RUNNING")
+    lines = []
+    for file, text in (("config.yaml", ""), ("stderr.log", "rank 0: ready at step 0"), ("metrics.jsonl", "{}")):
+        callback.on_step_end(0, [first])
+        (folder / file).write_text(text)
+        callback.on_step_end(0, [first])
+        lines.append(capsys.readouterr().out)
+    assert [line.removeprefix("c000-s1  ") for line in lines] == [
+        "its ranks are up and load the model\n",
+        "model and problems are loaded; the first step begins\n",
+        "first step done\n",
+    ]
 
 
 def test_an_exception_in_a_callback_does_not_end_the_sweep(callback: SweepCallback) -> None:
