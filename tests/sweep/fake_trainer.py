@@ -24,7 +24,7 @@ from typing import Any
 from sweep.trials.worker import Assignment, StopWatcher
 from trainer.errors import DivergedError
 from trainer.files import JsonLines
-from trainer.tracking.shipping import lines_after, metrics_record
+from trainer.tracking.shipping import end_of_step, metrics_record
 
 
 class FakeTrainer:
@@ -129,7 +129,7 @@ class LocalTracker:
         self.lines.append(metrics_record(metrics, step))
 
     def rewind(self, step: int) -> None:
-        self.lines.cut(lines_after(self.path, step)[0])
+        self.lines.cut(end_of_step(self.path, step))
 
     def close(self, status: str) -> None:
         pass
