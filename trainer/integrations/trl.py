@@ -20,7 +20,7 @@ from trainer.algorithm.token_filters import low_probability_tokens
 from trainer.errors import ConfigError
 from trainer.files import JsonLines
 from trainer.metrics.declared import CORRECTNESS_FILE
-from trainer.tracking.shipping import METRICS_FILE, lines_after
+from trainer.tracking.shipping import METRICS_FILE, end_of_step
 
 _PASSES = 2
 _SUMMED = ("dapo", "dr_grpo", "cispo", "luspo")  # their denominators do not come from the mask of the loss
@@ -164,7 +164,7 @@ class RunRecord(TrainerCallback):  # type: ignore[misc]
             self.folder.mkdir(parents=True, exist_ok=True)
             self._files = [JsonLines(self.folder / name) for name in (METRICS_FILE, CORRECTNESS_FILE)]
             for file in self._files:
-                file.cut(lines_after(file.path, _step(args, state) or -1)[0])
+                file.cut(end_of_step(file.path, _step(args, state) or -1))
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = signal.signal(signal.SIGTERM, self._request_stop)
 
