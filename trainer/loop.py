@@ -28,10 +28,11 @@ from trainer.metrics.bands import band_metrics, change_metrics
 from trainer.metrics.reading import read_metrics
 from trainer.metrics.step import batch_metrics, memory_metrics, rollout_metrics, time_metrics, update_metrics
 from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.device import memory_of, peak_bytes
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import check_divisible, make_parallel
-from trainer.planning.memory import Device, Footprint, check_fits
+from trainer.planning.memory import check_fits, size_text
 from trainer.policy.load import load_tokenizer
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
 from trainer.problems.sampler import ProblemSampler, training_steps
@@ -76,11 +77,9 @@ class Trainer:
         self._saved_step = -1  # of the last checkpoint begun or resumed from
         check_divisible(config, self.parallel.world_size)
         check_rules(config.algorithm)
-        self._simulated: Footprint | None = None
-        if self.parallel.device.type == "cuda":
-            gpu = torch.cuda.get_device_properties(self.parallel.device).total_memory
-            quiet = not self.parallel.is_main
-            self._simulated = check_fits(config, self.parallel.world_size, Device(True, gpu), quiet)
+        device = memory_of(self.parallel.device)
+        self._estimate = check_fits(config, self.parallel.world_size, device, quiet=not self.parallel.is_main)
+        self._peak_shown = False
         context.run_dir.mkdir(parents=True, exist_ok=True)  # here and never again: one that vanishes is an error
 
         self.progress.phase("loading the data")
@@ -149,6 +148,7 @@ class Trainer:
             metrics = self.training_step()
             self.tracker.log(metrics, self.step)
             self.progress.step(self.step, metrics)
+            self._show_peak()
             self._checkpoint.raise_if_failed()
         metrics = self._evaluate() if self._evaluation_due() else {}
         if self.step > 0 and (self._agree_to_stop() or self._checkpoint_due()):
@@ -273,11 +273,20 @@ class Trainer:
             band_metrics(batch, statistics, algorithm),
         ]
         if device.type == "cuda":
-            metrics.append(memory_metrics(self._simulated.training if self._simulated else None, device))
+            metrics.append(memory_metrics(self._estimate.training if self._estimate else None, device))
         if every and (self.step + 1) % every == 0:
             new = score_batch(self.models.policy, batch, plan, with_entropy=False)
             metrics.append(change_metrics(batch, new.logprobs))
         return read_metrics(metrics, self.parallel)
+
+    def _show_peak(self) -> None:
+        """Show the memory of this rank's first step beside the estimate."""
+        if self._peak_shown or self._estimate is None:
+            return
+        self._peak_shown = True
+        peak = size_text(peak_bytes(self.parallel.device))
+        estimate = size_text(max(self._estimate.training, self._estimate.sampling))
+        self.progress.note(f"memory of the first step: {peak} measured, at most {estimate} estimated")
 
     def _evaluate(self) -> dict[str, float]:
         per_problem = self.config.evaluation.completions_per_problem

@@ -9,6 +9,9 @@ class ProgressReport:
     def phase(self, what: str, count: int = 0, announce: bool = True, unit: str = "completions") -> None:
         """Something begins that may take long, of ``count`` parts; that of every step is not announced."""
 
+    def note(self, line: str) -> None:
+        """Something worth knowing was found."""
+
     def completed(self, count: int) -> None:
         """So many more of what the phase counts are done."""
 

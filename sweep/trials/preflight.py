@@ -11,7 +11,7 @@ from trainer.shell.preflight import check_early
 
 
 def trial_memory(spec: SweepSpec) -> Footprint | None:
-    """Simulated memory of a trial as its base configuration says.
+    """Estimate the memory of a trial as its base configuration says.
 
     None where the model's size is not known, and for the built-in tiny model, which takes next to nothing.
     """
@@ -24,7 +24,7 @@ def trial_memory(spec: SweepSpec) -> Footprint | None:
 def check_training(spec: SweepSpec) -> None:
     """Read the model folder, the tokenizer and every dataset as a trial will, and score one row of them.
 
-    The memory of a trial with GPUs is simulated.
+    A trial that seems too large for its GPUs is warned about.
 
     Raises:
         MissingError, ConfigError, RewardError: a trial could not run.

@@ -61,7 +61,7 @@ class Plan:
 
 
 def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float | None) -> Plan:
-    """Work out a plan; starts nothing and imports no Ray, and torch only to simulate memory.
+    """Work out a plan; starts nothing and imports neither Ray nor torch.
 
     Seconds of a training step are those of sweeps on record, this one's first trials included, unless given.
     """

@@ -5,23 +5,14 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sweep.trials.worker import Assignment, RankWorker, build_trainer
 from tests.invariants.ranks import be_a_rank
 from tests.invariants.train_job import small_config
+from trainer.commands.rehearsal_rank import live_bytes
 from trainer.parallel.device import free_memory
 from trainer.types import RunContext
 
 TRIALS = 3
-
-
-def live_bytes() -> int:
-    """Bytes of all tensors of this process."""
-    assert gc.get_freeze_count() == 0, "what is frozen is not among the objects that gc lists"
-    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
-    storages = {tensor.untyped_storage()._cdata: tensor for tensor in tensors if tensor.device.type != "meta"}
-    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 
 def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
@@ -33,6 +24,7 @@ def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
     things |= {name: vars(models)[name] for name in ("causal_lm", "policy", "reference")}
     things["parameter"] = next(models.causal_lm.parameters())
     references = {name: weakref.ref(thing) for name, thing in things.items()}
+    assert gc.get_freeze_count() == 0, "what is frozen is not among the objects that gc lists"
     training = live_bytes()
     del trainer, models, things
     worker.close("FINISHED")

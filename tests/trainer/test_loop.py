@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import signal
 import threading
@@ -17,6 +18,7 @@ from trainer.loop import Trainer
 from trainer.policy.adapters import adapter_off
 from trainer.policy.load import load_policy
 from trainer.policy.weights import optimizer_tensors
+from trainer.progress import ProgressReport
 from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext
 
@@ -113,6 +115,20 @@ def test_a_run_trains_evaluates_and_keeps_checkpoints(undisturbed):
     accuracies = [accuracy for _, accuracy in undisturbed.evaluations]
     assert undisturbed.tracker.summary["final/accuracy"] == pytest.approx(sum(accuracies) / 3)
     assert undisturbed.tracker.summary["final/best_accuracy"] == max(accuracies)
+
+
+def test_the_memory_of_the_first_step_is_shown_once_beside_the_estimate(tiny_policy, tmp_path):
+    notes = []
+    progress = ProgressReport()
+    progress.note = notes.append
+    config = small_config(tiny_policy, **{"evaluation.at_start": False, "evaluation.every_steps": 1})
+    trainer = Trainer(config, RunContext(tmp_path / "run", tmp_path, "test", "run"), Recorder(), progress)
+    trainer.run_period()
+    trainer.run_period()
+    trainer.close()
+    [note] = notes
+    # A process is taken to be 1 GB; the model has 105,920 parameters.
+    assert re.fullmatch(r"memory of the first step: [\d.]+ [GM]B measured, at most 1\.[01] GB estimated", note)
 
 
 def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):

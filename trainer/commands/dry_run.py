@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import psutil
-import torch
 from transformers import PreTrainedModel
 
 from rewards.sandbox import RewardPool, ScoredText
@@ -13,9 +11,9 @@ from trainer.algorithm.rule_check import check_rules
 from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
 from trainer.evaluation.look import take_look
-from trainer.parallel.device import compute_dtype, local_device
+from trainer.parallel.device import compute_dtype, local_device, memory_of
 from trainer.planning.advice import advise, advise_data, advise_overlap
-from trainer.planning.memory import Device, footprint
+from trainer.planning.memory import footprint
 from trainer.policy.architectures import ModelSize
 from trainer.policy.load import check_weights, load_policy, load_tokenizer
 from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
@@ -131,14 +129,12 @@ def _plan(config: TrainConfig, model: PreTrainedModel, problems: int, sets: dict
 
 
 def _memory(config: TrainConfig, model: PreTrainedModel) -> Iterator[str]:
-    on_gpu = model.device.type == "cuda"
-    total = torch.cuda.mem_get_info(model.device)[1] if on_gpu else psutil.virtual_memory().total
     size = ModelSize(model.config.get_text_config().to_dict(), model.num_parameters())
     for ranks in (1, 4) if config.parallel.strategy == "deepspeed" else (1,):
-        found = footprint(config, ranks, Device(on_gpu, total), size)
-        assert found is not None, "the size is given"
-        heads = (f"{'memory:':<13}", " " * 13, " " * 13)
-        yield from (head + line for head, line in zip(heads, found.lines(), strict=True))
+        estimate = footprint(config, ranks, memory_of(model.device), size)
+        lines = estimate.lines() if estimate is not None else ["unknown, for its config.json lacks a size"]
+        for index, line in enumerate(lines):
+            yield f"{'' if index else 'memory:':<13}{line}"
 
 
 def _indented(text: str) -> str:

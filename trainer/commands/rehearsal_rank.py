@@ -19,7 +19,6 @@ from trainer.loop import Trainer
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import end_rank, leave_ranks
 from trainer.parallel.start import make_parallel
-from trainer.planning.simulation import LiveBytes
 from trainer.policy.logprobs import TokenScores
 from trainer.rollouts.collect import sampling_params
 from trainer.tracking.tracker import NullTracker
@@ -40,9 +39,7 @@ class Measured:
     engine_short: float  # mean |engine's - policy's log-probability| of the completions of a step
     engine_long: float  # the same of a completion after `LONG` tokens
     ratio: float  # largest |importance ratio - 1| in the first optimizer step
-    held_bytes: list[int]  # tensors made since the first step that exist at the start of each step
-    step_bytes: int  # peak of the last step above what is held when it starts
-    resumed_step_bytes: int  # peak of the same step, as the first of a resumed run
+    held_bytes: list[int]  # tensors that exist at the start of each step
     accuracy: list[float]  # of every evaluation
     resumed_at: int
     resumed: list[float]  # loss and gradient norm of the step after the checkpoint, resumed
@@ -73,30 +70,25 @@ def measure(config: TrainConfig, folder: Path) -> Measured:
 
     trainer = _trainer(config, folder / "run")
     trainer.run_period()  # the evaluation before the first step
-    held, taken = [], 0
+    held = []
     metrics: dict[str, float] = {}
-    with LiveBytes([]) as live:
-        for step in range(STEPS + 1):
-            gc.collect()  # tensors in reference cycles
-            held.append(live.now)
-            taken, metrics = _peak_of_a_step(trainer, live)
-            if step < STEPS:
-                trainer.run_period()  # its evaluation and its checkpoint
-                trainer.save_checkpoint()  # waits: while one is being written, a copy of the state is held
+    for step in range(STEPS + 1):
+        gc.collect()  # tensors in reference cycles
+        held.append(live_bytes())
+        metrics = _compared_step(trainer)
+        if step < STEPS:
+            trainer.run_period()  # its evaluation and its checkpoint
+            trainer.save_checkpoint()  # waits: while one is being written, a copy of the state is held
     accuracy = [value for _, value in trainer.evaluations]
     trainer.close()
 
     resumed = _trainer(config, folder / "run")
     resumed_at = resumed.resume()
-    gc.collect()
-    with LiveBytes([]) as live:
-        taken_again, again = _peak_of_a_step(resumed, live)
+    again = _compared_step(resumed)
     resumed.close()
     return Measured(
         **found,
         held_bytes=held,
-        step_bytes=taken,
-        resumed_step_bytes=taken_again,
         accuracy=accuracy,
         resumed_at=resumed_at,
         resumed=[again[name] for name in _COMPARED],
@@ -105,13 +97,17 @@ def measure(config: TrainConfig, folder: Path) -> Measured:
     )
 
 
-def _peak_of_a_step(trainer: Trainer, live: LiveBytes) -> tuple[int, dict[str, float]]:
-    """Take a training step; returns its peak above what is held when it starts, and its metrics."""
+def live_bytes() -> int:
+    """Return the bytes of all tensors of this process that Python objects hold."""
+    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+    storages = [tensor.untyped_storage() for tensor in tensors if tensor.device.type != "meta"]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def _compared_step(trainer: Trainer) -> dict[str, float]:
     # A prefix that an evaluation has left in vLLM's cache rounds otherwise than one that is computed.
     trainer.engine.sync_weights(trainer.models.causal_lm)
-    live.peak = held = live.now
-    metrics = trainer.training_step()
-    return live.peak - held, metrics
+    return trainer.training_step()
 
 
 def _trainer(config: TrainConfig, run_dir: Path) -> Trainer:

@@ -22,9 +22,6 @@ class ParallelConfig(Section):
     device: Literal["auto", "cuda", "cpu"] = Field(
         "auto", description="auto: a GPU if there is one; cuda: stop if there is none; cpu: use no GPU"
     )
-    strict_memory: bool = Field(
-        False, description="stop, instead of warning, if the simulated memory exceeds the GPU's"
-    )
     timeout_s: Count = Field(600, description="time limit of a rank's wait for the others [s]")
 
     @model_validator(mode="after")

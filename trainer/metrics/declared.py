@@ -92,7 +92,7 @@ _DECLARED = [
     Metric("time/evaluation", "seconds of the evaluation", "s", "max"),
     Metric("time/diagnostics", "seconds spent on tokens/*", "s", "max"),
     Metric("memory/peak", "memory of the fullest GPU in use after the update, torch's cache included", "GB", "max"),
-    Metric("memory/simulated", "memory that was expected of a GPU while training", "GB", "max"),
+    Metric("memory/estimated", "memory that was expected of a GPU while training", "GB", "max"),
     Metric("time/tokens_per_s", "completion tokens of the step / time/step", "tokens/s", "sum"),
     Metric("tokens/positive_rose", "tokens that rose / tokens that moved, of those with A > 0", "share"),
     Metric("tokens/negative_fell", "tokens that fell / tokens that moved, of those with A < 0", "share"),

@@ -13,6 +13,7 @@ from trainer.algorithm.update import UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.metrics.reading import Metrics, means, over_ranks
 from trainer.metrics.stopwatch import Stopwatch
+from trainer.parallel.device import peak_bytes
 from trainer.parallel.ranks import Parallel
 from trainer.types import SampledGroups, TrainBatch
 
@@ -115,14 +116,14 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
     }
 
 
-def memory_metrics(simulated: int | None, device: torch.device) -> Metrics:
+def memory_metrics(estimated: int | None, device: torch.device) -> Metrics:
     """Memory of the fullest GPU after an update, when torch's cache still holds what the update took at most.
 
-    ``simulated`` is what `trainer.planning.memory` expected while training [bytes]; None where it could not.
+    ``estimated`` is what `trainer.planning.memory` expected while training [bytes]; None where it could not.
     """
-    free, total = torch.cuda.mem_get_info(device)
-    metrics = {"memory/peak": float(over_ranks((yield {"memory/peak": (total - free) / 1e9}))["memory/peak"])}
-    return metrics if simulated is None else metrics | {"memory/simulated": simulated / 1e9}
+    peak = peak_bytes(device) / 1e9
+    metrics = {"memory/peak": float(over_ranks((yield {"memory/peak": peak}))["memory/peak"])}
+    return metrics if estimated is None else metrics | {"memory/estimated": estimated / 1e9}
 
 
 def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:

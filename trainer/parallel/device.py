@@ -2,13 +2,16 @@
 
 import gc
 import os
+from pathlib import Path
 from typing import Literal
 
+import psutil
 import torch
 
 from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
 from trainer.parallel.gpus import driver_version, has_driver, visible_gpus
+from trainer.planning.memory import Device
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _MIN_DRIVER = {"12": 525, "13": 580}  # of each CUDA release, by its first number
@@ -65,6 +68,25 @@ def free_memory() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def memory_of(device: torch.device) -> Device:
+    """Describe a rank's device to the estimate of its memory."""
+    if device.type == "cuda":
+        return Device(True, torch.cuda.get_device_properties(device).total_memory)
+    return Device(False, psutil.virtual_memory().total)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return what a rank has taken at most: of a GPU all that is in use, torch's cache and other libraries included.
+
+    On a CPU it is the largest resident set of this process.
+    """
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -89,7 +89,7 @@ def logprob_model(causal_lm: PreTrainedModel, config: TrainConfig, stored_dtype:
     return LogprobModel(
         causal_lm,
         config.rollout.temperature,
-        tokens_per_chunk(vocabulary, None, causal_lm.device.type == "cuda"),
+        tokens_per_chunk(vocabulary, causal_lm.device.type == "cuda"),
         compute_dtype(config.model, causal_lm.device) if in_float32 else torch.float32,
         config.algorithm.loss.proxy_min_p,
     )

@@ -68,17 +68,6 @@ def add_adapter(
             layer.lora_dropout[_NAME] = AdapterDropout(settings.dropout)
 
 
-def adapter_parameters(model: PreTrainedModel, settings: LoraConfig) -> int:
-    """How many parameters `add_adapter` would add: r times inputs and outputs of every layer."""
-    targets = set(_targets(model, settings.target_modules))
-    named = ((name.rpartition(".")[2], module) for name, module in model.named_modules())
-    return settings.r * sum(
-        module.in_features + module.out_features
-        for name, module in named
-        if name in targets and isinstance(module, nn.Linear)
-    )
-
-
 def has_adapter(model: nn.Module) -> bool:
     """Return whether the model has an adapter."""
     return bool(_layers(model))

@@ -12,6 +12,8 @@ from typing import Any
 
 TINY = "tiny"  # the name of the built-in model
 TINY_FOLDER = Path(__file__).with_name("tiny")
+# Float32 logits that exist together, on a GPU and on a CPU: its caches favor few, and a GPU is idle between chunks.
+CHUNK_BYTES = {True: 2**30, False: 2**27}
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from transformers import PreTrainedModel
 from trainer.cpu import attention
 from trainer.cpu.packing import pack
 from trainer.errors import ConfigError
+from trainer.policy.architectures import CHUNK_BYTES
 from trainer.policy.scoring_head import ScoringHead
-
-CPU_CHUNK_MB, GPU_CHUNK_MB = 128, 1024
 
 
 class TokenScores(NamedTuple):
@@ -89,14 +88,9 @@ class LogprobModel(nn.Module):
         )
 
 
-def tokens_per_chunk(vocabulary: int, megabytes: int | None, on_gpu: bool) -> int:
-    """Return the number of tokens, at least one, whose float32 logits fill ``megabytes`` [MiB].
-
-    None stands for the device's own choice. The caches of a CPU favor small chunks, a GPU is idle between chunks: at
-    152,000 tokens of vocabulary the 128 MiB of a CPU are 220 tokens.
-    """
-    megabytes = megabytes or (GPU_CHUNK_MB if on_gpu else CPU_CHUNK_MB)
-    return max(1, megabytes * 2**20 // (4 * vocabulary))
+def tokens_per_chunk(vocabulary: int, on_gpu: bool) -> int:
+    """Return the number of tokens, at least one, whose float32 logits exist together on a device."""
+    return max(1, CHUNK_BYTES[on_gpu] // (4 * vocabulary))
 
 
 @torch.no_grad()

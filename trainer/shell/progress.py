@@ -115,6 +115,10 @@ class Progress(ProgressReport):
         elif announce:
             self._write(f"{what}: {count} {unit}" if count else what)
 
+    def note(self, line: str) -> None:
+        """Show a line."""
+        self._write(line)
+
     def completed(self, count: int) -> None:
         """So many parts more are done."""
         phase = self._phase

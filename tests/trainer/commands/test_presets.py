@@ -19,7 +19,7 @@ def machine(monkeypatch):
 def test_a_preset_is_printed_as_a_file_with_its_memory_below(tmp_path, capsys):
     assert main(["presets", "kk_0.5b", "--gpu-gb", "24"]) == 0
     printed = capsys.readouterr().out
-    assert "# memory of one rank on a GPU of 24.0 GB, simulated:" in printed
+    assert "# memory of one rank on a GPU of 24.0 GB, estimated:" in printed
     (tmp_path / "run.yaml").write_text(printed)
     assert load_config(str(tmp_path / "run.yaml")) == load_config("kk_0.5b")
 
@@ -45,14 +45,14 @@ def config_of(random_policy, **changes) -> TrainConfig:
 def test_the_device_is_the_one_the_run_will_have(random_policy, monkeypatch):
     auto = config_of(random_policy)
     on_gpus = config_of(random_policy, **{"parallel.device": "cuda"})
-    assert head(auto) == "# memory of one rank on a CPU of 16.0 GB, simulated:"
-    assert head(on_gpus) == "# memory of one rank on a GPU of 80.0 GB, simulated:"
-    assert head(auto, gpu_gb=24) == "# memory of one rank on a GPU of 24.0 GB, simulated:"
+    assert head(auto) == "# memory of one rank on a CPU of 16.0 GB, estimated:"
+    assert head(on_gpus) == "# memory of one rank on a GPU of 80.0 GB, estimated:"
+    assert head(auto, gpu_gb=24) == "# memory of one rank on a GPU of 24.0 GB, estimated:"
     monkeypatch.setattr(presets, "visible_gpus", lambda: 2)
     monkeypatch.setattr(presets, "gpu_bytes", lambda: 48 * 10**9)
-    assert head(auto) == head(on_gpus) == "# memory of one rank on a GPU of 48.0 GB, simulated:"
+    assert head(auto) == head(on_gpus) == "# memory of one rank on a GPU of 48.0 GB, estimated:"
     on_cpu = config_of(random_policy, **{"parallel.device": "cpu"})
-    assert head(on_cpu) == "# memory of one rank on a CPU of 16.0 GB, simulated:"
+    assert head(on_cpu) == "# memory of one rank on a CPU of 16.0 GB, estimated:"
 
 
 def test_deepspeed_is_shown_on_four_ranks_and_any_number_can_be_asked_for(random_policy):

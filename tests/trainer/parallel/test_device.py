@@ -1,12 +1,14 @@
 import os
 
+import psutil
 import pytest
 import torch
 
 from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
 from trainer.parallel import device, gpus
-from trainer.parallel.device import compute_dtype, local_device
+from trainer.parallel.device import compute_dtype, local_device, memory_of, peak_bytes
+from trainer.planning.memory import Device
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -136,6 +138,16 @@ def test_more_ranks_than_gpus_are_refused(machine):
 def test_precision(monkeypatch, dtype, where, has_bfloat16, expected):
     monkeypatch.setattr(device.torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
     assert compute_dtype(ModelConfig(dtype=dtype), where) == expected
+
+
+def test_the_peak_of_a_cpu_is_the_largest_resident_set():
+    cpu = torch.device("cpu")
+    filled = torch.ones(50_000_000)
+    peak = peak_bytes(cpu)
+    assert peak >= max(filled.nbytes, psutil.Process().memory_info().rss - 10**7)
+    del filled
+    assert peak_bytes(cpu) >= peak - 10**7  # the kernel counts in batches
+    assert memory_of(cpu) == Device(False, psutil.virtual_memory().total)
 
 
 def test_tests_see_no_gpu():

@@ -47,7 +47,7 @@ def test_autocast_computes_in_its_dtype_and_keeps_gradients_in_that_of_the_weigh
 
 
 @pytest.mark.parametrize(
-    ("megabytes", "on_gpu", "tokens"), [(None, False, 220), (None, True, 1766), (64, True, 110), (1, False, 1)]
+    ("vocabulary", "on_gpu", "tokens"), [(151936, False, 220), (151936, True, 1766), (10**9, False, 1)]
 )
-def test_tokens_of_a_chunk(megabytes, on_gpu, tokens):
-    assert tokens_per_chunk(151936, megabytes, on_gpu) == tokens
+def test_tokens_of_a_chunk(vocabulary, on_gpu, tokens):
+    assert tokens_per_chunk(vocabulary, on_gpu) == tokens
