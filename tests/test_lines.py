@@ -23,7 +23,6 @@ LISTINGS = [
     (sweep, "status wide"),
     (sweep, "plan knights_knaves_3b_lora"),
     (sweep, "plan ablation_order"),
-    (sweep, "plan improbable_tokens"),
     (sweep, "plan tournament"),
 ]
 

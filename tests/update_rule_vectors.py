@@ -3,7 +3,6 @@
 Each check yields relative errors; for a variant that is not offered here it yields nothing.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.paths import ROOT
+from examples.rules.covariance import covariances, drawn
+from tests.invariants import rules  # noqa: F401  finds the rules that stand beside the package
 from tests.trainer.algorithm.batches import batch_of as masked_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.engine_correction import importance_weights
@@ -22,12 +22,10 @@ from trainer.rollouts.dynamic_sampling import has_spread
 from trainer.rollouts.overlong import overlong_penalty
 from trainer.rules.inputs import LossInputs, UpdateTotals
 from trainer.rules.kinds import LOSS
-from trainer.rules.selection import covariances, drawn, largest
+from trainer.rules.selection import largest
 from trainer.types import TrainBatch
 
 Case = dict[str, Any]
-
-sys.path.append(str(ROOT / "examples" / "rules"))  # rules that stand beside the package
 
 NO_CLIP = 1e9  # a dual clip that never applies
 
@@ -214,12 +212,12 @@ def check_clip_cov(case: Case) -> Iterator[float]:
     parameters, (batch, covariance) = case["parameters"], covariance_case(case)
     clip = {name: parameters[name] for name in ("clip_ratio_low", "clip_ratio_high")}
     inputs = LossInputs.of(batch, torch.tensor(case["inputs"]["logprobs"]), batch.completion_mask, UpdateTotals(1, 1))
-    clipped = LOSS.read({"name": "clip_cov", **clip})(inputs).clipped
+    clipped = LOSS.read({"name": "covariance:ClipCov", **clip})(inputs).clipped
     candidates = (covariance > parameters["clip_cov_lb"]) & (covariance < parameters["clip_cov_ub"]) & ~clipped
     count = max(1, int(parameters["clip_cov_ratio"] * batch.completion_mask.sum()))
     chosen = drawn(candidates, count, alone, None)
     yield relative_error(batch.completion_mask * ~chosen, case["expected"]["mask"])
-    yield from check_loss(case, chosen, loss={"name": "clip_cov", **clip})
+    yield from check_loss(case, chosen, loss={"name": "covariance:ClipCov", **clip})
 
 
 def check_kl_cov(case: Case) -> Iterator[float]:
@@ -228,7 +226,7 @@ def check_kl_cov(case: Case) -> Iterator[float]:
     chosen = largest(covariance, mask.bool(), max(1, int(parameters["kl_cov_ratio"] * mask.sum())), alone)
     chosen = chosen & (covariance != 0)
     yield relative_error(chosen.float(), case["expected"]["mask"])
-    yield from check_loss(case, chosen, loss={"name": "kl_cov", "coef": parameters["ppo_kl_coef"]})
+    yield from check_loss(case, chosen, loss={"name": "covariance:KlCov", "coef": parameters["ppo_kl_coef"]})
 
 
 def check_kl_in_loss(case: Case) -> Iterator[float]:

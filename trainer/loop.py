@@ -9,11 +9,11 @@ import torch
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
-from trainer.algorithm.chosen_tokens import choose_tokens
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.rule_check import check_rules
 from trainer.algorithm.scoring import Scorer, check_scores, score_batch
+from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
 from trainer.checkpoint.files import newest_checkpoint, prune_checkpoints, write_checkpoint

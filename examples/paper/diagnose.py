@@ -29,11 +29,10 @@ from torch import Tensor, nn
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
-from trainer.algorithm.chosen_tokens import choose_tokens
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import score_batch
-from trainer.algorithm.token_filters import select_tokens
+from trainer.algorithm.token_filters import choose_tokens, select_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.parallel import ParallelConfig

@@ -20,6 +20,7 @@ from examples.paper.diagnose import PUBLISHED_BANDS, Diagnosis, diagnose
 from trainer.config.schema import load_config
 from trainer.metrics.bands import RESOLUTION
 
+sys.path.append(str(Path(__file__).parents[1] / "rules"))
 RULES = {
     "grpo": {},
     "dr_grpo": {"algorithm.advantage": "dr_grpo", "algorithm.loss_aggregation": "constant"},
@@ -29,9 +30,9 @@ RULES = {
     "cispo": {"algorithm.loss": "cispo"},
     "dppo_tv": {"algorithm.loss": "dppo_tv"},
     "sapo": {"algorithm.loss": "sapo"},
-    "kl_cov": {"algorithm.loss": "kl_cov"},
-    "lp_reg": {"algorithm.loss": "lp_reg"},
-    "rsi": {"algorithm.token_filter": "rsi"},
+    "kl_cov": {"algorithm.loss": "covariance:KlCov"},
+    "lp_reg": {"algorithm.loss": "lp_reg:LpReg"},
+    "rgra": {"algorithm.loss": "rgra"},
     "entropy bonus": {"algorithm.entropy_coef": 0.001},
 }
 COLUMNS = 4  # of panels

@@ -5,7 +5,7 @@ trainer run base algorithm.advantage=gdpo:gdpo reward.functions='{math: 1.0, for
 
 from torch import Tensor
 
-from trainer.rules import AdvantageInputs, group_means, group_std, mean_and_std
+from trainer.rules import AdvantageInputs, group_means, group_std, mean_and_variance
 
 
 def gdpo(inputs: AdvantageInputs) -> Tensor:
@@ -21,5 +21,5 @@ def gdpo(inputs: AdvantageInputs) -> Tensor:
         values, weights = part.unbind(dim=1)
         means, _ = group_means(values, inputs.group_ids)
         total = total + weights * (values - means) / (group_std(values, inputs.group_ids) + 1e-4)
-    mean, std = mean_and_std(total, inputs.sum_over_ranks)
-    return (total - mean) / (std + 1e-4)
+    mean, variance = mean_and_variance(total, total.new_ones(total.shape), inputs.sum_over_ranks)
+    return (total - mean) / (variance.sqrt() + 1e-4)

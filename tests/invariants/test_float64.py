@@ -10,7 +10,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from tests.rounding import UNIT
 from tests.trainer.test_loop import build, small_config
 from trainer.algorithm import scoring
-from trainer.algorithm.batching import _map_tensors, build_batch
+from trainer.algorithm.batching import build_batch, map_tensors
 from trainer.policy.logprobs import TokenScores
 
 LAG = {"rollout.lag": 1, "algorithm.engine_correction.cap": 2.0, "algorithm.kl_coef": 0.0}
@@ -38,7 +38,7 @@ class Exact(nn.Module):
 
 
 def double_batch(*given):
-    return _map_tensors(build_batch(*given), lambda field: field.double() if field.is_floating_point() else field)
+    return map_tensors(build_batch(*given), lambda field: field.double() if field.is_floating_point() else field)
 
 
 def norm(self, states):  # transformers' computes in float32

@@ -16,12 +16,11 @@ from tests.rounding import adamw_tolerance, gradient_terms, sum_tolerance
 from tests.trainer.algorithm.batches import loss_inputs, make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, plan_update_batches
-from trainer.algorithm.chosen_tokens import choose_tokens
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
-from trainer.algorithm.token_filters import select_tokens
+from trainer.algorithm.token_filters import choose_tokens, select_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.parallel.ranks import Parallel

@@ -18,10 +18,10 @@ from tests.rounding import gradient_terms, largest_gradient
 from tests.trainer.algorithm.batches import make_groups
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import build_batch, plan_update_batches
-from trainer.algorithm.chosen_tokens import choose_tokens
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
+from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.checkpoint.files import write_checkpoint
 from trainer.checkpoint.state import load_training_state, stage_training_state

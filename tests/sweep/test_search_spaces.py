@@ -17,7 +17,8 @@ from trainer.config.schema import apply_overrides, value_of
 from trainer.loop import Trainer
 from trainer.types import RunContext
 
-SPACES = sorted((ROOT / "search_spaces").glob("*.yaml"))
+BESIDE_RULES = ROOT / "examples" / "rules" / "improbable_tokens.yaml"
+SPACES = [*sorted((ROOT / "search_spaces").glob("*.yaml")), BESIDE_RULES]
 PUBLISHED = {path.stem: path for path in SPACES}
 ON_CPUS = (
     *("quickstart", "update_rules", "hard_puzzles", "tournament", "improbable_tokens", "smollm2_sums"),

@@ -141,7 +141,7 @@ def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
 
 
 def test_a_run_with_protected_tokens_resumes_as_if_never_stopped(tiny_policy, tmp_path):
-    rule = {"algorithm.loss": "lp_reg", "algorithm.loss.share": 0.5}
+    rule = {"algorithm.loss": "lp_reg:LpReg", "algorithm.loss.share": 0.5}
     whole = build(small_config(tiny_policy, **rule), tmp_path / "whole")
     whole.train()
     assert_same_end(whole, resumed_after_two_steps(small_config(tiny_policy, **rule), tmp_path / "run"))

@@ -1,7 +1,7 @@
 """From rollout groups to tensors, update batches and microbatches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -70,15 +70,22 @@ def _reward_parts(rollouts: Sequence[Rollout], functions: Mapping[str, float]) -
 
 
 def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
-    """Some rows of a batch, given on the host, cut to their own longest sequence and completion."""
+    """Return some rows of a batch, given on the host, cut to their own longest sequence and completion."""
     longest_completion = int(batch.completion_lengths[rows].max())
     longest = int((batch.prompt_lengths + batch.completion_lengths)[rows].max())
-    there = rows.to(batch.input_ids.device, non_blocking=True)
-    chosen = _map_tensors(batch, lambda tensor: tensor[rows if tensor.device == rows.device else there])
-    return replace(
-        _map_tensors(chosen, lambda tensor: tensor[:, :longest_completion] if tensor.dim() == 2 else tensor),
-        input_ids=chosen.input_ids[:, :longest],
-    )
+    on_device = rows.to(batch.input_ids.device, non_blocking=True)
+
+    def cut(tensor: Tensor) -> Tensor:
+        selected = tensor[rows if tensor.device == rows.device else on_device]
+        return selected[:, :longest_completion] if selected.dim() == 2 else selected
+
+    return replace(map_tensors(batch, cut), input_ids=batch.input_ids[on_device, :longest])
+
+
+def map_tensors(batch: TrainBatch, function: Callable[[Tensor], Tensor]) -> TrainBatch:
+    """Return a batch with a function applied to each of its tensors."""
+    tensors = {name: tensor for name, tensor in vars(batch).items() if tensor is not None}
+    return replace(batch, **{name: function(tensor) for name, tensor in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -122,57 +129,42 @@ def plan_update_batches(
         packed: whether the model takes packed rows. Then groups stay together, as a prompt is computed once for
             its rows; else rows are sorted by length, and padding counts.
     """
-    groups, prompts, completions = batch.group_ids, batch.prompt_lengths, batch.completion_lengths
+    groups = batch.group_ids.tolist()
+    lengths = batch.prompt_lengths + batch.completion_lengths
+
+    def padded(row: int, others: Sequence[int]) -> int:
+        return int(lengths[others[0] if others else row])
+
+    def shared(row: int, others: Sequence[int]) -> int:
+        has_prompt = others and groups[others[-1]] == groups[row]
+        return int((batch.completion_lengths if has_prompt else lengths)[row])
+
     plan = []
-    for rows in torch.arange(len(prompts)).split(update_batch_size):
-        if packed:
-            parts = _cut_packed(groups[rows], prompts[rows], completions[rows], tokens_per_microbatch)
-        else:
-            parts = _cut_by_length((prompts + completions)[rows], tokens_per_microbatch)
-        plan.append(UpdateBatch(tuple(rows[part] for part in parts)))
+    for rows in torch.arange(len(lengths)).split(update_batch_size):
+        if not packed:
+            rows = rows[lengths[rows].argsort(descending=True, stable=True)]
+        parts = _cut(rows.tolist(), tokens_per_microbatch, shared if packed else padded)
+        plan.append(UpdateBatch(tuple(map(torch.tensor, parts))))
     return _padded(plan, gather([[len(update_batch.microbatches) for update_batch in plan]]))
 
 
-def _cut_by_length(lengths: Tensor, budget: int) -> list[Tensor]:
-    """Longest rows first, as many to a microbatch as rows x longest sequence stay within the budget."""
-    longest_first = lengths.argsort(descending=True, stable=True)
-    microbatches: list[Tensor] = []
-    start = 0
-    while start < len(lengths):
-        size = max(1, budget // int(lengths[longest_first[start]]))
-        microbatches.append(longest_first[start : start + size])
-        start += size
+def _cut(rows: Sequence[int], budget: int, cost: Callable[[int, Sequence[int]], int]) -> list[list[int]]:
+    """Fill microbatches with rows in order; ``cost`` is the tokens that a row adds to the rows before it."""
+    microbatches: list[list[int]] = [[]]
+    tokens = 0
+    for row in rows:
+        if microbatches[-1] and tokens + cost(row, microbatches[-1]) > budget:
+            microbatches.append([])
+            tokens = 0
+        tokens += cost(row, microbatches[-1])
+        microbatches[-1].append(row)
     return microbatches
 
 
-def _cut_packed(groups: Tensor, prompts: Tensor, completions: Tensor, budget: int) -> list[Tensor]:
-    """Rows as they come, group by group; a microbatch's prompts, each once, and completions within the budget."""
-    rows = zip(groups.tolist(), prompts.tolist(), completions.tolist(), strict=True)
-    microbatches: list[list[int]] = [[]]
-    tokens, last_group = 0, None
-    for row, (group, prompt, completion) in enumerate(rows):
-        added = completion if group == last_group else prompt + completion
-        if microbatches[-1] and tokens + added > budget:
-            microbatches.append([])
-            tokens, added = 0, prompt + completion
-        microbatches[-1].append(row)
-        tokens, last_group = tokens + added, group
-    return [torch.tensor(rows) for rows in microbatches]
-
-
 def _padded(plan: Sequence[UpdateBatch], counts: Sequence[Sequence[int]]) -> list[UpdateBatch]:
-    """The plan with as many microbatches per update batch as the rank with the most has by ``counts``."""
+    """Return the plan with as many microbatches per update batch as the rank with the most has by ``counts``."""
     padded = []
     for update_batch, most in zip(plan, map(max, zip(*counts, strict=True)), strict=True):
         own = update_batch.microbatches
         padded.append(UpdateBatch((*own, *[own[0][:0]] * (most - len(own)))))
     return padded
-
-
-def _map_tensors(batch: TrainBatch, function) -> TrainBatch:  # type: ignore[no-untyped-def]
-    changed = {
-        field.name: function(getattr(batch, field.name))
-        for field in fields(batch)
-        if getattr(batch, field.name) is not None
-    }
-    return replace(batch, **changed)

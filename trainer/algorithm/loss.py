@@ -41,12 +41,10 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
         loss = loss - config.entropy_coef * (inputs.entropies * weights * inputs.token_mask).sum()
     with torch.no_grad():
         log_ratio = inputs.logprobs - inputs.old_logprobs
-        nowhere = torch.zeros_like(inputs.token_mask)
-        clipped_in_pass = nowhere if clipped is None else clipped * inputs.token_mask
-        dual_clipped_in_pass = nowhere if dual_clipped is None else dual_clipped * inputs.token_mask
+        clipped_in_pass = clipped * inputs.token_mask
         metrics = {
             "clipped": clipped_in_pass.sum(),
-            "dual_clipped": dual_clipped_in_pass.sum(),
+            "dual_clipped": (dual_clipped * inputs.token_mask).sum(),
             "approx_kl": (-log_ratio * inputs.token_mask).sum(),
             "tokens": inputs.token_mask.sum(),
             "ratio_max": (inputs.log_ratio.exp() * inputs.token_mask).max(),

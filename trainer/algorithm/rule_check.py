@@ -4,12 +4,14 @@ import inspect
 import pickle
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainer.algorithm.batching import lengths_to_mask
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.errors import ConfigError
 from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses, UpdateTotals
@@ -40,53 +42,50 @@ def check_rules(config: AlgorithmConfig) -> None:
 def _advantage_problems(config: AlgorithmConfig) -> Iterator[str]:
     batch = _random_batch()
     inputs = AdvantageInputs.of(batch, 0.0, lambda tensor: tensor)
-    start = time.monotonic()
-    advantages = config.advantage(inputs)
-    if time.monotonic() - start > _MOST_S:
-        yield f"takes more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens"
-    shapes = (batch.rewards.shape, batch.completion_mask.shape)
-    if not isinstance(advantages, Tensor) or advantages.shape not in shapes:
-        yield f"returns {_described(advantages)}; expected a tensor [{len(_LENGTHS)}] or {list(shapes[1])}"
-    if not advantages.isfinite().all():
-        yield "returns numbers that are not finite"
-    if not torch.equal(advantages, config.advantage(inputs)):
-        yield "returns something else for the same completions: it keeps a state, or draws numbers"
+    yield from _output_problems(lambda: config.advantage(inputs), [batch.rewards, batch.completion_mask])
 
 
 def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
+    rule = config.loss
     batch = _random_batch()
     mask = batch.completion_mask
-    chosen = config.loss.choose(batch, mask, lambda items: items, None)
-    batch = replace(batch, chosen=chosen)
-    start = time.monotonic()
-    losses = _losses(config.loss, batch, mask)[0]
-    if time.monotonic() - start > _MOST_S:
-        yield f"takes more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens"
-    if not isinstance(losses, Tensor) or losses.shape != mask.shape:
-        yield f"returns {_described(losses)}; expected a loss for every token, {list(mask.shape)}"
-    if not losses[mask.bool()].isfinite().all():
-        yield "returns losses that are not finite"
-    if not losses.requires_grad:
+    batch = replace(batch, chosen=rule.choose(batch, mask, lambda items: items, None))
+    yield from _output_problems(lambda: _losses(rule, batch, mask)[0], [mask])
+    if not _losses(rule, batch, mask)[0].requires_grad:
         yield "has no gradient: compute it from tokens.logprobs or tokens.log_ratio"
-    whole = _gradient(config.loss, batch, mask)
+    whole = _gradient(rule, batch, mask)
     if not whole.isfinite().all():
         yield "has gradients that are not finite"
     if not whole.any():
         yield "has a gradient of 0 at every token"
     if (whole * (1 - mask)).any():
         yield "has a gradient outside of the completions: keep to tokens.completion_mask"
-    if not torch.equal(whole, _gradient(config.loss, batch, mask)):
-        yield "returns something else for the same tokens: it keeps a state, or draws numbers"
     without = replace(batch, advantages=torch.zeros_like(mask))
-    if not config.loss.has_penalty and _gradient(config.loss, without, mask).any():
+    if not rule.has_penalty and _gradient(rule, without, mask).any():
         yield "has a gradient where the advantage is 0: set `has_penalty: ClassVar[bool] = True` if it should"
     low = mask * (batch.old_logprobs < -1)
-    halves = _gradient(config.loss, batch, low) + _gradient(config.loss, batch, mask - low)
+    halves = _gradient(rule, batch, low) + _gradient(rule, batch, mask - low)
     if config.isolates and not torch.allclose(halves, whole, rtol=1e-4, atol=1e-6):
         yield (
             "cannot be combined with Lopti: the gradients of two passes over parts of the tokens do not add up to "
             "that of one pass, because a token's loss depends on tokens.token_mask or on other tokens' gradients"
         )
+
+
+def _output_problems(compute: Callable[[], Any], like: Sequence[Tensor]) -> Iterator[str]:
+    """Yield what is wrong with a tensor that should have one of some shapes, and be finite everywhere."""
+    start = time.monotonic()
+    values = compute()
+    if time.monotonic() - start > _MOST_S:
+        yield f"takes more than {_MOST_S:g} s for {sum(_LENGTHS)} tokens"
+    shapes = [list(tensor.shape) for tensor in like]
+    shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+    if shape not in shapes:
+        yield f"returns {shape}; expected a tensor of shape {' or '.join(map(str, shapes))}"
+    if not values.isfinite().all():
+        yield "returns numbers that are not finite"
+    if not torch.equal(values, compute()):
+        yield "returns something else for the same tokens: it keeps a state, or draws numbers"
 
 
 def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,8 +100,7 @@ def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Te
 def _gradient(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> Tensor:
     losses, logprobs = _losses(rule, batch, token_mask)
     # Outside the completions nothing is weighted: a gradient there comes from losses of other tokens.
-    (losses * token_mask).sum().backward()
-    return torch.zeros_like(token_mask) if logprobs.grad is None else logprobs.grad
+    return torch.autograd.grad((losses * token_mask).sum(), logprobs, materialize_grads=True)[0]
 
 
 def _sending_problem(rule: Rule) -> str | None:
@@ -112,10 +110,6 @@ def _sending_problem(rule: Rule) -> str | None:
     except Exception as error:
         return f"cannot be sent to another process ({type(error).__name__}): give it numbers and names as parameters"
     return None if same else "changes when it is sent to another process"
-
-
-def _described(value: object) -> str:
-    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _place(rule: Rule) -> str:
@@ -128,27 +122,19 @@ def _random_batch() -> TrainBatch:
     """Return four scored completions of two prompts; the last tokens of the shorter ones are padding."""
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor(_LENGTHS)
-    mask = (torch.arange(max(_LENGTHS))[None] < lengths[:, None]).float()
-
-    def numbers(low: float, high: float) -> Tensor:
-        return (low + (high - low) * torch.rand(mask.shape, generator=generator)) * mask
-
-    old = numbers(-3.0, -0.01)
+    mask = lengths_to_mask(lengths)
+    noise = {field.name: mask * torch.rand(mask.shape, generator=generator) for field in fields(TrainBatch)}
+    logprobs = {name: -3 * values for name, values in noise.items() if name.endswith("logprobs")}
     rewards = torch.tensor([1.0, 0.0, 0.5, 1.0])
-    return TrainBatch(
-        input_ids=torch.zeros(mask.shape, dtype=torch.int64),
-        prompt_lengths=torch.ones_like(lengths),
-        completion_lengths=lengths,
-        completion_mask=mask,
-        rollout_logprobs=old,
-        old_logprobs=old,
-        ref_logprobs=numbers(-3.0, -0.01),
-        entropies=numbers(0.0, 2.0),
-        gradient_norms=numbers(0.0, 1.0),
-        advantages=numbers(-2.0, 2.0),
-        rewards=rewards,
-        group_ids=torch.tensor([0, 0, 1, 1]),
-        truncated=torch.zeros(len(_LENGTHS)),
-        reward_parts=torch.stack([torch.stack([rewards, rewards / 2]), torch.ones(2, len(rewards))]).permute(2, 1, 0),
-        proxy_logprobs=numbers(-3.0, -0.01),
-    )
+    rows: dict[str, Any] = {
+        "prompt_lengths": lengths,
+        "completion_lengths": lengths,
+        "completion_mask": mask,
+        "advantages": mask - 2 * noise["advantages"],
+        "rewards": rewards,
+        "group_ids": torch.tensor([0, 0, 1, 1]),
+        "truncated": rewards * 0,
+        "reward_parts": torch.stack([rewards, rewards.sqrt()], dim=1)[..., None].expand(-1, -1, 2),
+        "chosen": None,
+    }
+    return TrainBatch(**{**noise, **logprobs, **rows})

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.algorithm.batching import UpdateBatch, build_batch, lengths_to_mask, plan_update_batches, select_rows
 from trainer.config.optim import OptimConfig
@@ -51,8 +51,8 @@ def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
         "reference log-probability": batch.ref_logprobs,
         "entropy": batch.entropies,
     }
-    present = {name: values for name, values in scores.items() if values is not None}
-    sums = parallel.sum(torch.stack([values.double().sum() for values in present.values()]))
+    present = {name: values.double().sum() for name, values in scores.items() if values is not None}
+    sums = parallel.sum(torch.stack([*present.values()]))
     for name, total in zip(present, sums.tolist(), strict=True):
         check_finite(step, name, total)
 
@@ -64,26 +64,20 @@ def attach_logprobs(
     plan: Sequence[UpdateBatch],
     kept_forward: KeptForward | None = None,
 ) -> TrainBatch:
-    """The batch with old and reference log-probabilities, entropies and gradient norms.
+    """Return the batch with old and reference log-probabilities, entropies and gradient norms.
 
     Without a policy the engine's log-probabilities are the old ones, and entropies and gradient norms are None.
     """
-    ref_logprobs = score_batch(reference, batch, plan, with_entropy=False).logprobs if reference is not None else None
+    if reference is not None:
+        batch = replace(batch, ref_logprobs=score_batch(reference, batch, plan, with_entropy=False).logprobs)
     if policy is None:
         assert batch.rollout_logprobs is not None
-        return replace(
-            batch,
-            old_logprobs=batch.rollout_logprobs,
-            rollout_logprobs=None,
-            ref_logprobs=ref_logprobs,
-            entropies=None,
-            gradient_norms=None,
-        )
+        old = batch.rollout_logprobs
+        return replace(batch, old_logprobs=old, rollout_logprobs=None, entropies=None, gradient_norms=None)
     scores = score_batch(policy, batch, plan, with_entropy=True, kept_forward=kept_forward)
     return replace(
         batch,
         old_logprobs=scores.logprobs,
-        ref_logprobs=ref_logprobs,
         entropies=scores.entropies,
         gradient_norms=scores.gradient_norms,
         proxy_logprobs=scores.proxy_logprobs,
@@ -98,11 +92,11 @@ def score_batch(
     with_entropy: bool,
     kept_forward: KeptForward | None = None,
 ) -> TokenScores:
-    """Log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T].
+    """Return log-probabilities of all rows, computed in the microbatches in which they will be updated; [B, T].
 
     Entropies and gradient norms are added where they are asked for. ``kept_forward`` takes the first microbatch.
     """
-    found: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
     for update_batch in plan:
         for rows in update_batch.microbatches:
             part = select_rows(batch, rows if len(rows) else update_batch.stand_in)
@@ -116,11 +110,7 @@ def score_batch(
                 continue
             rows = rows.to(batch.input_ids.device, non_blocking=True)
             width = part.completion_mask.shape[1]
-            for name in ("logprobs", "entropies", "gradient_norms", "proxy_logprobs"):
-                values = getattr(scores, name)
-                if values is None:
-                    continue
-                if name not in found:
-                    found[name] = torch.zeros_like(batch.completion_mask)
-                found[name][rows, :width] = values
-    return TokenScores(**found)
+            for name, values in scores._asdict().items():
+                if isinstance(values, Tensor):
+                    whole.setdefault(name, torch.zeros_like(batch.completion_mask))[rows, :width] = values
+    return TokenScores(**whole)

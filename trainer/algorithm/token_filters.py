@@ -1,24 +1,24 @@
-"""Token filters: which completion tokens are updated at all."""
+"""Token filters: which completion tokens are updated at all, and which a loss singles out."""
 
-from collections.abc import Callable
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.inputs import Gather
+from trainer.rules.own import errors_named
 from trainer.rules.selection import quantile
 from trainer.types import TrainBatch
 
-TokenFilter = Callable[[TrainBatch, AlgorithmConfig, Gather], Tensor]
-
 
 def low_probability_tokens(old_logprobs: Tensor, completion_mask: Tensor, eta: float) -> Tensor:
-    """1 at completion tokens with ``pi_old(token) < eta`` [arXiv:2505.12929, section 4.2], [B, T]."""
+    """Return 1 at completion tokens with ``pi_old(token) < eta`` [arXiv:2505.12929, section 4.2], [B, T]."""
     return (old_logprobs.exp() < eta).to(completion_mask.dtype) * completion_mask
 
 
 def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tensor:
-    """1 at the completion tokens with the highest entropies [arXiv:2506.01939, section 5.1], [B, T].
+    """Return 1 at the completion tokens with the highest entropies [arXiv:2506.01939, section 5.1], [B, T].
 
     Those with an entropy of at least the ``1 - share`` quantile (linear interpolation) over the completion tokens
     of all ranks; equal ones are all kept. As TRL.
@@ -29,20 +29,8 @@ def high_entropy_tokens(batch: TrainBatch, share: float, gather: Gather) -> Tens
     return (batch.entropies.double() >= threshold).to(mask.dtype) * mask
 
 
-TOKEN_FILTERS: dict[str, TokenFilter] = {
-    "none": lambda batch, config, gather: batch.completion_mask,
-    "drop_high": lambda batch, config, gather: low_probability_tokens(
-        batch.old_logprobs, batch.completion_mask, config.lopti_eta
-    ),
-    "drop_low": lambda batch, config, gather: (
-        batch.completion_mask - low_probability_tokens(batch.old_logprobs, batch.completion_mask, config.lopti_eta)
-    ),
-    "high_entropy": lambda batch, config, gather: high_entropy_tokens(batch, config.entropy_share, gather),
-}
-
-
 def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
-    """1 at the completion tokens that a mean over tokens is taken over, [B, T].
+    """Return 1 at the completion tokens that a mean over tokens is taken over, [B, T].
 
     With ``mask_truncated`` not those of completions that ran into the token limit, as in TRL, SkyRL and NeMo-RL. A
     mean over completions counts such a completion with a loss of 0, as in TRL and SkyRL.
@@ -53,18 +41,35 @@ def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
 
 
 def counted_lengths(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
-    """How many tokens of each completion `counted_tokens` counts, [B] on the host."""
+    """Return how many tokens of each completion `counted_tokens` counts, [B] on the host."""
     return batch.completion_lengths * (1 - batch.truncated) if config.mask_truncated else batch.completion_lengths
 
 
 def select_tokens(batch: TrainBatch, config: AlgorithmConfig, gather: Gather = lambda items: items) -> Tensor:
-    """1 at the completion tokens that the step may update, [B, T].
+    """Return 1 at the completion tokens that the step may update, [B, T].
 
     Policy loss and KL penalty of the others are 0; loss denominators count `counted_tokens`. Tokens without
     advantage, as in groups whose completions all score alike, have no gradient but that of a penalty in the loss:
     without one they are left out.
     """
-    tokens = TOKEN_FILTERS[config.token_filter](batch, config, gather) * counted_tokens(batch, config)
+    tokens = counted_tokens(batch, config)
+    if config.token_filter == "high_entropy":
+        tokens = tokens * high_entropy_tokens(batch, config.entropy_share, gather)
+    elif config.token_filter != "none":
+        low = low_probability_tokens(batch.old_logprobs, tokens, config.lopti_eta)
+        tokens = low if config.token_filter == "drop_high" else tokens - low
     if not config.has_penalty:
         tokens = tokens * (batch.advantages != 0)
     return tokens
+
+
+def choose_tokens(
+    batch: TrainBatch,
+    config: AlgorithmConfig,
+    generator: torch.Generator | None = None,
+    gather: Gather = lambda items: items,
+) -> TrainBatch:
+    """Return the scored batch, advantages before AR, with the tokens that the loss singles out, if it does."""
+    with errors_named(config.loss):
+        chosen = config.loss.choose(batch, counted_tokens(batch, config), gather, generator)
+    return replace(batch, chosen=chosen)

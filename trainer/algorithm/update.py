@@ -24,15 +24,12 @@ from trainer.types import TrainBatch
 
 
 def learning_rate(config: OptimConfig, step: int, total_steps: int) -> float:
-    """The learning rate of a training step (0-based): linear warm-up, then constant, linear or cosine to 0."""
+    """Return the learning rate of a training step (0-based): linear warm-up, then constant, linear or cosine to 0."""
     if step < config.warmup_steps:
         return config.lr * (step + 1) / (config.warmup_steps + 1)
-    if config.lr_schedule == "constant":
-        return config.lr
     progress = (step - config.warmup_steps) / max(1, total_steps - config.warmup_steps)
-    if config.lr_schedule == "linear":
-        return config.lr * (1 - progress)
-    return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    shares = {"constant": 1.0, "linear": 1 - progress, "cosine": 0.5 * (1 + math.cos(math.pi * progress))}
+    return config.lr * shares[config.lr_schedule]
 
 
 @dataclass
@@ -41,21 +38,20 @@ class UpdateStatistics:
 
     times_updated: Tensor  # [B, T], how often each token was in an optimizer step
     times_clipped: Tensor  # [B, T], how often its importance ratio was clipped then
+    # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
+    loss: Tensor  # [] float64
+    ratio_max: Tensor  # []
+    tokens: dict[str, Tensor] = field(default_factory=dict)
     grad_norm: float = 0.0
     updates: int = 0
     skipped: int = 0  # update batches of a pass that had no gradient
     tokens_computed: int = 0  # positions in the forwards of the passes, kept ones too, with prompts and padding
-    # Stay where they are computed: reading a number of a microbatch would let a GPU run idle.
-    loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))  # []
-    tokens: dict[str, Tensor] = field(default_factory=dict)
-    ratio_max: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     @classmethod
     def of(cls, batch: TrainBatch) -> "UpdateStatistics":
-        """Empty statistics for a batch."""
+        """Return empty statistics for a batch."""
         zeros = torch.zeros_like(batch.completion_mask)
-        loss = zeros.new_zeros((), dtype=torch.float64)
-        return cls(zeros, zeros.clone(), loss=loss, ratio_max=zeros.new_zeros(()))
+        return cls(zeros, zeros.clone(), zeros.new_zeros((), dtype=torch.float64), zeros.new_zeros(()))
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add the sums of one microbatch."""
@@ -154,19 +150,22 @@ class Updater:
         for index, rows in enumerate(update_batch.microbatches):
             rows = rows[asked[rows].any(dim=1)]
             kept = self.kept_forward.take(rows) if self.kept_forward else None
+            takes_part_only = len(rows) == 0
+            if takes_part_only:  # without a gradient: a rank that has no tokens must not keep the others waiting
+                rows = update_batch.stand_in
+            part = select_rows(batch, rows)
+            width = part.completion_mask.shape[1]
+            needed, token_mask = asked[rows, :width], in_pass[rows, :width]
+            if takes_part_only:
+                needed, token_mask = (torch.arange(width) == 0).float()[None], token_mask * 0
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
-                if len(rows) == 0:
-                    self._take_part(batch, update_batch.stand_in, statistics)
-                    continue
-                part = select_rows(batch, rows)
-                width = part.completion_mask.shape[1]
                 scores: TokenScores = kept or self.policy(
-                    part.input_ids, part.prompt_lengths, asked[rows, :width], self.algorithm.entropy_coef > 0
+                    part.input_ids, part.prompt_lengths, needed, self.algorithm.entropy_coef > 0
                 )
                 statistics.tokens_computed += scores.computed
-                token_mask = in_pass[rows, :width].to(device, non_blocking=True)
-                there = asked[rows, :width].to(device, non_blocking=True).bool()
-                logprobs = torch.where(there, scores.logprobs, part.old_logprobs)
+                token_mask = token_mask.to(device, non_blocking=True)
+                is_new = needed.to(device, non_blocking=True).bool()
+                logprobs = torch.where(is_new, scores.logprobs, part.old_logprobs)
                 inputs = LossInputs.of(part, logprobs, token_mask, totals, scores.entropies)
                 output = update_loss(inputs, self.algorithm)
                 self.parallel.backward(output.loss)
@@ -176,15 +175,6 @@ class Updater:
             statistics.times_clipped[rows, :width] += output.clipped
             statistics.add(output.metrics)
         return loss_sum
-
-    def _take_part(self, batch: TrainBatch, row: Tensor, statistics: UpdateStatistics) -> None:
-        """Forward and backward without a gradient: a rank that has no tokens must not keep the others waiting."""
-        stand_in = select_rows(batch, row)
-        first = torch.zeros(stand_in.completion_mask.shape)
-        first[:, 0] = 1
-        scores: TokenScores = self.policy(stand_in.input_ids, stand_in.prompt_lengths, first)
-        statistics.tokens_computed += scores.computed
-        self.parallel.backward(scores.logprobs.sum() * 0.0)
 
 
 def asked_tokens(token_mask: Tensor, completion_mask: Tensor, config: AlgorithmConfig) -> Tensor:

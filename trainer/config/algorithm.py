@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
 
 from trainer.config.variants import isolates
-from trainer.rules.advantage import Advantage
+from trainer.rules.advantage import Advantage, KlPlacement
 from trainer.rules.kinds import ADVANTAGE, LOSS
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
 from trainer.section import Count, Fraction, NonNegative, Positive, Probability, Section
@@ -67,7 +67,7 @@ class AlgorithmConfig(Section):
     log_ratio_coef: NonNegative = Field(
         0.0, description="weight of (log r)^2, which keeps the policy near the old one, in every loss; DPPO 0.001"
     )
-    loss_aggregation: Literal["auto", "token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "constant"] = Field(
+    loss_aggregation: Literal["auto", Aggregation] = Field(
         "auto",
         description="aggregation of token losses; constant divides by max_new_tokens (Dr. GRPO); auto: "
         "the loss's own, seq_mean_token_mean for gspo and sapo, token_mean for the others",
@@ -80,7 +80,7 @@ class AlgorithmConfig(Section):
         description="bound of the log-ratio in k3, whose value is at most 10; 5 in the published code of AR and "
         "Lopti; null bounds neither, as TRL [nats]",
     )
-    kl_placement: Literal["auto", "loss", "reward"] = Field(
+    kl_placement: Literal["auto", KlPlacement] = Field(
         "auto", description="auto: the advantage's own, reward for reinforce_plus_plus, loss for the others"
     )
     engine_correction: EngineCorrection | None = Field(
@@ -110,8 +110,7 @@ class AlgorithmConfig(Section):
         if self.token_filter == "high_entropy":
             return f"token_filter {self.token_filter}"
         rules = {"loss": self.loss, "advantage": self.advantage}
-        needing = (f"{key} {rule.name}" for key, rule in rules.items() if rule.needs_distributions)
-        return next(needing, "")
+        return next((f"{key} {rule.name}" for key, rule in rules.items() if rule.needs_distributions), "")
 
     @property
     def aggregation(self) -> Aggregation:

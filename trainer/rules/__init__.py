@@ -5,24 +5,27 @@ one's own needs are exported here.
 """
 
 from trainer.rules.advantage import Advantage
-from trainer.rules.groups import centered, group_means, group_std, mean_and_std
-from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses, UpdateTotals
+from trainer.rules.groups import centered, group_means, group_std, mean_and_variance
+from trainer.rules.inputs import AdvantageInputs, Gather, LossInputs, TokenLosses, UpdateTotals
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
 from trainer.section import NonNegative, Positive, Probability
+from trainer.types import TrainBatch
 
 __all__ = [
     "Advantage",
     "AdvantageInputs",
     "Aggregation",
+    "Gather",
     "LossInputs",
     "NonNegative",
     "PolicyLoss",
     "Positive",
     "Probability",
     "TokenLosses",
+    "TrainBatch",
     "UpdateTotals",
     "centered",
     "group_means",
     "group_std",
-    "mean_and_std",
+    "mean_and_variance",
 ]

@@ -26,4 +26,4 @@ class Advantage(Rule):
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         """Return an advantage for every completion, [B], or for every token, [B, T]."""
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise NotImplementedError

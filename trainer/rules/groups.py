@@ -29,23 +29,18 @@ def group_std(rewards: Tensor, group_ids: Tensor) -> Tensor:
     """Return the unbiased standard deviation of each completion's group, [B] float64; 1 in a group of one."""
     means, sizes = group_means(rewards, group_ids)
     squares, _ = group_means((rewards.double() - means).square(), group_ids)
-    deviations = (squares * sizes / (sizes - 1).clamp(min=1)).sqrt()
-    return deviations.where(sizes > 1, means.new_ones(means.shape))
+    return (squares * sizes / (sizes - 1).clamp(min=1)).sqrt().where(sizes > 1, 1.0)
+
+
+def mean_and_variance(values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks) -> tuple[Tensor, Tensor]:
+    """Return mean and unbiased variance of the masked values of all ranks, [] float64 each."""
+    count = sum_over_ranks(mask.sum().double())
+    mean = sum_over_ranks((values * mask).sum().double()) / count
+    squares = sum_over_ranks(((values.double() - mean).square() * mask).sum())
+    return mean, squares / (count - 1).clamp(min=1)
 
 
 def whiten(values: Tensor, mask: Tensor, sum_over_ranks: SumOverRanks) -> Tensor:
-    """Return ``(x - mean) / sqrt(var + 1e-8)`` over all masked values of all ranks, unbiased variance."""
-    total = sum_over_ranks((values * mask).sum().double())
-    count = sum_over_ranks(mask.sum().double())
-    mean = total / count
-    squares = sum_over_ranks((((values.double() - mean) ** 2) * mask).sum())
-    variance = squares / (count - 1).clamp(min=1)
+    """Return ``(x - mean) / sqrt(var + 1e-8)`` over the masked values of all ranks, unbiased variance."""
+    mean, variance = mean_and_variance(values, mask, sum_over_ranks)
     return ((values - mean) * (variance + 1e-8).rsqrt()).to(values.dtype) * mask
-
-
-def mean_and_std(values: Tensor, sum_over_ranks: SumOverRanks) -> tuple[Tensor, Tensor]:
-    """Return mean and unbiased standard deviation of values [B] float64 over the completions of all ranks."""
-    count = sum_over_ranks(values.new_ones(values.shape).sum())
-    mean = sum_over_ranks(values.sum()) / count
-    squares = sum_over_ranks((values - mean).square().sum())
-    return mean, (squares / (count - 1).clamp(min=1)).sqrt()

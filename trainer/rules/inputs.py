@@ -7,7 +7,7 @@ their classes, and must not wait seconds for torch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.types import TrainBatch
@@ -50,17 +50,7 @@ class AdvantageInputs:
     @classmethod
     def of(cls, batch: TrainBatch, kl_coef: float, sum_over_ranks: SumOverRanks) -> AdvantageInputs:
         """Return the inputs of a scored batch."""
-        return cls(
-            rewards=batch.rewards,
-            group_ids=batch.group_ids,
-            completion_mask=batch.completion_mask,
-            old_logprobs=batch.old_logprobs,
-            ref_logprobs=batch.ref_logprobs,
-            entropies=batch.entropies,
-            reward_parts=batch.reward_parts,
-            kl_coef=kl_coef,
-            sum_over_ranks=sum_over_ranks,
-        )
+        return cls(**_shared(cls, batch), kl_coef=kl_coef, sum_over_ranks=sum_over_ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,19 +79,8 @@ class LossInputs:
         entropies: Tensor | None = None,
     ) -> LossInputs:
         """Return the inputs of some rows [B, T] of a scored batch with advantages."""
-        return cls(
-            logprobs=logprobs,
-            old_logprobs=rows.old_logprobs,
-            ref_logprobs=rows.ref_logprobs,
-            rollout_logprobs=rows.rollout_logprobs,
-            advantages=rows.advantages,
-            completion_mask=rows.completion_mask,
-            token_mask=token_mask,
-            totals=totals,
-            chosen=rows.chosen,
-            proxy_logprobs=rows.proxy_logprobs,
-            entropies=entropies,
-        )
+        shared = {**_shared(cls, rows), "entropies": entropies}
+        return cls(**shared, logprobs=logprobs, token_mask=token_mask, totals=totals)
 
     @property
     def log_ratio(self) -> Tensor:
@@ -109,9 +88,14 @@ class LossInputs:
         return (self.logprobs - self.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
+def _shared(kind: type[Any], batch: TrainBatch) -> dict[str, Any]:
+    """Return the fields that a batch has in common with a rule's inputs."""
+    return {field.name: getattr(batch, field.name) for field in fields(kind) if hasattr(batch, field.name)}
+
+
 class TokenLosses(NamedTuple):
     """The losses of single tokens, before they are weighted, and which of them the rule holds back."""
 
     losses: Tensor  # [B, T], with gradient
-    clipped: Tensor | None = None  # [B, T] bool; None: nowhere
-    dual_clipped: Tensor | None = None  # [B, T] bool; None: nowhere
+    clipped: Tensor | bool = False  # [B, T] bool; False: nowhere
+    dual_clipped: Tensor | bool = False  # [B, T] bool; False: nowhere

@@ -14,7 +14,7 @@ from trainer.rules.advantage import Advantage
 from trainer.rules.advantages import ADVANTAGES
 from trainer.rules.losses import LOSSES
 from trainer.rules.names import ADVANTAGE_KEY, DEFAULT_ADVANTAGE, DEFAULT_LOSS, LOSS_KEY
-from trainer.rules.own import OwnRule
+from trainer.rules.own import load_rule
 from trainer.rules.policy_loss import PolicyLoss
 from trainer.rules.rule import Rule
 
@@ -35,7 +35,7 @@ class RuleKind:
             ValueError: neither a built-in rule nor ``module:Class`` of one that can be imported.
         """
         if ":" in name:
-            return cast(type[Rule], OwnRule(name, self.base, str(Path.cwd())).load())
+            return cast(type[Rule], load_rule(name, self.base, str(Path.cwd())))
         if name not in self.registry:
             names = ", ".join(self.registry)
             raise PydanticCustomError("literal_error", f"{name} is no rule; valid: {names}", {"expected": names})
@@ -53,14 +53,13 @@ class RuleKind:
         rule = self.rule_class(str(given["name"]))
         for parameter in given:
             if parameter not in rule.model_fields:
-                raise ValueError(self._unknown(given["name"], parameter))
+                parameters = ", ".join(key for key in rule.model_fields if key != "name") or "none"
+                having = ", ".join(name for name, other in self.registry.items() if parameter in other.model_fields)
+                raise ValueError(
+                    f"{given['name']} has no parameter {parameter} ({having or 'no rule'} has it); its parameters: "
+                    f"{parameters}"
+                )
         return rule(**given)
-
-    def _unknown(self, name: str, parameter: str) -> str:
-        parameters = ", ".join(key for key in self.rule_class(name).model_fields if key != "name") or "none"
-        having = ", ".join(other for other, rule in self.registry.items() if parameter in rule.model_fields)
-        whose = f"{having} has it" if having else "no rule has it"
-        return f"{name} has no parameter {parameter} ({whose}); its parameters: {parameters}"
 
     def mapping(self, setting: Any) -> dict[str, Any]:
         """Return a setting as a mapping that has a name.

@@ -14,10 +14,8 @@ import functools
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import create_model
@@ -26,61 +24,45 @@ from trainer.errors import ConfigError, first_line
 from trainer.section import Section
 
 
-@dataclass(frozen=True)
-class OwnRule:
-    """Where a user's rule comes from."""
-
-    name: str  # my_rules:Cautious
-    base: type[Section]  # the interface that it has
-    folder: str  # in which its module was looked up, after the import path
-
-    def load(self) -> type[Section]:
-        """Return the rule's class.
-
-        Raises:
-            ValueError: no such module, class or function, or one of another kind; says what to write instead.
-        """
-        return _load(self)
-
-
-def load_again(own: OwnRule, parameters: Mapping[str, Any]) -> Section:
-    """Build a rule in another process."""
-    return own.load()(**parameters)
-
-
 @functools.cache
-def _load(own: OwnRule) -> type[Section]:
-    module_name, _, attribute = own.name.partition(":")
-    if own.folder not in sys.path:
-        sys.path.append(own.folder)  # last: the user's files hide no installed module
+def load_rule(name: str, base: type[Section], folder: str) -> type[Section]:
+    """Return the class of a rule ``module:Class`` or ``module:function`` with an interface.
+
+    Its module is looked up on the import path and then in ``folder``.
+
+    Raises:
+        ValueError: no such module, class or function, or one of another kind; says what to write instead.
+    """
+    module_name, _, attribute = name.partition(":")
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: the user's files hide no installed module
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise ValueError(f"cannot import {module_name}: {_in_words(error)}{_place(error)}") from error
+        advice = f"start in the folder of {module_name}.py, or add it to PYTHONPATH; looked in {folder}"
+        why = _place(error, module_name) or advice
+        raise ValueError(f"cannot import {module_name}: {_in_words(error)}, {why}") from error
     value = getattr(module, attribute, None)
-    if isinstance(value, type) and issubclass(value, own.base):
-        return _named(own, value)
     if value is None:
         raise ValueError(f"{module.__file__} has no {attribute}")
-    if isinstance(value, type) or not callable(value):
+    if not isinstance(value, type) and callable(value):
+        function = value
+        methods = {"__call__": lambda self, inputs: function(inputs), "__module__": module_name}
+        value = type(attribute, (base,), methods)
+    if not isinstance(value, type) or not issubclass(value, base):
         raise ValueError(
-            f"{own.name} is no rule: write `class {attribute}({own.base.__name__})`, from trainer.rules import "
-            f"{own.base.__name__}, or a function"
+            f"{name} is no rule: write `class {attribute}({base.__name__})`, from trainer.rules import "
+            f"{base.__name__}, or a function"
         )
-    return _of_function(own, value)
-
-
-def _of_function(own: OwnRule, function: Callable[..., Any]) -> type[Section]:
-    def call(self: Section, inputs: Any) -> Any:
-        return function(inputs)
-
-    return _named(own, type(function.__name__, (own.base,), {"__call__": call, "__module__": function.__module__}))
-
-
-def _named(own: OwnRule, rule: type[Section]) -> type[Section]:
-    named: type[Section] = create_model(rule.__name__, __base__=rule, __module__=rule.__module__, name=(str, own.name))
-    setattr(named, "own", own)  # noqa: B010  the base of rules declares it
+    rule: type[Section] = value
+    named: type[Section] = create_model(rule.__name__, __base__=rule, __module__=rule.__module__, name=(str, name))
+    setattr(named, "own", (name, base, folder))  # noqa: B010  the base of rules declares it
     return named
+
+
+def load_again(own: tuple[str, type[Section], str], parameters: Mapping[str, Any]) -> Section:
+    """Build a rule in another process."""
+    return load_rule(*own)(**parameters)
 
 
 @contextmanager
@@ -97,7 +79,7 @@ def errors_named(rule: Any) -> Iterator[None]:
     except Exception as error:
         if rule.own is None:
             raise
-        where = _place(error).removeprefix(", ") or rule.name
+        where = _place(error, rule.name.partition(":")[0]) or rule.name
         raise ConfigError(f"rule {rule.name} raised {_in_words(error)}", where, "correct the rule") from error
 
 
@@ -105,14 +87,10 @@ def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def _place(error: BaseException) -> str:
-    """Return the user's file and line that an error comes from, after a comma; empty if there is none."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f", {error.filename}:{error.lineno}"
-    here = Path(__file__).parents[1]
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        outside = not file.is_relative_to(here) and {"site-packages", "importlib"}.isdisjoint(file.parts)
-        if outside and file.is_file() and not file.is_relative_to(Path(importlib.__file__ or "").parents[1]):
-            return f", {frame.filename}:{frame.lineno}"
-    return ""
+def _place(error: BaseException, module: str) -> str:
+    """Return the last line of a module that an error passed, with its file; empty if it passed none."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    file = f"/{module.replace('.', '/')}.py"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(file)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

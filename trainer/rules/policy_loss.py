@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from trainer.rules.inputs import Gather, LossInputs, TokenLosses
 from trainer.rules.rule import Rule
@@ -23,19 +23,14 @@ class PolicyLoss(Rule):
     otherwise.
     """
 
-    aggregations: ClassVar[tuple[Aggregation, ...]] = (
-        "token_mean",
-        "seq_mean_token_mean",
-        "seq_mean_token_sum",
-        "constant",
-    )  # that make sense; the first is the default
+    aggregations: ClassVar[tuple[Aggregation, ...]] = get_args(Aggregation)  # that make sense, the default first
     whole_completions: ClassVar[bool] = False  # whether a token's loss depends on its completion's other tokens
     has_penalty: ClassVar[bool] = False  # whether a token without advantage may have a gradient
     proxy_min_p: ClassVar[float] = 0.0  # fraction of the largest probability below which a proxy drops tokens
 
     def __call__(self, tokens: LossInputs) -> TokenLosses | Tensor:
         """Return the loss of every token, [B, T]."""
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise NotImplementedError
 
     def choose(
         self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None

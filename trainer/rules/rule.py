@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from trainer.rules.names import label_of
-from trainer.rules.own import OwnRule, load_again
+from trainer.rules.own import load_again
 from trainer.section import Section
 
 
@@ -11,7 +11,7 @@ class Rule(Section):
     """A part of an update rule that a configuration chooses by name; its fields are its parameters."""
 
     needs_distributions: ClassVar[bool] = False  # whether it reads entropies or a proxy's log-probabilities
-    own: ClassVar[OwnRule | None] = None  # where a user's rule comes from
+    own: ClassVar[tuple[str, type[Section], str] | None] = None  # of a user's rule: arguments of `load_rule`
 
     name: str = ""
 

@@ -43,7 +43,8 @@ def padded(values):
 
 def metrics_of(batch, entropies=NORMS, updated=(0,) * 8, clipped=(0,) * 8, parallel=None):
     batch = replace(batch, entropies=padded(entropies), gradient_norms=padded(NORMS))
-    statistics = UpdateStatistics(padded(updated), padded(clipped))
+    counts = {"times_updated": padded(updated), "times_clipped": padded(clipped)}
+    statistics = replace(UpdateStatistics.of(batch), **counts)
     return read_metrics([band_metrics(batch, statistics, AlgorithmConfig(kl_estimator="k1"))], parallel or Parallel())
 
 

@@ -1,4 +1,5 @@
 import pickle
+import re
 import subprocess
 import sys
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import loss_inputs
+from trainer.algorithm.loss import update_loss
 from trainer.algorithm.rule_check import check_rules
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.schema import TrainConfig, apply_overrides, dotted_values
@@ -14,7 +16,8 @@ from trainer.rules.inputs import UpdateTotals
 from trainer.rules.kinds import LOSS
 from trainer.tracking.inputs import record_inputs, recorded_files
 
-HEAD = """import time
+HEAD = """import threading
+import time
 import torch
 from trainer.rules import AdvantageInputs, LossInputs, NonNegative, PolicyLoss, TokenLosses
 from pydantic import Field
@@ -43,26 +46,38 @@ class Gspo(PolicyLoss):
         unclipped = -tokens.advantages * ratio
         return torch.maximum(unclipped, -tokens.advantages * ratio.clamp(1 - 3e-4, 1 + 4e-4))
 """
-BROKEN = {  # name -> the rule's body, and the error that it gets
-    "wrong shape": ("return (-tokens.advantages * tokens.log_ratio).sum()", "expected a loss for every token"),
-    "nan": ("return -tokens.advantages * (tokens.log_ratio - 9).log()", "not finite"),
-    "outside the mask": ("return -tokens.advantages * tokens.logprobs.mean()", "outside of the completions"),
-    "no gradient": ("return -tokens.advantages * tokens.logprobs.detach()", "has no gradient"),
-    "state": ("CALLS.append(1); return -tokens.advantages * tokens.logprobs * len(CALLS)", "it keeps a state"),
-    "slow": ("time.sleep(1.1); return -tokens.advantages * tokens.logprobs", "takes more than 1 s"),
-    "missing import": ("return numpy.log(tokens.logprobs)", "NameError: name 'numpy' is not defined"),
-    "zero advantage": ("return -(tokens.advantages + 1) * tokens.logprobs", "has a gradient where the advantage is 0"),
-    "raises": ("raise KeyError('later')", "raised KeyError: 'later'"),
+RULE = "class Rule(PolicyLoss):\n    def __call__(self, tokens):\n        "
+BROKEN = {  # name -> the module, and the error that it gets before the first step
+    "wrong shape": (RULE + "return -tokens.advantages.sum()", "returns []; expected a tensor of shape [4, 6]"),
+    "no tensor": (RULE + "return 1.0", "returns float; expected a tensor of shape [4, 6]"),
+    "not a number": (RULE + "return -tokens.advantages * (tokens.log_ratio - 9).log()", "not finite"),
+    "outside the mask": (RULE + "return -tokens.advantages * tokens.logprobs.mean()", "outside of the completions"),
+    "no gradient": (RULE + "return -tokens.advantages * tokens.logprobs.detach()", "has no gradient"),
+    "state": (RULE + "CALLS.append(1); return -tokens.advantages * tokens.logprobs * len(CALLS)", "it keeps a state"),
+    "slow": (RULE + "time.sleep(1.1); return -tokens.advantages * tokens.logprobs", "takes more than 1 s"),
+    "import missing": (RULE + "return numpy.log(tokens.logprobs)", "NameError: name 'numpy' is not defined"),
+    "zero advantage": (
+        RULE + "return -(tokens.advantages + 1) * tokens.logprobs",
+        "has a gradient where the advantage is 0",
+    ),
+    "raises": (RULE + "raise KeyError('later')", "raised KeyError: 'later'"),
+    "raises on a later step": (
+        RULE + "CALLS.append(1); return -tokens.advantages * tokens.logprobs / (len(CALLS) < 20 or [])",
+        "raised TypeError: unsupported operand type(s) for /: 'Tensor' and 'list'",
+    ),
     "not summable": (
-        "return -tokens.advantages * tokens.logprobs * tokens.token_mask.sum()",
+        RULE + "return -tokens.advantages * tokens.logprobs * tokens.token_mask.sum()",
         "cannot be combined with Lopti",
     ),
-}
-UNREADABLE = {
+    "not picklable": (
+        "class Rule(PolicyLoss):\n    name: str = ''\n    lock: object = Field(default_factory=threading.Lock)\n"
+        "    def __call__(self, tokens):\n        return -tokens.advantages * tokens.logprobs",
+        "cannot be sent to another process",
+    ),
     "tensor attribute": ("class Rule(PolicyLoss):\n    scale = torch.ones(2)\n", "non-annotated attribute"),
     "module missing": ("import no_such_module\n", "No module named 'no_such_module'"),
     "syntax": ("def Rule(:\n", "SyntaxError"),
-    "another kind": ("class Rule:\n    pass\n", r"write `class Rule\(PolicyLoss\)`"),
+    "another kind": ("class Rule:\n    pass\n", "write `class Rule(PolicyLoss)`"),
     "absent": ("Other = 1\n", "has no Rule"),
 }
 
@@ -117,29 +132,37 @@ def test_gspo_from_its_paper_is_the_built_in_rule_bit_for_bit(written):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_rule_is_refused_before_the_first_step(written, name):
-    body, reason = BROKEN[name]
+def test_a_broken_rule_is_refused_with_its_file_and_line(written, name):
+    text, reason = BROKEN[name]
     module = f"broken_{name.replace(' ', '_')}"
-    file = written(module, f"CALLS = []\n\nclass Rule(PolicyLoss):\n    def __call__(self, tokens):\n        {body}\n")
-    with pytest.raises(ConfigError) as refused:
-        check_rules(AlgorithmConfig(loss=f"{module}:Rule", lopti_eta=0.5))
-    assert reason in refused.value.what
-    assert refused.value.where.startswith(f"{file}:")
+    file = written(module, f"CALLS = []\n\n{text}\n")
+    ones = torch.ones(1, 2)
+    with pytest.raises((ValueError, ConfigError)) as refused:
+        config = AlgorithmConfig(loss=f"{module}:Rule", lopti_eta=0.5)
+        check_rules(config)
+        for _ in range(20):
+            update_loss(loss_inputs(ones.clone().requires_grad_(), ones, ones, UpdateTotals(2, 1)), config)
+    assert reason in str(refused.value)
+    if name != "another kind":
+        assert file in str(refused.value)
+    if name not in ("another kind", "absent"):
+        assert re.search(rf"{module}.py:[78]|{module}.py:1\d", str(refused.value))
 
 
-@pytest.mark.parametrize("name", UNREADABLE)
-def test_a_rule_that_cannot_be_loaded_is_refused_with_the_configuration(written, name):
-    text, reason = UNREADABLE[name]
-    module = f"unreadable_{name.replace(' ', '_')}"
-    written(module, text)
-    with pytest.raises(ValueError, match=reason):
-        AlgorithmConfig(loss=f"{module}:Rule")
+def test_a_rule_is_looked_up_in_the_folder_of_the_run_and_the_error_says_where(written, tmp_path, monkeypatch):
+    written("moved_rules", RIGHT)
+    saved = AlgorithmConfig(loss="moved_rules:Cautious").model_dump(mode="json")
+    (tmp_path / "moved_rules.py").rename(tmp_path / "elsewhere_rules.py")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    advice = f"start in the folder of moved_rules.py, or add it to PYTHONPATH; looked in {tmp_path / 'other'}"
+    sys.modules.pop("moved_rules")
+    with pytest.raises(ValueError, match=re.escape(advice)):
+        AlgorithmConfig(**saved)
 
 
 def test_built_in_rules_need_no_torch_to_be_read(tmp_path):
-    code = (
-        "import sys; from trainer.config.schema import load_config; load_config('papers:kl_cov'); print(*sys.modules)"
-    )
+    code = "import sys; from trainer.config.schema import load_config; load_config('papers:sapo'); print(*sys.modules)"
 
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "trainer.rules.losses" in modules

@@ -41,10 +41,8 @@ class ReinforcePlusPlusBaseline(Advantage):
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         mask = inputs.completion_mask
-        rewards = inputs.rewards
-        if inputs.ref_logprobs is not None and inputs.kl_coef > 0:
-            penalty = ((inputs.old_logprobs - inputs.ref_logprobs) * mask).sum(dim=1)
-            rewards = rewards - inputs.kl_coef * penalty.to(rewards.device)
+        penalties = inputs.kl_coef * (_reference_log_ratios(inputs) * mask).sum(dim=1)
+        rewards = inputs.rewards - penalties.to(inputs.rewards.device)
         per_token = centered(rewards, inputs.group_ids).to(mask, non_blocking=True)[:, None] * mask
         return whiten(per_token, mask, inputs.sum_over_ranks)
 
@@ -56,18 +54,21 @@ def token_rewards(inputs: AdvantageInputs) -> Tensor:
     tokens has no place for its reward.
     """
     mask = inputs.completion_mask
-    per_token = mask.new_zeros(mask.shape)
-    if inputs.ref_logprobs is not None and inputs.kl_coef > 0:
-        per_token = -inputs.kl_coef * (inputs.old_logprobs - inputs.ref_logprobs)
     is_last = mask.bool() & (mask.cumsum(dim=1) == mask.sum(dim=1, keepdim=True))
-    return per_token + is_last * inputs.rewards.to(mask, non_blocking=True)[:, None]
+    rewards = is_last * inputs.rewards.to(mask, non_blocking=True)[:, None]
+    return rewards - inputs.kl_coef * _reference_log_ratios(inputs)
+
+
+def _reference_log_ratios(inputs: AdvantageInputs) -> Tensor:
+    """Return ``old_logprob - ref_logprob``, [B, T], 0 without a reference."""
+    if inputs.ref_logprobs is None:
+        return inputs.completion_mask * 0
+    return inputs.old_logprobs - inputs.ref_logprobs
 
 
 def discounted_returns(per_token_rewards: Tensor, completion_mask: Tensor, gamma: float) -> Tensor:
     """Return ``G_t = r_t + gamma * G_{t+1}`` over the completion tokens, [B, T]."""
-    returns = per_token_rewards.new_zeros(per_token_rewards.shape)
-    running = returns[:, 0].clone()
-    for t in reversed(range(per_token_rewards.shape[1])):
-        running = (per_token_rewards[:, t] + gamma * running) * completion_mask[:, t]
-        returns[:, t] = running
+    returns = per_token_rewards * completion_mask
+    for t in reversed(range(returns.shape[1] - 1)):
+        returns[:, t] += gamma * returns[:, t + 1] * completion_mask[:, t]
     return returns

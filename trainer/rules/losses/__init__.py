@@ -2,10 +2,8 @@
 
 from trainer.rules.losses.cispo import Cispo
 from trainer.rules.losses.clipped import Clipped
-from trainer.rules.losses.covariance import ClipCov, KlCov
 from trainer.rules.losses.dppo import DppoTv
 from trainer.rules.losses.gspo import Gspo
-from trainer.rules.losses.lp_reg import LpReg
 from trainer.rules.losses.rgra import Rgra
 from trainer.rules.losses.sapo import Sapo
 from trainer.rules.policy_loss import PolicyLoss
@@ -17,7 +15,4 @@ LOSSES: dict[str, type[PolicyLoss]] = {
     "dppo_tv": DppoTv,
     "sapo": Sapo,
     "rgra": Rgra,
-    "clip_cov": ClipCov,
-    "kl_cov": KlCov,
-    "lp_reg": LpReg,
 }

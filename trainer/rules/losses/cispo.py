@@ -1,7 +1,5 @@
 """CISPO: the clipped ratio is a weight."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

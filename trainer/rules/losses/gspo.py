@@ -1,7 +1,5 @@
 """GSPO: one importance ratio for the whole completion."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field

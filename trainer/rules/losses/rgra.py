@@ -1,7 +1,5 @@
 """RGRA: REINFORCE with group-relative advantages."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from trainer.rules.inputs import LossInputs, TokenLosses

@@ -1,7 +1,5 @@
 """SAPO: a soft gate in place of the clip."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field

@@ -1,24 +1,21 @@
-"""Lp-Reg: low-probability tokens of bad completions are protected."""
+"""Lp-Reg [arXiv:2510.03222]: low-probability tokens of bad completions are protected.
 
-from __future__ import annotations
+trainer run base algorithm.loss=lp_reg:LpReg
+"""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from trainer.rules.inputs import MAX_LOG_RATIO, Gather, LossInputs, TokenLosses
+from trainer.rules import Gather, LossInputs, NonNegative, PolicyLoss, Probability, TokenLosses, TrainBatch
 from trainer.rules.losses.clipped import surrogate
-from trainer.rules.policy_loss import PolicyLoss
-from trainer.section import Fraction, NonNegative, Probability
-from trainer.types import TrainBatch
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from trainer.rules.selection import count_tokens, largest
 
 
 class LpReg(PolicyLoss):
-    """Lp-Reg [arXiv:2510.03222]: bad low-probability tokens are pulled to a proxy that has more of them.
+    """Bad low-probability tokens are pulled to a proxy that has more of them.
 
     The clipped surrogate; at chosen tokens whose probability is below the proxy's, ``-A r + coef k3`` with
     ``k3 = e^d - d - 1 <= 10``, ``d = log proxy - logprob``. The proxy is pi_old without the tokens below 0.02 of
@@ -29,17 +26,12 @@ class LpReg(PolicyLoss):
     needs_distributions: ClassVar[bool] = True
     proxy_min_p: ClassVar[float] = 0.02
 
-    name: Literal["lp_reg"] = "lp_reg"
     clip_ratio_low: Probability = Field(1.0, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(9.0, description="upper clip of the ratio: 1 + this")
-    share: Fraction = Field(0.01, description="fraction of the tokens with A < 0 that is protected")
+    share: Probability = Field(0.01, description="fraction of the tokens with A < 0 that is protected")
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
-    def choose(
-        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
-    ) -> Tensor | None:
-        from trainer.rules.selection import count_tokens, largest
-
+    def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
         assert batch.proxy_logprobs is not None
         bad = tokens.bool() & (batch.advantages < 0)
         count = int(self.share * count_tokens(bad, gather))
@@ -53,7 +45,7 @@ class LpReg(PolicyLoss):
         current = tokens.logprobs.detach()
         pulled = tokens.chosen & (current < tokens.proxy_logprobs)
         distance = tokens.proxy_logprobs.where(pulled, current) - tokens.logprobs
-        distance = distance.clamp(max=MAX_LOG_RATIO)
+        distance = distance.clamp(max=20.0)  # exp() of more overflows in float32
         penalty = self.coef * (distance.exp() - distance - 1).clamp(max=10.0)
         protected = -tokens.advantages * ratio + penalty
         return TokenLosses(protected.where(pulled, losses), clipped & ~pulled)

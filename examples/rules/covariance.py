@@ -2,23 +2,19 @@
 
 verl chooses them anew in every microbatch, from the current log-probabilities: the same ones at the first
 optimizer step.
+
+trainer run base algorithm.loss=covariance:ClipCov
 """
 
-from __future__ import annotations
+from typing import ClassVar
 
-from typing import TYPE_CHECKING, ClassVar, Literal
-
+import torch
 from pydantic import Field
+from torch import Tensor
 
-from trainer.rules.inputs import Gather, LossInputs, TokenLosses
+from trainer.rules import Gather, LossInputs, NonNegative, PolicyLoss, Probability, TokenLosses, TrainBatch
 from trainer.rules.losses.clipped import surrogate
-from trainer.rules.policy_loss import PolicyLoss
-from trainer.section import Fraction, NonNegative, Probability
-from trainer.types import TrainBatch
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from trainer.rules.selection import count_tokens, largest
 
 COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
 _ROUNDING = 1e-5  # of a log-ratio in float32
@@ -30,16 +26,11 @@ class ClipCov(PolicyLoss):
     Without dual clip. As verl.
     """
 
-    name: Literal["clip_cov"] = "clip_cov"
     clip_ratio_low: Probability = Field(0.2, description="lower clip of the ratio: 1 - this")
     clip_ratio_high: NonNegative = Field(0.2, description="upper clip of the ratio: 1 + this")
-    share: Fraction = Field(2e-4, description="fraction of the tokens that is held still")
+    share: Probability = Field(2e-4, description="fraction of the tokens that is held still")
 
-    def choose(
-        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
-    ) -> Tensor | None:
-        from trainer.rules.selection import drawn
-
+    def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
         covariance, count = _covariances(batch, tokens, gather, self.share)
         low, high = COVARIANCE_RANGE
         return drawn((covariance > low) & (covariance < high), count, gather, generator)
@@ -61,15 +52,10 @@ class KlCov(PolicyLoss):
 
     has_penalty: ClassVar[bool] = True
 
-    name: Literal["kl_cov"] = "kl_cov"
-    share: Fraction = Field(2e-4, description="fraction of the tokens that is pulled back")
+    share: Probability = Field(2e-4, description="fraction of the tokens that is pulled back")
     coef: NonNegative = Field(1.0, description="weight of the penalty")
 
-    def choose(
-        self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None
-    ) -> Tensor | None:
-        from trainer.rules.selection import largest
-
+    def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
         covariance, count = _covariances(batch, tokens, gather, self.share)
         return largest(covariance, tokens.bool(), count, gather) & (covariance != 0)
 
@@ -81,9 +67,27 @@ class KlCov(PolicyLoss):
         return TokenLosses(losses + self.coef * distance * (tokens.chosen & (distance > _ROUNDING)))
 
 
+def covariances(advantages: Tensor, logprobs: Tensor, tokens: Tensor, gather: Gather) -> Tensor:
+    """Return ``(A - mean A) (logprob - mean logprob)``, [B, T] float64.
+
+    The change of the policy's entropy is the negative of its mean: tokens with a large one make the policy narrow.
+    Means are over ``tokens`` [B, T] of all ranks; A is before AR.
+    """
+    values = torch.stack([advantages, logprobs, torch.ones_like(logprobs)]).double() * tokens
+    sums = torch.tensor(gather([values.sum(dim=(1, 2)).tolist()]), dtype=torch.float64).sum(dim=0)
+    means = (sums / sums[2].clamp(min=1)).to(values.device)
+    return (advantages.double() - means[0]) * (logprobs.double() - means[1]) * tokens
+
+
+def drawn(candidates: Tensor, count: int, gather: Gather, generator: torch.Generator | None) -> Tensor:
+    """Return ``count`` random candidates of all ranks, [B, T] bool; without a generator the first in row order."""
+    lots = torch.arange(candidates.numel(), dtype=torch.float64)
+    if generator is not None:
+        lots = torch.rand(candidates.numel(), dtype=torch.float64, generator=generator)
+    return largest(-lots.view(candidates.shape).to(candidates.device), candidates, count, gather)
+
+
 def _covariances(batch: TrainBatch, tokens: Tensor, gather: Gather, share: float) -> tuple[Tensor, int]:
     """Return the covariance of every token, [B, T], and how many tokens of all ranks the share is, at least 1."""
-    from trainer.rules.selection import count_tokens, covariances
-
     covariance = covariances(batch.advantages, batch.old_logprobs, tokens, gather)
     return covariance, max(1, int(share * count_tokens(tokens, gather)))

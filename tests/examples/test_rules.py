@@ -1,0 +1,90 @@
+"""The rules beside the package by hand; those that other trainers have are in `tests.reference_vectors`, too."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.paths import ROOT
+from tests.trainer.algorithm.batches import batch_of, loss_inputs
+from trainer.algorithm.advantages import estimate_advantages
+from trainer.algorithm.loss import update_loss
+from trainer.algorithm.rule_check import check_rules
+from trainer.algorithm.token_filters import choose_tokens
+from trainer.config.algorithm import AlgorithmConfig
+from trainer.rules.inputs import UpdateTotals
+
+# Two good completions and a bad one; of the good tokens one is improbable.
+PROBABILITIES = torch.tensor([[0.5, 0.001, 0.9], [0.8, 0.7, 0.001], [0.1, 0.6, 0.0]])
+MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
+ENTROPIES = torch.tensor([[0.2, 0.1, 0.3], [0.4, 0.5, 0.6], [0.1, 0.2, 0.0]])
+BATCH = batch_of(
+    MASK,
+    old_logprobs=PROBABILITIES.log().masked_fill(MASK == 0, 0.0),
+    entropies=ENTROPIES,
+    advantages=torch.tensor([[1.0], [1.0], [-2.0]]) * MASK,
+)
+
+
+def weights(rule: dict, **fields: torch.Tensor) -> list[list[float]]:
+    """The gradient of each token's loss at ratio 1, over that of ``-A r``; 1 where there is none."""
+    batch = replace(BATCH, **fields)
+    config = AlgorithmConfig(loss=rule, kl_coef=0.0, loss_aggregation="seq_mean_token_sum")
+    batch = choose_tokens(batch, config)
+    logprobs = batch.old_logprobs.clone().requires_grad_()
+    inputs = loss_inputs(
+        logprobs,
+        batch.old_logprobs,
+        batch.advantages,
+        UpdateTotals(8, 1),
+        completion_mask=MASK,
+        token_mask=MASK,
+        chosen=batch.chosen,
+    )
+    update_loss(inputs, config).loss.backward()
+    return (logprobs.grad / -batch.advantages).nan_to_num(1.0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields", "expected"),
+    [
+        # 10 % of six and of two tokens, rounded up, are one each: the most surprising two of A > 0 are equal.
+        ({"name": "stare:Stare", "target_entropy": 0.31}, {}, [[1, 1.1, 1], [1, 1, 1.1], [1, 1, 1]]),
+        ({"name": "stare:Stare", "target_entropy": 0.29}, {}, [[1, 1, 1]] * 3),  # the mean entropy is 2.4 / 8
+        (
+            {"name": "stare:Stare", "target_entropy": 1.0, "share": 0.5, "attenuate": 0.9},
+            {},
+            [[1.1, 1.1, 1], [1, 1, 1.1], [0.9, 1, 1]],
+        ),
+        # Improbable, A > 0, and an entropy below the 80th percentile, 0.46: the other one's is 0.6.
+        ("stapo:Stapo", {}, [[1, 0, 1], [1, 1, 1], [1, 1, 1]]),
+        (
+            {"name": "stapo:Stapo", "entropy_quantile": 1.0},
+            {"entropies": ENTROPIES.flip(1)},
+            [[1, 0, 1], [1, 1, 0], [1, 1, 1]],
+        ),
+        ({"name": "stapo:Stapo", "probability": 0.0005}, {}, [[1, 1, 1]] * 3),
+        ("stapo:Stapo", {"advantages": -MASK}, [[1, 1, 1]] * 3),
+    ],
+)
+def test_which_tokens_a_rule_weights(rule, fields, expected):
+    assert torch.allclose(torch.tensor(weights(rule, **fields)), torch.tensor(expected).float())
+
+
+@pytest.mark.parametrize(
+    ("weight", "right"), [({}, 0.1), ({"positive_weight": 0.0}, 0.0), ({"right_above": 2.0}, -1.0)]
+)
+def test_w_reinforce_has_one_advantage_for_right_and_one_for_wrong(weight, right):
+    config = AlgorithmConfig(advantage={"name": "w_reinforce:WReinforce", **weight})
+    batch = estimate_advantages(replace(BATCH, rewards=torch.tensor([1.0, 0.0, -3.0])), config)
+    assert batch.advantages.tolist() == [[pytest.approx(right)] * 3, [-1.0] * 3, [-1.0, -1.0, 0.0]]
+
+
+def test_every_rule_beside_the_package_passes_the_check_of_a_rule_of_ones_own():
+    losses = ("covariance:ClipCov", "covariance:KlCov", "dppo_kl:DppoKl", "gmpo:Gmpo", "lp_reg:LpReg", "stapo:Stapo")
+    advantages = ("batch_std:batch_std", "gdpo:gdpo", "maxrl:MaxRL", "w_reinforce:WReinforce")
+    rules = [*({"loss": name} for name in (*losses, "stare:Stare")), *({"advantage": name} for name in advantages)]
+    files = {path.stem for path in (ROOT / "examples" / "rules").glob("*.py")}
+    assert {name.partition(":")[0] for rule in rules for name in rule.values()} == files
+    for rule in rules:
+        check_rules(AlgorithmConfig(**rule))
