@@ -2,7 +2,7 @@
 
 import psutil
 
-from sweep.space.points import searched_values
+from sweep.space.points import input_configs, searched_values
 from sweep.space.spec import SweepSpec
 from trainer.parallel.gpus import gpu_bytes
 from trainer.planning.memory import GPU_BYTES, Device, Footprint, check_fits, footprint
@@ -24,13 +24,14 @@ def trial_memory(spec: SweepSpec) -> Footprint | None:
 def check_training(spec: SweepSpec) -> None:
     """Read the model folder, the tokenizer and every dataset as a trial will, and score one row of them.
 
-    A trial that seems too large for its GPUs is warned about.
+    A trial that seems too large for its GPUs is warned about, and every own rule is checked on random tensors.
 
     Raises:
         MissingError, ConfigError, RewardError: a trial could not run.
     """
     check_early(spec.base)
     # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
+    from trainer.algorithm.rule_check import check_rules
     from trainer.policy.load import check_weights, load_tokenizer
     from trainer.problems.load import load_evaluation_sets, load_problems
     from trainer.rollouts.build import build_rewards
@@ -38,6 +39,8 @@ def check_training(spec: SweepSpec) -> None:
 
     if _on_gpus(spec):
         check_fits(spec.base, spec.resources.workers_per_trial, _gpu(spec))
+    for config in input_configs(spec):
+        check_rules(config.algorithm)
     for name in searched_values(spec, "model.name_or_path"):
         check_weights(spec.base.model.model_copy(update={"name_or_path": name}))
     tokenizer = load_tokenizer(spec.base.model)

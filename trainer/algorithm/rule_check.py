@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trainer.algorithm.batching import lengths_to_mask
+from trainer.algorithm.token_filters import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.errors import ConfigError
 from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses, UpdateTotals
@@ -47,9 +48,8 @@ def _advantage_problems(config: AlgorithmConfig) -> Iterator[str]:
 
 def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
     rule = config.loss
-    batch = _random_batch()
+    batch = choose_tokens(_random_batch(), config)
     mask = batch.completion_mask
-    batch = replace(batch, chosen=rule.choose(batch, mask, lambda items: items, None))
     yield from _output_problems(lambda: _losses(rule, batch, mask)[0], [mask])
     if not _losses(rule, batch, mask)[0].requires_grad:
         yield "has no gradient: compute it from tokens.logprobs or tokens.log_ratio"
@@ -60,7 +60,7 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
         yield "has a gradient of 0 at every token"
     if (whole * (1 - mask)).any():
         yield "has a gradient outside of the completions: keep to tokens.completion_mask"
-    without = replace(batch, advantages=torch.zeros_like(mask))
+    without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
     if not rule.has_penalty and _gradient(rule, without, mask).any():
         yield "has a gradient where the advantage is 0: set `has_penalty: ClassVar[bool] = True` if it should"
     low = mask * (batch.old_logprobs < -1)

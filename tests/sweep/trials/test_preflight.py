@@ -54,3 +54,16 @@ def test_a_reward_that_fails_on_the_first_row_is_found(tmp_path: Path, capsys: p
     code, err = refused(space, capsys)
     assert code == 2
     assert "the reward fails on the first problem: RuntimeError: no such luck" in err
+
+
+def test_a_searched_rule_that_cannot_train_is_refused_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "late_rules.py").write_text("def late(tokens):\n    return tokens.no_such_field\n")
+    parameters = {"algorithm.loss": {"choice": ["clipped", "late_rules:late"]}}
+    space = write_space(tmp_path / "space.yaml", parameters=parameters, baselines=[])
+    code, err = refused(space, capsys)
+    assert code == 2
+    assert "rule late_rules:late raised AttributeError: 'LossInputs' object has no attribute 'no_such_field'" in err
+    assert f"where: {tmp_path / 'late_rules.py'}:2" in err
