@@ -13,7 +13,6 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from rewards import columns, combine_batch, minimum, prepare, wants_batches
@@ -44,7 +43,9 @@ def main() -> None:
         return
     _limit_memory(settings["memory_mb"])
     _reply(replies, "", {"status": "ready", "minimum": lowest, "batches": batches, "columns": wanted})
-    for line in _lines(requests):
+    for line in os.fdopen(requests, "rb"):
+        if not line.endswith(b"\n"):  # the other side has ended
+            return
         token, *problems = json.loads(line)
         _reply(replies, token, _score(function, problems, settings["memory_mb"]))
 
@@ -67,13 +68,6 @@ def _private_descriptors() -> tuple[int, int]:
     os.dup2(nothing, 1)
     os.close(nothing)
     return requests, replies
-
-
-def _lines(requests: int) -> Iterator[bytes]:
-    buffer = b""
-    while received := os.read(requests, _MIB):
-        *lines, buffer = (buffer + received).split(b"\n")
-        yield from lines
 
 
 def _score(function: BatchRewardFunction, problems: list[list[Any]], memory_mb: int) -> dict[str, Any]:

@@ -1,18 +1,17 @@
 """The training loop."""
 
 import copy
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.batching import UpdateBatch, with_rewards
+from trainer.algorithm.batching import with_rewards
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.rule_check import check_rules
-from trainer.algorithm.scoring import Scorer, check_scores, score_batch
+from trainer.algorithm.scoring import Scorer, check_scores
 from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.attempt import Attempt
@@ -24,7 +23,7 @@ from trainer.errors import check_finite
 from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
 from trainer.evaluation.history import best_evaluation, final_metrics
-from trainer.metrics.bands import band_metrics, change_metrics
+from trainer.metrics.bands import band_metrics
 from trainer.metrics.reading import read_metrics
 from trainer.metrics.step import batch_metrics, memory_metrics, rollout_metrics, time_metrics, update_metrics
 from trainer.metrics.stopwatch import Stopwatch
@@ -190,7 +189,7 @@ class Trainer:
                         self.updater.run_pass(batch, token_mask, plan, statistics, step)
             self.updater.free()
             with stopwatch("diagnostics"):
-                metrics |= self._diagnostics(batch, statistics, plan, lr)
+                metrics |= self._diagnostics(batch, statistics, lr)
             self.source.sync_weights(self.models.causal_lm, stopwatch)
         self.step = step
         self.silent_steps += metrics["rollout/silent_groups"] == 1
@@ -263,10 +262,8 @@ class Trainer:
         self.parallel.close()
         return self.tracker.close(status)
 
-    def _diagnostics(
-        self, batch: TrainBatch, statistics: UpdateStatistics, plan: Sequence[UpdateBatch], lr: float
-    ) -> dict[str, float]:
-        every, algorithm, device = self.config.diagnostics.every_steps, self.config.algorithm, self.parallel.device
+    def _diagnostics(self, batch: TrainBatch, statistics: UpdateStatistics, lr: float) -> dict[str, float]:
+        algorithm, device = self.config.algorithm, self.parallel.device
         metrics = [
             batch_metrics(batch, algorithm),
             update_metrics(statistics, lr),
@@ -274,9 +271,6 @@ class Trainer:
         ]
         if device.type == "cuda":
             metrics.append(memory_metrics(self._estimate.training if self._estimate else None, device))
-        if every and (self.step + 1) % every == 0:
-            new = score_batch(self.models.policy, batch, plan, with_entropy=False)
-            metrics.append(change_metrics(batch, new.logprobs))
         return read_metrics(metrics, self.parallel)
 
     def _show_peak(self) -> None:

@@ -16,9 +16,8 @@ from plotly.subplots import make_subplots
 
 from benchmarks.png import write_png
 from dashboards.labels import PALETTE
-from examples.paper.diagnose import PUBLISHED_BANDS, Diagnosis, diagnose
+from examples.paper.diagnose import PUBLISHED_BANDS, RESOLUTION, Diagnosis, diagnose
 from trainer.config.schema import load_config
-from trainer.metrics.bands import RESOLUTION
 
 sys.path.append(str(Path(__file__).parents[1] / "rules"))
 RULES = {

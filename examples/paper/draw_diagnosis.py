@@ -17,8 +17,7 @@ from plotly.subplots import make_subplots
 
 from benchmarks.png import write_png
 from dashboards.labels import PALETTE
-from examples.paper.diagnose import PUBLISHED_BANDS
-from trainer.metrics.bands import RESOLUTION
+from examples.paper.diagnose import PUBLISHED_BANDS, RESOLUTION
 
 BANDS = dict(zip(PUBLISHED_BANDS, ("< .25", "< .5", "< .75", "≤ 1"), strict=True))
 PANELS = ("gradient norm", "mean |change of π|", "right direction")

@@ -54,7 +54,6 @@ _OF_THE_ENGINE = (
     "rollout.max_new_tokens",
     "rollout.prompts_per_step",
     "rollout.group_size",
-    "evaluation.max_new_tokens",
 )
 _FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
 

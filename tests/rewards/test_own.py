@@ -37,12 +37,9 @@ def test_a_batch_function_beside_one_of_single_completions():
     assert (high.reward, high.breakdown) == (31.0, {"against_the_mean": 1.0, "length": 30.0})
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("too_few", "returned 1 scores for 2 texts"), ("one_number", "expected a list of scores")]
-)
-def test_a_batch_function_must_score_every_text(name, said):
-    with pytest.raises(ValueError, match=said):
-        combine_batch({f"{OWN}:{name}": 1.0})(["a", "b"], [None, None])
+def test_a_batch_function_must_return_a_list():
+    with pytest.raises(ValueError, match="expected a list of scores"):
+        combine_batch({f"{OWN}:one_number": 1.0})(["a", "b"], [None, None])
 
 
 @pytest.mark.parametrize("hidden", ["rewards.py", "rewards/"])

@@ -1,22 +1,9 @@
 """The protocol of a scoring process, spoken by hand."""
 
-import os
-
 import pytest
 
 from rewards.score import Score
-from rewards.worker import _as_json, _describe, _lines
-
-
-def test_lines_are_whole_however_they_arrive():
-    requests, ours = os.pipe()
-    os.write(ours, b'["a"]\n["b"')
-    lines = _lines(requests)
-    assert next(lines) == b'["a"]'
-    os.write(ours, b"]\n\nrest")
-    os.close(ours)
-    assert list(lines) == [b'["b"]', b""]  # what was not ended is no question
-    os.close(requests)
+from rewards.worker import _as_json, _describe
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf")])

@@ -24,7 +24,6 @@ class DatasetConfig(Section):
         [1], description="digits of the numbers in generated additions", min_length=1
     )
     size: Count = Field(100, description="number of generated problems, all different")
-    seed: int = Field(0, description="seed of the generated problems")
     limit: Count | None = Field(None, description="use only the first N problems of the source")
     weight: Positive = Field(1.0, description="share of the mixture, relative to the other sources")
 

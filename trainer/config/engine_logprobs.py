@@ -7,13 +7,8 @@ from trainer.config.optim import OptimConfig
 from trainer.config.rollout import RolloutConfig
 
 
-def engine_logprob_problems(
-    algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: OptimConfig, measures_steps: bool
-) -> Iterator[str]:
-    """Reasons why the engine's log-probabilities cannot be used as configured.
-
-    ``measures_steps`` says whether diagnostics compare the policy before and after a step.
-    """
+def engine_logprob_problems(algorithm: AlgorithmConfig, rollout: RolloutConfig, optim: OptimConfig) -> Iterator[str]:
+    """Reasons why the engine's log-probabilities cannot be used as configured."""
     truncations = _truncations(rollout)
     if algorithm.engine_correction is not None and truncations:
         yield (
@@ -39,11 +34,6 @@ def engine_logprob_problems(
         yield (
             f"algorithm.{algorithm.needs_distributions} needs the next-token distributions of before the update, "
             "which the engine does not give: set optim.old_logprobs to recompute"
-        )
-    if measures_steps:
-        yield (
-            "diagnostics.every_steps compares the policy before and after a step: set optim.old_logprobs to "
-            "recompute, or diagnostics.every_steps to 0"
         )
 
 

@@ -34,7 +34,6 @@ class EvaluationConfig(Section):
     top_p: Fraction = Field(1.0, description="probability mass of nucleus sampling")
     completions_per_problem: Count = Field(1, description="completions per problem; its accuracy is their mean")
     pass_at_k: Count | None = Field(None, description="k of pass@k; completions_per_problem if null")
-    max_new_tokens: Count | None = Field(None, description="completion limit; the rollout's if null [tokens]")
 
     def of_set(self, name: str) -> "EvaluationConfig":
         """These settings with those of one set in their place."""

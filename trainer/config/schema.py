@@ -22,7 +22,7 @@ from trainer.config.optim import OptimConfig
 from trainer.config.parallel import ParallelConfig
 from trainer.config.reward import RewardConfig
 from trainer.config.rollout import RolloutConfig
-from trainer.config.tracking import CheckpointConfig, DiagnosticsConfig, TrackingConfig
+from trainer.config.tracking import CheckpointConfig, TrackingConfig
 from trainer.config.yaml_document import (
     KeyPath,
     YamlDocument,
@@ -55,7 +55,6 @@ class TrainConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
-    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     max_steps: Count | None = Field(None, description="training steps (rollout batches); epochs decide if null")
     epochs: Positive = Field(1.0, description="passes over the training problems")
     seed: int = Field(0, description="seed of data order, rollouts and random weights", ge=0, lt=1 << 32)
@@ -63,8 +62,7 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
         sections = (self.algorithm, self.rollout, self.optim)
-        measures_steps = self.diagnostics.every_steps > 0
-        for problem in (*lag_problems(*sections), *engine_logprob_problems(*sections, measures_steps)):
+        for problem in (*lag_problems(*sections), *engine_logprob_problems(*sections)):
             raise ValueError(problem)
         if self.rollout.dynamic_sampling and self.rollout.group_size == 1:
             raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")

@@ -1,4 +1,4 @@
-"""Records of a run: checkpoints, MLflow, diagnostics."""
+"""Records of a run: checkpoints, MLflow."""
 
 from typing import Annotated, Literal
 
@@ -32,11 +32,3 @@ class TrackingConfig(Section):
         True, description="log MLflow's system metrics of the first rank's machine; not offline"
     )
     tags: dict[str, str] = Field(default_factory=dict, description="MLflow tags of the run")
-
-
-class DiagnosticsConfig(Section):
-    """Metrics of the update by token probability."""
-
-    every_steps: Annotated[int, Field(ge=0)] = Field(
-        0, description="steps between measurements of a step's effect on its tokens (a forward pass); 0 is never"
-    )

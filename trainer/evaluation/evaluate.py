@@ -47,7 +47,7 @@ def evaluate(
         params = SamplingParams(
             temperature=evaluation.temperature,
             top_p=evaluation.top_p,
-            max_new_tokens=evaluation.max_new_tokens or config.rollout.max_new_tokens,
+            max_new_tokens=config.rollout.max_new_tokens,
             stop_token_ids=stop_tokens(config.rollout, tokenizer),
         )
         seeds = range(evaluation.completions_per_problem)

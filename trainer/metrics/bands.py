@@ -18,7 +18,6 @@ from trainer.types import TrainBatch
 
 _EDGES = (0.25, 0.5, 0.75, 0.99)
 BANDS = ("0.00-0.25", "0.25-0.50", "0.50-0.75", "0.75-0.99", "0.99-1.00")
-RESOLUTION = 2e-6  # nats: smaller differences of log-probabilities are the rounding of float32 logits
 
 
 def band_of(logprobs: Tensor) -> Tensor:
@@ -65,31 +64,6 @@ def band_metrics(batch: TrainBatch, statistics: UpdateStatistics, algorithm: Alg
         metrics |= _means(name, sums[name], sums["tokens"]) if name in sums else {}
     if "gradient" in sums:
         metrics |= _shares("gradient_share", sums["gradient"])
-    return metrics
-
-
-def change_metrics(batch: TrainBatch, new_logprobs: Tensor) -> Metrics:
-    """Effect of a step on its own tokens, from their log-probabilities [B, T] after it.
-
-    ``tokens/probability_change`` is the mean of ``pi_new - pi_old`` in each band; ``tokens/positive_rose`` and
-    ``tokens/negative_fell`` are the shares of those that rose (fell) among the tokens with positive (negative)
-    advantage whose log-probability changed by more than ``RESOLUTION`` [arXiv:2505.12929, figure 3].
-    """
-    place = _completion_tokens(batch)
-    old, new = batch.old_logprobs[place], new_logprobs[place]
-    sign = batch.advantages[place].sign()
-    change = old.exp() * torch.expm1(new - old)
-    moved = torch.where((new - old).abs() > RESOLUTION, new - old, 0).sign()
-    as_signed, moved = sign * moved > 0, moved != 0
-    values = [torch.ones_like(old), change, (sign > 0) & moved, (sign > 0) & as_signed]
-    values += [(sign < 0) & moved, (sign < 0) & as_signed]
-    tokens, changed, *signs = over_ranks((yield {"": _sums_by_band(values, old)}))[""]
-    positive, rose, negative, fell = (float(count.sum()) for count in signs)
-    metrics = _means("probability_change", changed, tokens)
-    if positive:
-        metrics["tokens/positive_rose"] = rose / positive
-    if negative:
-        metrics["tokens/negative_fell"] = fell / negative
     return metrics
 
 

@@ -94,8 +94,6 @@ _DECLARED = [
     Metric("memory/peak", "memory of the fullest GPU in use after the update, torch's cache included", "GB", "max"),
     Metric("memory/estimated", "memory that was expected of a GPU while training", "GB", "max"),
     Metric("time/tokens_per_s", "completion tokens of the step / time/step", "tokens/s", "sum"),
-    Metric("tokens/positive_rose", "tokens that rose / tokens that moved, of those with A > 0", "share"),
-    Metric("tokens/negative_fell", "tokens that fell / tokens that moved, of those with A < 0", "share"),
     Metric("eval/accuracy", "share of correct completions on the first evaluation set", "share"),
     Metric("eval/reward", "mean reward on the first evaluation set", "reward"),
     Metric("eval/completion_length", "mean tokens of an evaluation completion", "tokens"),
@@ -138,7 +136,6 @@ METRIC_FAMILIES: dict[str, Metric] = {
         Metric("tokens/entropy/", f"mean entropy in the band{_RECOMPUTED}", "nats"),
         Metric("tokens/kl/", "mean KL estimate against the reference in the band", "nats"),
         Metric("tokens/clip_fraction/", "share of the band's updated tokens whose surrogate is clipped", "share"),
-        Metric("tokens/probability_change/", "mean over the band of pi after the step - pi before", "probability"),
         Metric("reward/component/", "mean of one part of the reward", "reward"),
     ]
 }

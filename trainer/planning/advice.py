@@ -76,7 +76,7 @@ def advise_data(config: TrainConfig, problems: int, context: int | None) -> Iter
             "rollout.prompts_per_step",
             f"lower it to at most {problems}, or add data",
         )
-    completion = max(config.rollout.max_new_tokens, config.evaluation.max_new_tokens or 0)
+    completion = config.rollout.max_new_tokens
     if context is not None and config.data.max_prompt_tokens + completion > context:
         yield Advice(
             f"a prompt of {config.data.max_prompt_tokens} and a completion of {completion} tokens are longer than "

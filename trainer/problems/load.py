@@ -98,7 +98,6 @@ def _puzzles(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedToke
         dataset.split,  # type: ignore[arg-type]
         dataset.people,
         dataset.size,
-        dataset.seed,
     )
     problems = []
     for puzzle in puzzles[: dataset.limit]:
@@ -116,7 +115,6 @@ def _sums(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
         dataset.split,  # type: ignore[arg-type]
         dataset.digits,
         dataset.size,
-        dataset.seed,
     )
     if _wants_compact(tokenizer):
         _check_vocabulary(tokenizer, sums[0].question, "generated sums")

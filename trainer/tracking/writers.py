@@ -12,6 +12,7 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import TrainConfig
@@ -22,10 +23,10 @@ _logger = logging.getLogger(__name__)
 
 
 class TensorBoardWriter:
-    """Event files in ``RUN/tensorboard``, to be read by ``tensorboard --logdir runs``."""
+    """Event files in ``RUN/tensorboard``, to be read by ``tensorboard --logdir runs``; the interface of W&B's runs."""
 
-    def __init__(self, config: TrainConfig, context: RunContext) -> None:
-        self._folder = context.run_dir / "tensorboard"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._events: Any = None
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
@@ -37,43 +38,21 @@ class TensorBoardWriter:
         for name, value in metrics.items():
             self._events.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Flush and end the event file."""
         if self._events is not None:
             self._events.close()
 
 
-class RunWriter:
-    """Weights & Biases, or trackio, which has the same interface. The run's folder decides its id."""
-
-    def __init__(self, module: str, config: TrainConfig, context: RunContext) -> None:
-        self._module = importlib.import_module(module)
-        settings: dict[str, Any] = {
-            "config": config.model_dump(mode="json"),
-            "name": context.run_name,
-            "resume": "allow",
-        }
-        if module == "wandb":
-            settings["id"] = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:16]
-            settings |= {"dir": str(context.run_dir), "group": context.tags.get("loptune.sweep")}
-        self._run = self._module.init(project=context.experiment, **settings)
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Send the metrics of a step."""
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        """Send the rest."""
-        self._run.finish()
-
-
-Writer = TensorBoardWriter | RunWriter
-
-_WRITERS: dict[str, Callable[[TrainConfig, RunContext], Writer]] = {
-    "tensorboard": TensorBoardWriter,
-    "wandb": lambda config, context: RunWriter("wandb", config, context),
-    "trackio": lambda config, context: RunWriter("trackio", config, context),
-}
+def _open(name: str, config: TrainConfig, context: RunContext) -> Any:
+    """Begin a run of W&B, of trackio, which has the same interface, or of TensorBoard."""
+    if name == "tensorboard":
+        return TensorBoardWriter(context.run_dir / "tensorboard")
+    settings: dict[str, Any] = {"project": context.experiment, "name": context.run_name, "resume": "allow"}
+    if name == "wandb":
+        settings["id"] = hashlib.sha256(str(context.run_dir.resolve()).encode()).hexdigest()[:16]
+        settings |= {"dir": str(context.run_dir), "group": context.tags.get("loptune.sweep")}
+    return importlib.import_module(name).init(config=config.model_dump(mode="json"), **settings)
 
 
 def check_installed(config: TrainConfig) -> None:
@@ -97,24 +76,24 @@ class Writers:
 
     def __init__(self, config: TrainConfig, context: RunContext) -> None:
         check_installed(config)
-        self._open: dict[str, Writer] = {}
+        self._open: dict[str, Any] = {}
         for name in config.tracking.report_to:
             try:
-                self._open[name] = _WRITERS[name](config, context)
+                self._open[name] = _open(name, config, context)
             except Exception as error:  # of another program's: no key, no network, no such project
                 self.close()
                 raise ConfigError(f"{name} cannot begin: {error}", "tracking.report_to", f"{name} init") from error
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Hand the metrics of a step to every writer."""
-        self._each(lambda writer: writer.log(metrics, step))
+        self._each(lambda writer: writer.log(dict(metrics), step=step))
 
     def close(self) -> None:
         """End every writer."""
-        self._each(lambda writer: writer.close())
+        self._each(lambda writer: writer.finish())
         self._open.clear()
 
-    def _each(self, call: Callable[[Writer], None]) -> None:
+    def _each(self, call: Callable[[Any], None]) -> None:
         for name in list(self._open):
             try:
                 call(self._open[name])

@@ -20,7 +20,6 @@ TRUNCATIONS = {"top_p": 0.9, "top_k": 5, "min_p": 0.1}
         # The policy of before the update is asked for more.
         ((ENGINE, CAP, "algorithm.engine_correction.level=sequence"), "level to token"),
         ((ENGINE, "algorithm.token_filter=high_entropy"), "recompute"),
-        ((ENGINE, "diagnostics.every_steps=5"), "recompute"),
     ],
 )
 def test_stale_and_engine_log_probabilities_need_a_correction_and_what_it_is_made_of(overrides, message):

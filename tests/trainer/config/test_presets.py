@@ -1,15 +1,12 @@
 """The presets against the settings of arXiv:2505.12929 (tables 2 and 3) and its published scripts."""
 
 import re
-import shlex
 
 import pytest
 
 from tests.paths import ROOT
-from trainer.cli import _parser
 from trainer.config.extends import find_spec, preset_names, variant_names
 from trainer.config.schema import load_config
-from trainer.shell.arguments import parse_arguments
 
 PAGE = ROOT / "docs" / "paper.md"
 
@@ -140,24 +137,12 @@ def test_the_scaled_down_preset_needs_no_download_but_the_model():
     assert config.parallel.strategy == "none"
 
 
-def test_the_commands_of_the_papers_page_exist():
-    text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
-    indented = re.findall(r"^ {4}(?:torchrun --nproc_per_node 4 -m )?(trainer .*?)(?:  +#.*)?$", text, re.MULTILINE)
-    quoted = re.findall(r"`(trainer (?:run|presets) [a-z][^`]*)`", text)
+def test_the_papers_page_names_every_script_and_experiment():
+    text = PAGE.read_text(encoding="utf-8")
     scripts = set(re.findall(r"python -m examples\.paper\.(\w+)", text))
     folder = PAGE.parents[1] / "examples" / "paper"
     assert scripts == {path.stem for path in folder.glob("*.py")} - {"__init__", "diagnose_rules"}
-    assert len(indented) >= 3
-    assert len(quoted) >= 5
-    for command in [*indented, *quoted]:
-        words = shlex.split(command)[1:]
-        arguments = parse_arguments(_parser(words), words)
-        if hasattr(arguments, "spec") and arguments.spec:
-            load_config(arguments.spec, arguments.overrides)
     rows = re.findall(r"`((?:kk|math)_[a-z0-9_.:]+)`", text)
     assert {load_config(row).algorithm.advantage.name for row in rows if ":rpp" not in row} == {"grpo"}
     every = {f"{model}:{variant}" for model in MODELS for variant in variant_names(model)} | set(MODELS)
     assert set(rows) == every - {"math_7b:rpp", "math_7b:rpp_ar", "math_7b:rpp_lopti"}  # not in the paper
-    spaces = re.findall(r"search_spaces/\w+\.yaml", text)
-    assert len(spaces) >= 6
-    assert all((PAGE.parents[1] / space).is_file() for space in spaces)

@@ -22,10 +22,10 @@ FILES = {
 }
 # Run files -> what is done to one of them, and what is said about it.
 CHANGES = [
-    ("train.jsonl", ROW * 2, "train.jsonl (training data) has changed (1 line -> 2 lines)"),
-    ("dev.jsonl", ROW.replace("2", "3"), "dev.jsonl (evaluation set dev) has other content (1 line as before)"),
+    ("train.jsonl", ROW * 2, "train.jsonl (training data) has changed (33 bytes -> 66 bytes)"),
+    ("dev.jsonl", ROW.replace("2", "3"), "dev.jsonl (evaluation set dev) has changed (33 bytes -> 33 bytes)"),
     ("judge.py", None, "judge.py (reward judge:exact) is gone"),
-    ("parts/numbers.py", "x = 1\n", "parts/numbers.py (imported by words.py) has changed (0 lines -> 1 line)"),
+    ("parts/numbers.py", "x = 1\n", "parts/numbers.py (imported by words.py) has changed (0 bytes -> 6 bytes)"),
     ("other.py", "x = 1\n", None),
 ]
 
@@ -88,7 +88,7 @@ def test_a_run_goes_on_with_a_changed_reward_only_when_told(tmp_path, monkeypatc
     resume = ["resume", "r", "max_steps=2"]
     capsys.readouterr()
     assert main(resume) == 2
-    assert "judge.py (reward judge:exact) has other content" in error_lines(capsys)[0]
+    assert "judge.py (reward judge:exact) has changed" in error_lines(capsys)[0]
     assert main([*resume, "--accept-changes"]) == 0
     state = json.loads((tmp_path / "runs" / "r" / "tracking.json").read_text())
     assert "judge.py" in state["tags"]["loptune.accepted_changes"]

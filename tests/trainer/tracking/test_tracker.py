@@ -50,17 +50,6 @@ def test_undeclared_metric_is_refused_and_not_written(tmp_path: Path, uri: str) 
     assert lines_of(tracker.run_dir) == []
 
 
-def test_the_evaluation_at_step_0_counts_once_when_a_run_begins_again(tmp_path: Path, uri: str) -> None:
-    """A run killed before its first checkpoint."""
-    for _ in range(2):
-        tracker = Tracker(config_for(uri), context_for(tmp_path))
-        tracker.rewind(-1)
-        tracker.log({"eval/accuracy": 0.5}, 0)
-        assert tracker.close("KILLED") and tracker.run_id
-    assert history(uri, tracker.run_id, "eval/accuracy") == [(0, 0.5)]
-    assert len((tracker.run_dir / "metrics.jsonl").read_text().splitlines()) == 1
-
-
 def test_rewind_drops_later_completions(tmp_path: Path, uri: str) -> None:
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     tracker.log_completions([{"text": "a"}], 1)

@@ -40,7 +40,7 @@ def split_of(left: int, right: int) -> Split:
     return _SPLIT_OF_TENTH[int.from_bytes(hashlib.blake2b(pair, digest_size=8).digest(), "big") % 10]
 
 
-def generate(split: Split, digits: Sequence[int], size: int, seed: int) -> list[Sum]:
+def generate(split: Split, digits: Sequence[int], size: int, seed: int = 0) -> list[Sum]:
     """Different sums of one split, in an order that follows from the seed.
 
     Numbers have 1 to 3 digits, as many as ``digits`` says in turn. The splits share no pair of numbers.

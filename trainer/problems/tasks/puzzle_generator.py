@@ -72,7 +72,7 @@ def split_of(statements: Sequence[Statement]) -> Split:
     return next(split for split, shares in _SPLIT_SHARES.items() if share in shares)
 
 
-def generate(split: Split, people: Sequence[int], size: int, seed: int) -> list[Puzzle]:
+def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> list[Puzzle]:
     """Different puzzles of one split, each with exactly one solution.
 
     The numbers of people (2-8) are used in turn. No puzzle of one split is logically equal to one of another.

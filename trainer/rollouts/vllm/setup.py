@@ -38,7 +38,7 @@ def context_length(config: TrainConfig, model: PreTrainedModel) -> int:
     Raises:
         ConfigError: a prompt and its completion can be longer than the engine's or the model's context.
     """
-    completion = max(config.rollout.max_new_tokens, config.evaluation.max_new_tokens or 0)
+    completion = config.rollout.max_new_tokens
     longest = config.data.max_prompt_tokens + completion
     limit = config.rollout.vllm.max_model_len or longest
     positions = getattr(model.config, "max_position_embeddings", None) or limit

@@ -15,14 +15,13 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 def config(**changes) -> TrainConfig:
     keys = {"prompt": "data.max_prompt_tokens", "new": "rollout.max_new_tokens"}
-    keys |= {"evaluation": "evaluation.max_new_tokens", "context": "rollout.vllm.max_model_len"}
+    keys |= {"context": "rollout.vllm.max_model_len"}
     return apply_overrides(TrainConfig(), {keys[name]: value for name, value in changes.items()})
 
 
 def test_the_context_holds_the_longest_prompt_with_the_longest_completion():
     model = random_model()  # 512 positions
     assert setup.context_length(config(prompt=100, new=200), model) == 300
-    assert setup.context_length(config(prompt=100, new=200, evaluation=300), model) == 400
     assert setup.context_length(config(prompt=100, new=200, context=450), model) == 450
 
 
@@ -30,7 +29,6 @@ def test_the_context_holds_the_longest_prompt_with_the_longest_completion():
     ("lengths", "key"),
     [
         ({"prompt": 300, "new": 213}, "max_position_embeddings of the model is 512"),
-        ({"prompt": 100, "new": 100, "evaluation": 500}, "max_position_embeddings of the model is 512"),
         ({"prompt": 100, "new": 200, "context": 299}, "rollout.vllm.max_model_len is 299"),
     ],
 )
