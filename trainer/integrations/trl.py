@@ -24,7 +24,7 @@ from trainer.tracking.shipping import METRICS_FILE, end_of_step
 
 _PASSES = 2
 _SUMMED = ("dapo", "dr_grpo", "cispo", "luspo")  # their denominators do not come from the mask of the loss
-_STEP_COUNTS = ("max_steps", "logging_steps", "eval_steps", "save_steps", "warmup_steps", "eval_delay")
+_STEP_COUNTS = ("max_steps", "logging_steps", "eval_steps", "save_steps", "warmup_steps")
 
 
 class LoptiGRPOTrainer(GRPOTrainer):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from trainer.policy.load import load_tokenizer
 
 pytest.importorskip("trl", reason="needs TRL: pip install 'loptune[trl]'")
 from datasets import Dataset
-from transformers import AddedToken
+from transformers import AddedToken, TrainerCallback
 from trl import GRPOConfig
 
 from trainer.integrations.trl import LoptiGRPOTrainer, RunRecord
@@ -34,7 +34,7 @@ def grpo_config(folder, **settings):
     return GRPOConfig(str(folder), report_to="none", save_strategy="no", disable_tqdm=True, **usual | settings)
 
 
-def weights_by_trl(policy, folder, **strengths):
+def train_by_trl(policy, folder, settings=(), **named):
     steps = iter(range(STEPS))
 
     def rollouts(prompts, trainer):
@@ -49,11 +49,11 @@ def weights_by_trl(policy, folder, **strengths):
     trainer = LoptiGRPOTrainer(
         str(policy),
         lambda fixed, **_: fixed,
-        grpo_config(folder),
+        grpo_config(folder, **dict(settings)),
         train_dataset=Dataset.from_dict({"prompt": [""] * len(SIZES)}),
         processing_class=TOKENIZER,
         rollout_func=rollouts,
-        **strengths,
+        **named,
     )
     trainer.train()
     return trainer.model.state_dict()
@@ -78,12 +78,29 @@ def test_three_steps_end_with_the_weights_of_the_own_trainer(random_policy, tmp_
     plain = weights_by_own_step(random_policy)
     for name, (ar_alpha, lopti_eta) in RULES.items():
         own = weights_by_own_step(random_policy, ar_alpha, lopti_eta)
-        by_trl = weights_by_trl(random_policy, tmp_path, ar_alpha=ar_alpha, lopti_eta=lopti_eta)
+        by_trl = train_by_trl(random_policy, tmp_path, ar_alpha=ar_alpha, lopti_eta=lopti_eta)
         distance[name] = max(float((own[key] - by_trl[key]).norm() / own[key].norm()) for key in own)
         moved[name] = max(float((own[key] - plain[key]).norm() / own[key].norm()) for key in own)
     print(distance, moved)
     assert max(distance.values()) < 3 * distance["plain"] + 1e-7
     assert all(moved[name] > 100 * distance[name] for name in RULES if name != "plain")
+
+
+class Gradients(TrainerCallback):
+    def __init__(self):
+        self.sum = 0
+
+    def on_pre_optimizer_step(self, args, state, control, model, **_):
+        self.sum = self.sum + torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo", "cispo", "luspo"])
+def test_gradients_of_both_passes_add_up_to_those_of_all_tokens(random_policy, tmp_path, loss_type):
+    settings = {"loss_type": loss_type, "learning_rate": 0.0, "max_grad_norm": 0.0, "max_steps": 1}
+    one_pass, two_passes = Gradients(), Gradients()
+    train_by_trl(random_policy, tmp_path, settings, callbacks=[one_pass])
+    train_by_trl(random_policy, tmp_path, settings, callbacks=[two_passes], lopti_eta=0.02)
+    torch.testing.assert_close(two_passes.sum, one_pass.sum, rtol=1e-4, atol=1e-5 * float(one_pass.sum.abs().max()))
 
 
 class Village:
