@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.tables import mean, print_rows
 from sweep.search.history import Configuration, Result
-from sweep.search.proposals import propose
+from sweep.search.study import propose
 from sweep.space.file import resolve_space
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, fingerprint

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.space.spec import SweepSpec
-from sweep.trials.address import check_address
-from sweep.trials.cluster import Node, check_fit, cluster_nodes, local_node, prepare_environment
+from sweep.trials.cluster import Node, check_address, check_fit, cluster_nodes, local_node, prepare_environment
 from trainer.shell.arguments import Commands, add_runs_dir, count
 from trainer.shell.run_folder import check_folder
 

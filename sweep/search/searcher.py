@@ -27,7 +27,7 @@ from sweep.search.history import (
     replay,
 )
 from sweep.search.ledger import Ledger, read_ledger
-from sweep.search.proposals import propose_next
+from sweep.search.study import propose_next
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
 from trainer.errors import StorageError

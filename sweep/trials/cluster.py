@@ -18,19 +18,23 @@ import psutil
 
 from rewards.own import OWN_PACKAGES
 from sweep.space.spec import ResourcesSpec
-from sweep.trials.address import check_cluster
 from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import ON_LOOPBACK, asks_for_no_token, bootstrap_address
-from trainer.errors import MissingError
+from trainer.errors import ConfigError, MissingError
 from trainer.parallel.gpus import visible_gpus
 from trainer.shell.table import counted
 
 _START_LIMIT_S = 300.0
+ANSWER_LIMIT_S = 5.0
+
+# What a client of HTTP/2 says first (RFC 9113, section 3.4), and an empty SETTINGS frame behind it.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+_SETTINGS_FRAME = 4  # type of the frame that a server of HTTP/2, such as gRPC's, answers with
 _OBJECT_STORE_BYTES = 200 * 2**20  # results are small dicts; Ray would take 30 % of the memory
 
 # Documented settings of Ray and Tune that no argument sets.
 _ENVIRONMENT = {
-    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table even where Tune is told to print nothing
     # A relative path in a configuration means the folder the sweep was started in.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -97,10 +101,7 @@ def prepare_environment(address: str | None) -> None:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if address is not None:
-        # Attempts to connect, one a second; a Ray that has only just been started here may need more.
-        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")
-    elif "ray" not in sys.modules:
+    if address is None and "ray" not in sys.modules:
         # Where Ray is told that it makes no cluster it listens on the loopback address alone.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         if "RAY_AUTH_MODE" not in os.environ:
@@ -157,6 +158,54 @@ def _connect(address: str, log: Path) -> None:
         raise MissingError(
             f"no Ray cluster at {address}: {error}", "--address", "start one with `ray start --head`"
         ) from error
+
+
+def check_address(address: str | None) -> None:
+    """Refuse an address a sweep cannot be driven through, or at which no cluster answers.
+
+    Raises:
+        ConfigError: not HOST:PORT or auto; or a Ray client's, where the sweep would run out of sight on the head.
+        MissingError: nobody answers at HOST:PORT within five seconds, or somebody else does.
+    """
+    if address is None or address == "auto":
+        return
+    if address.startswith("ray://"):
+        raise ConfigError(
+            "a sweep is not driven through a Ray client",
+            f"--address {address}",
+            "type it on a node of the cluster with --address auto, or send it there with `ray job submit` "
+            "(docs/cluster.md)",
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise ConfigError("not an address of a cluster", f"--address {address}", "write auto, or HOST:PORT")
+    check_cluster(host.strip("[]"), int(port))
+
+
+def check_cluster(host: str, port: int) -> None:
+    """Refuse a place where no Ray cluster answers.
+
+    Raises:
+        MissingError: says whether nobody or somebody else answers.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=ANSWER_LIMIT_S) as connection:
+            connection.sendall(_PREFACE)
+            header = b""
+            with contextlib.suppress(OSError):  # silence, or a hang-up: not a cluster
+                header = connection.recv(9)
+    except OSError as error:
+        raise _missing(host, port, f"nobody answers: {error.strerror or error}") from None
+    if len(header) < 4 or header[3] != _SETTINGS_FRAME:
+        raise _missing(host, port, "what answers there is not Ray")
+
+
+def _missing(host: str, port: int, reason: str) -> MissingError:
+    return MissingError(
+        f"no Ray cluster at {host}:{port}: {reason}",
+        "--address",
+        "start one with `ray start --head`, or leave out --address to run on this machine",
+    )
 
 
 def warn_if_open(host: str, port: int) -> None:

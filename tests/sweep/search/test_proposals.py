@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from sweep.search import proposals
+from sweep.search import study
 from sweep.search.history import Configuration
-from sweep.search.proposals import SAMPLER_ATTEMPTS, propose
+from sweep.search.study import SAMPLER_ATTEMPTS, propose
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
 from tests.sweep.search.instant_sweeps import GRID, NUMERIC
@@ -44,7 +44,7 @@ def test_a_sampler_that_repeats_itself_is_asked_again_and_then_drawn_at_random(
     assert first is not None
     asked: list[str] = []
     seeded: list[tuple[object, ...]] = []
-    make_sampler, ask = proposals.make_sampler, proposals.ask
+    make_sampler, ask = study.make_sampler, study.ask
 
     def noting(search: object, *rest: object) -> object:
         seeded.append(rest[1:])
@@ -54,8 +54,8 @@ def test_a_sampler_that_repeats_itself_is_asked_again_and_then_drawn_at_random(
     def repeating(*arguments: object) -> object:
         return ask(*arguments) if asked[-1] == "random" else (first, {})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(proposals, "make_sampler", noting)
-    monkeypatch.setattr(proposals, "ask", repeating)
+    monkeypatch.setattr(study, "make_sampler", noting)
+    monkeypatch.setattr(study, "ask", repeating)
     found, _ = propose(spec, space, tried(spec, space, [first]))
     assert found is not None and found != first
     assert asked == ["tpe"] * SAMPLER_ATTEMPTS + ["random"]

@@ -6,9 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from sweep.cli import main
-from sweep.trials import address as module
 from sweep.trials import cluster
-from sweep.trials.address import check_address
+from sweep.trials.cluster import check_address
 from tests.sweep.harness import write_space
 from trainer.errors import ConfigError, MissingError
 
@@ -56,7 +55,7 @@ def test_a_server_that_speaks_as_ray_does_is_taken_for_a_cluster() -> None:
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
 def test_another_server_is_not(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(cluster, "ANSWER_LIMIT_S", 0.5)
     with server(answer) as address, pytest.raises(MissingError, match="what answers there is not Ray"):
         check_address(address)
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from sweep.driver.guard import marked
 from sweep.record.folder import sweep_folder
 from sweep.space.spec import ResourcesSpec
-from sweep.trials.cluster import Node, _stderr_to, prepare_environment, slots
+from sweep.trials.cluster import Node, _stderr_to, slots
 from tests.paths import ROOT
 from tests.sweep.harness import FOUR_GPUS, finish, history, kill, results, running, wait_until, write_space
 
@@ -37,15 +36,6 @@ NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
 )
 def test_trials_at_one_time(changes: dict[str, Any], nodes: list[Node], expected: int) -> None:
     assert slots(ResourcesSpec(**{**FOUR_GPUS, **changes}), nodes) == expected
-
-
-def test_only_a_cluster_is_given_up_after_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_NUM_REDIS_GET_RETRIES", raising=False)
-    with patch.dict(os.environ):
-        prepare_environment(None)
-        assert "RAY_NUM_REDIS_GET_RETRIES" not in os.environ
-        prepare_environment("head:6379")
-        assert os.environ["RAY_NUM_REDIS_GET_RETRIES"] == "5"
 
 
 def test_what_rays_core_writes_to_standard_error_goes_into_the_log(tmp_path, capfd):
