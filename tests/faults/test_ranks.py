@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.record.folder import sweep_folder
-from tests.sweep.harness import SEVERAL_RANKS, history, metrics, results, sweep, wait_until_gone, write_space
+from tests.sweep.harness import SEVERAL_RANKS, history, metrics, results, sweep, write_space
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +50,3 @@ def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished: tuple[Pat
     limit, poll, release, last_words = 6, 2 * 2, 10, 10  # it starts once more to say that it has failed
     assert results(folder)["c000-s2"]["time"] - last_sign < limit + poll + release + last_words
     assert "retry 1 of 1: rank 0, 1 did not answer" in out
-
-
-def test_nothing_is_left_over(finished: tuple[Path, int, str, str]) -> None:
-    folder, *_ = finished
-    wait_until_gone(sweep_folder(folder.parent, "fake"))

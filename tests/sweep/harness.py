@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,21 @@ FOUR_GPUS = {"gpus_per_trial": 4, "workers_per_trial": 4}
 SEVERAL_RANKS = {"preset": "tiny_kk", "overrides": {**SHORT, "parallel.strategy": "ddp"}}
 
 
-def write_space(path: Path, **changes: Any) -> Path:
-    """A space of one-second trials; ``changes`` replace its top-level keys."""
-    space = {
-        "name": "fake",
-        "trainer": {"preset": "tiny_kk", "overrides": SHORT},
-        "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
-        "baselines": [{"algorithm.ar_alpha": 0.1}, {"algorithm.ar_alpha": 0.3}],
-        "search": {"sampler": "random", "configurations": 1, "seed": 0},
-        "seeds": [0],
-        "limits": {"max_concurrent": 2, "max_failures": 1},
-        **changes,
-    }
-    path.write_text(yaml.safe_dump(space))
+FAKE: dict[str, Any] = {
+    "name": "fake",
+    "trainer": {"preset": "tiny_kk", "overrides": SHORT},
+    "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
+    "baselines": [{"algorithm.ar_alpha": 0.1}, {"algorithm.ar_alpha": 0.3}],
+    "search": {"sampler": "random", "configurations": 1, "seed": 0},
+    "seeds": [0],
+    "limits": {"max_concurrent": 2, "max_failures": 1},
+}
+
+
+def write_space(path: Path, space: Mapping[str, Any] = FAKE, **changes: Any) -> Path:
+    """Write a space, by default one of one-second trials, with top-level keys replaced (None removes one)."""
+    kept = {key: value for key, value in {**space, **changes}.items() if value is not None}
+    path.write_text(yaml.safe_dump(kept, sort_keys=False))
     return path
 
 

@@ -8,6 +8,7 @@ import yaml
 
 from sweep.space.file import load_space
 from sweep.space.spec import SweepSpec
+from tests.sweep.harness import write_space
 
 SPACE: dict[str, Any] = {
     "name": "kk",
@@ -31,17 +32,14 @@ SPACE: dict[str, Any] = {
 TRAINER = {"max_steps": 60, "evaluation": {"every_steps": 10}, "checkpoint": {"every_steps": 10}}
 
 
-def write_space(folder: Path, **changes: Any) -> Path:
-    """Write SPACE with whole top-level keys replaced (None removes one); returns the file."""
+def kk_space(folder: Path, **changes: Any) -> Path:
+    """Write SPACE and its base into a folder, with whole top-level keys replaced; returns the space's file."""
     folder.joinpath("base.yaml").write_text(yaml.safe_dump(TRAINER))
-    space = {key: value for key, value in {**copy.deepcopy(SPACE), **changes}.items() if value is not None}
-    path = folder / "space.yaml"
-    path.write_text(yaml.safe_dump(space, sort_keys=False))
-    return path
+    return write_space(folder / "space.yaml", SPACE, **changes)
 
 
 def make_spec(folder: Path, **changes: Any) -> SweepSpec:
-    return load_space(write_space(folder, **changes))
+    return load_space(kk_space(folder, **changes))
 
 
 def parameters(**changes: Any) -> dict[str, Any]:

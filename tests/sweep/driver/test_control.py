@@ -48,14 +48,6 @@ def control(folder: SweepFolder, running: int = 1, gpus: float = 0, before: floa
     return made
 
 
-def test_without_limits_nothing_stops(folder: SweepFolder, clock: Clock) -> None:
-    stop = control(folder)
-    clock.now += 1e6
-    assert not stop.stop_all()
-    assert stop.reason is None
-    assert not folder.stop.exists()
-
-
 def test_a_spent_time_budget_lets_running_trials_stop_by_themselves(folder: SweepFolder, clock: Clock) -> None:
     running = 2
     halted = []

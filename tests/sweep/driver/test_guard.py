@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -64,6 +65,7 @@ def test_what_a_killed_driver_leaves_is_ended_and_nothing_else(tmp_path: Path) -
         assert len(marked(root)) == 2  # the child and the guard
         driver.kill()
         wait_until(lambda: not marked(root), timeout=20)
+        assert scratch_of(root) == []
         assert [process.pid for process in marked(other)] == [theirs.pid]
         theirs.kill()
 
@@ -114,29 +116,24 @@ def scratch_of(root: Path) -> list[Path]:
     return [scratch for scratch, owner in dead_scratch() if owner == root]
 
 
-@pytest.mark.parametrize("guard", [True, False])
-def test_the_scratch_folder_of_a_dead_driver_goes_with_its_guard_or_by_sweep_clean(tmp_path, capsys, guard):
-    roots = [tmp_path / name for name in ("demo", "alive")]
-    with start(roots[0]) as driver, scratch_folder(roots[1]) as alive:
-        assert alive.stat().st_mode & 0o777 == 0o700
-        assert scratch_of(roots[0]) == []
-        if not guard:
-            guards(roots[0])[0].kill()
+def test_without_its_guard_a_dead_driver_leaves_what_sweep_clean_removes(tmp_path: Path, capsys: Any) -> None:
+    dead, living = tmp_path / "dead", tmp_path / "living"
+    with start(dead) as driver, scratch_folder(living) as kept:
+        assert kept.stat().st_mode & 0o777 == 0o700
+        assert scratch_of(dead) == []
+        guards(dead)[0].kill()
         driver.kill()
         driver.wait()
-        if guard:
-            wait_until(lambda: not marked(roots[0]), timeout=20)
-        else:
-            wait_until(lambda: len(scratch_of(roots[0])) == 1, timeout=20)
-            (scratch,) = scratch_of(roots[0])
-            (scratch / "large").write_bytes(bytes(2_000_000))
-            assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
-            out = capsys.readouterr().out
-            assert f"{scratch}: 2.0 MB, of {roots[0]}; processes ended: 1\n" in out
-            assert "freed 2.0 MB" in out
-        assert scratch_of(roots[0]) == marked(roots[0]) == []
-        assert alive.is_dir()
-    assert not alive.exists()
+        wait_until(lambda: len(scratch_of(dead)) == 1, timeout=20)
+        (scratch,) = scratch_of(dead)
+        (scratch / "large").write_bytes(bytes(2_000_000))
+        assert main(["clean", "--runs-dir", str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        assert f"{scratch}: 2.0 MB, of {dead}; processes ended: 1\n" in out
+        assert "freed 2.0 MB" in out
+        assert scratch_of(dead) == marked(dead) == []
+        assert kept.is_dir()
+    assert not kept.exists()
 
 
 def test_sweep_clean_removes_what_a_dead_driver_wrote_for_a_cluster(tmp_path, capsys):

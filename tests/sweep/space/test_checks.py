@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from sweep.space.file import load_space
-from tests.sweep.spaces import make_spec, parameters, write_space
+from tests.sweep.spaces import kk_space, make_spec, parameters
 from trainer.errors import ConfigError
 
 ALPHA = "algorithm.ar_alpha"
@@ -120,7 +120,7 @@ def test_refused_with_file_what_and_hint(case: str, tmp_path: Path) -> None:
         changes["trainer"] = {"preset": "base.yaml", "overrides": written["fixed"]}
     if "searched" in written:
         changes["parameters"] = parameters(**written["searched"])
-    path = write_space(tmp_path, **changes)
+    path = kk_space(tmp_path, **changes)
     with pytest.raises(ConfigError) as caught:
         load_space(path)
     assert what in caught.value.what
@@ -132,7 +132,7 @@ def test_refused_with_file_what_and_hint(case: str, tmp_path: Path) -> None:
 
 
 def test_error_names_the_line(tmp_path: Path) -> None:
-    path = write_space(tmp_path, parameters=parameters(algorithm__ar_alpha={"uniform": [0.0, 1.5]}))
+    path = kk_space(tmp_path, parameters=parameters(algorithm__ar_alpha={"uniform": [0.0, 1.5]}))
     line = next(i for i, text in enumerate(path.read_text().splitlines(), 1) if "uniform" in text)
     with pytest.raises(ConfigError) as caught:
         load_space(path)

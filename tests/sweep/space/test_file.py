@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sweep.space.file import dump_space, load_space
-from tests.sweep.spaces import make_spec, parameters, write_space
+from tests.sweep.spaces import kk_space, make_spec, parameters
 from trainer.errors import ConfigError, MissingError
 
 ALPHA = "algorithm.ar_alpha"
@@ -16,7 +16,7 @@ def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(MissingError):
         load_space(tmp_path / "none.yaml")
     with pytest.raises(MissingError, match=r"other\.yaml"):
-        load_space(write_space(tmp_path, trainer={"preset": "other.yaml"}))
+        load_space(kk_space(tmp_path, trainer={"preset": "other.yaml"}))
 
 
 def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) ->
 
 
 def test_overrides(tmp_path: Path) -> None:
-    path = write_space(tmp_path)
+    path = kk_space(tmp_path)
     spec = load_space(
         path,
         [
@@ -55,7 +55,7 @@ def test_overrides(tmp_path: Path) -> None:
 
 
 def test_override_of_the_trainer_written_as_one_word(tmp_path: Path) -> None:
-    spec = load_space(write_space(tmp_path, trainer="base.yaml"), ["trainer.max_steps=20"])
+    spec = load_space(kk_space(tmp_path, trainer="base.yaml"), ["trainer.max_steps=20"])
     assert spec.base.max_steps == 20 and spec.evaluations == 2
 
 
@@ -71,7 +71,7 @@ def test_override_of_the_trainer_written_as_one_word(tmp_path: Path) -> None:
 )
 def test_refused_overrides_blame_the_command_line(override: str, what: str, hint: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_space(write_space(tmp_path), [override])
+        load_space(kk_space(tmp_path), [override])
     assert what in caught.value.what
     assert hint in caught.value.hint
     assert "command line" in caught.value.where
@@ -93,5 +93,5 @@ def test_numbers_that_yaml_reads_as_text(tmp_path: Path) -> None:
 def test_evaluations_are_unknown_where_data_or_a_parameter_decides(tmp_path: Path) -> None:
     searched = make_spec(tmp_path, parameters=parameters(max_steps={"choice": [20, 40]}))
     assert searched.evaluations is None
-    assert load_space(write_space(tmp_path), ["trainer.max_steps=null"]).evaluations is None
-    assert load_space(write_space(tmp_path), ["trainer.max_steps=61"]).evaluations == 7
+    assert load_space(kk_space(tmp_path), ["trainer.max_steps=null"]).evaluations is None
+    assert load_space(kk_space(tmp_path), ["trainer.max_steps=61"]).evaluations == 7

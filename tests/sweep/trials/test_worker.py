@@ -38,9 +38,10 @@ def test_ranks_share_the_rendezvous_of_rank_0_and_the_gpus_of_their_node() -> No
     assert caches == ["gpu-4-6-7", "gpu-4-6-7", "gpu-0", "gpu-4-6-7"]
 
 
-def test_ranks_of_one_node_meet_on_its_loopback_address() -> None:
+def test_ranks_of_one_node_meet_on_its_loopback_address_and_see_no_gpus_but_theirs() -> None:
     environments = rank_environments([place("1", [], 1111), place("1", [])], 1, 0)
     assert {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in environments} == {("127.0.0.1", "1111")}
+    assert {e["CUDA_VISIBLE_DEVICES"] for e in environments} == {""}
 
 
 @pytest.mark.parametrize(("gpus", "threads", "expected"), [(1, 20, "20"), (0.5, 3, "8"), (0.1, 3, "3"), (0, 3, "3")])
@@ -49,10 +50,6 @@ def test_a_rank_has_the_cores_it_reserved_or_those_of_its_share_of_a_gpu(gpus, t
     [environment] = rank_environments(places, threads, gpus)
     assert environment["OMP_NUM_THREADS"] == expected
     assert environment.get("LOPTUNE_GPU_SHARE") == (str(float(gpus)) if gpus else None)
-
-
-def test_without_gpus_a_trial_sees_none() -> None:
-    assert rank_environments([place("1", [])], 1, 0)[0]["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any() -> None:
