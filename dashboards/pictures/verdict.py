@@ -206,6 +206,9 @@ def _counts(results: Results) -> str:
     text = f"{len(results.table)} trials: {counts}; only those that ran to their end are compared."
     if left_out:
         text += f" {left_out} configurations are left out because the scheduler stopped some of their seeds."
+    ends = results.comparable.step
+    if ends.nunique() > 1:
+        text += f" They end at different steps, {ends.min():g} to {ends.max():g}."
     return text
 
 

@@ -1,5 +1,6 @@
 """Results of anybody's runs from a table: a row a run, or a row an evaluation."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ class Question:
     mode: Mode = "max"
     ignore: Sequence[str] = ()  # columns that may differ between configurations
     problems: pd.DataFrame | None = None  # trial, problem, correct
+    source: str = "a table"
 
     @property
     def point(self) -> list[str]:
@@ -46,7 +48,7 @@ class Question:
         return [f"by.{column}" if column in FIELDS else column for column in self.point]
 
 
-def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True, source: str = "") -> Results:
+def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True) -> Results:
     """Return the results of a table; ``adaptive`` as of `Results`.
 
     A seed that other configurations have and one lacks is a failed one.
@@ -61,20 +63,32 @@ def read_runs(table: pd.DataFrame, question: Question, *, adaptive: bool = True,
     _check_apart(runs, question)
     groups = dict(list(runs.groupby([*question.point, question.seed], sort=False)))
     arm = _arm_names(points, question)
-    trials = [
-        _trial(groups.get((*point, seed)), question, seed, _Configuration(number, point, arm[point]))
-        for point, number in numbers.items()
-        for seed in seeds
-    ]
+    trials = []
+    for point, seed in itertools.product(points, seeds):
+        rows = groups.get((*point, seed))
+        trial = Trial(
+            name=f"c{numbers[point]}-s{seed}",
+            configuration=numbers[point],
+            seed=seed,
+            state="FAIL",
+            parameters=dict(zip(question.keys, point, strict=True)),
+            rule=arm[point],
+            arm=arm[point] * bool(question.tuned),
+            reason="no run with this seed",
+        )
+        if rows is not None:
+            name = str(rows[question.trial].iloc[0]) if question.trial in rows else trial.name
+            trial = _with_scores(replace(trial, name=name), rows, question)
+        trials.append(trial)
     _check_seeds(trials, question)
     arms, baseline = _baseline(numbers, arm, question)
     results = Results(
         name="",
-        objective=Objective(question.score, question.mode, question.window),
+        objective=Objective(question.score, question.mode, question.window if question.step in runs else 1),
         trials=tuple(trials),
         searched=tuple(question.keys),
         kinds={key: _kind(runs[column]) for key, column in zip(question.keys, question.point, strict=True)},
-        source=source,
+        source=question.source,
         adaptive=adaptive,
         baseline=baseline,
         arms=arms,
@@ -181,48 +195,22 @@ def _check_apart(runs: pd.DataFrame, question: Question) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Configuration:
-    number: str
-    point: tuple[Any, ...]
-    arm: str
-
-
-def _trial(rows: pd.DataFrame | None, question: Question, seed: str, configuration: _Configuration) -> Trial:
-    trial = Trial(
-        name=f"c{configuration.number}-s{seed}",
-        configuration=configuration.number,
-        seed=seed,
-        state="FAIL",
-        parameters=dict(zip(question.keys, configuration.point, strict=True)),
-        rule=configuration.arm,
-        arm=configuration.arm if question.tuned else "",
-        reason="no run with this seed",
-    )
-    if rows is None:
-        return trial
-    if question.trial in rows:
-        trial = replace(trial, name=str(rows[question.trial].iloc[0]))
+def _with_scores(trial: Trial, rows: pd.DataFrame, question: Question) -> Trial:
+    """Return a trial with the evaluations of its rows; failed where they hold none."""
     scored = rows[rows[question.score].notna()]
-    steps = scored[question.step] if question.step in rows else pd.Series(range(len(scored)), scored.index)
-    if steps.duplicated().any() or (question.step not in rows and len(scored) > 1):
+    steps = scored[question.step] if question.step in rows else scored[question.score] * 0
+    if steps.duplicated().any():
         raise _same_twice(scored, question, trial)
-    curve = scored.assign(_step=pd.to_numeric(steps)).sort_values("_step")
-    last = curve[question.score].iloc[-1] if len(curve) else math.nan
-    if not math.isfinite(last):
+    values = scored[question.score].set_axis(pd.to_numeric(steps)).sort_index()
+    if values.empty or not math.isfinite(values.iloc[-1]):
         return replace(trial, reason="no score")
-    points = Curve(tuple(curve["_step"].astype(int)), tuple(map(float, curve[question.score])))
-    drawn = {}
-    if len(points.steps) > 1:
-        drawn = {question.score: points}
-    return replace(
-        trial,
-        state="COMPLETE",
-        reason="",
-        score=points.end(question.window),
-        step=float(points.steps[-1]),
-        curves=drawn,
-    )
+    curve = Curve(tuple(map(int, values.index)), tuple(map(float, values)))
+    trial = replace(trial, state="COMPLETE", reason="", score=curve.end(question.window))
+    if question.step in rows:
+        trial = replace(trial, step=float(curve.steps[-1]))
+    if len(curve.steps) > 1:
+        trial = replace(trial, curves={question.score: curve})
+    return trial
 
 
 def _same_twice(rows: pd.DataFrame, question: Question, trial: Trial) -> ConfigError:

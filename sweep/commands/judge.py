@@ -65,6 +65,7 @@ def _judge(arguments: argparse.Namespace) -> int:
         fresh=second,
         tuned=_names(arguments.tuned),
         ignore=_names(arguments.ignore),
+        source=arguments.table,
         problems=read_files(arguments.problems) if arguments.problems else None,
         **{name: getattr(arguments, name) for name in ("mode", "window", "step", "trial")},
     )

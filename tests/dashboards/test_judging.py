@@ -157,3 +157,9 @@ def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_n
     mixed["params.batch"] = [8, 16, 8, 8] * 2 + [8, 8, 16, 8]
     with pytest.raises(ConfigError, match=r"runs differ in params\.batch"):
         judge(mixed, **ASKED)
+
+
+def test_runs_that_end_at_different_steps_are_told() -> None:
+    assert "different steps" not in str(judge(runs().assign(step=20), **ASKED))
+    cut = judge(runs().assign(step=[20] * 11 + [10]), **ASKED)
+    assert cut.sentences[-1].endswith("They end at different steps, 10 to 20.")
