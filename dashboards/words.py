@@ -75,7 +75,7 @@ def number(value: float, digits: int = 3) -> str:
 
 def signed(value: float) -> str:
     """Write a difference with its sign."""
-    return f"{value:+.3f}"
+    return f"{value:+.1e}" if 0 < abs(value) < 0.0005 else f"{value:+.3f}"
 
 
 def device_time(hours: float, device: str) -> str:

@@ -155,6 +155,13 @@ def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
     if scores.isna().all():
         raise ConfigError("no row has a score", question.score, "name another column with --score")
     runs[question.score] = scores
+    if question.step in runs:
+        steps = pd.to_numeric(runs[question.step], errors="coerce")
+        if steps[scores.notna()].isna().any():
+            raise ConfigError("a score has no number as its step", question.step, "name the column with --step")
+        runs[question.step] = steps
+    for lists in runs.select_dtypes("object"):  # which cannot be compared
+        runs[lists] = runs[lists].astype(str)
     return runs
 
 
@@ -201,7 +208,7 @@ def _with_scores(trial: Trial, rows: pd.DataFrame, question: Question) -> Trial:
     steps = scored[question.step] if question.step in rows else scored[question.score] * 0
     if steps.duplicated().any():
         raise _same_twice(scored, question, trial)
-    values = scored[question.score].set_axis(pd.to_numeric(steps)).sort_index()
+    values = scored[question.score].set_axis(steps).sort_index()
     if values.empty or not math.isfinite(values.iloc[-1]):
         return replace(trial, reason="no score")
     curve = Curve(tuple(map(int, values.index)), tuple(map(float, values)))
@@ -296,7 +303,9 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
     for column in ("trial", "problem", "correct"):
         if column not in problems:
             raise ConfigError(f"no column {column}", "--problems", nearest(column, map(str, problems.columns)))
-    rated = problems.assign(correct=pd.to_numeric(problems.correct), trial=problems.trial.astype(str))
+    rated = problems.assign(correct=pd.to_numeric(problems.correct, errors="coerce"), trial=problems.trial.astype(str))
+    if rated.correct.isna().any():
+        raise ConfigError("not every answer is right or wrong", "--problems", "write 1 or 0 in the column correct")
     table = rated.pivot_table(index="trial", columns="problem", values="correct", aggfunc="mean")
     completions = int(rated.groupby(["trial", "problem"]).size().min())
     trials = []

@@ -73,6 +73,11 @@ def test_less_may_be_better() -> None:
     assert loss.verdict is not None and loss.verdict.winner == "#1 loss=dapo"
 
 
+def test_small_differences_have_digits() -> None:
+    small = judge(runs({name: [y / 1000 for y in row] for name, row in SCORES.items()}), **ASKED)
+    assert "#1 loss=dapo: +1.0e-04 (90% interval +8.7e-05" in small.sentences[0]
+
+
 def test_of_several_evaluations_the_last_count() -> None:
     steps = runs().loc[np.repeat(range(12), 3)].assign(step=[10, 30, 20] * 12).reset_index(drop=True)
     steps.loc[steps.step == 10, "acc"] = 0.0
@@ -143,6 +148,8 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (runs(), {"fresh": runs()}, "seeds 0, 1, 2, 3 are in both tables"),
         (runs(), {"fresh": runs({"grpo": SCORES["grpo"], "ppo": SCORES["dapo"]}, 4)}, "the fresh runs have loss=ppo"),
         (runs(), {"problems": pd.DataFrame({"trial": [0]})}, "no column problem"),
+        (runs(), {"problems": pd.DataFrame({"trial": [0], "problem": 0, "correct": "yes"})}, "not every answer"),
+        (runs().assign(step="last"), {}, "a score has no number as its step"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(table: pd.DataFrame, asked: dict[str, object], what: str) -> None:
@@ -151,7 +158,8 @@ def test_what_cannot_be_judged_is_refused(table: pd.DataFrame, asked: dict[str, 
 
 
 def test_a_column_that_may_differ_is_ignored_and_settings_that_vary_within_are_not() -> None:
-    assert judge(WITH_RATE, ignore=["lr"], **ASKED).verdict is not None
+    lists = WITH_RATE.assign(texts=[["a"]] * 12)
+    assert judge(lists, ignore=["lr"], **ASKED).verdict is not None
     mixed = runs().assign(**{"params.batch": [8, 16, 8, 8] * 3, "params.name": range(12)})
     assert judge(mixed, **ASKED).verdict is not None  # the same for all on a seed, and a name for each
     mixed["params.batch"] = [8, 16, 8, 8] * 2 + [8, 8, 16, 8]
