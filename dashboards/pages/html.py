@@ -26,7 +26,6 @@ def render_page(
     table: str,
     *,
     confirmed: bool = False,
-    heading: str = "All trials",
 ) -> str:
     """The whole page as text.
 
@@ -37,7 +36,6 @@ def render_page(
         chapters: title -> pictures. The first of all stands on the first screen; empty chapters are left out.
         table: the table at the end, already HTML.
         confirmed: whether the verdict is a gain on fresh seeds.
-        heading: what the table shows.
     """
     pictures = [picture for several in chapters.values() for picture in several]
     first, rest = pictures[:1], {name: [*several] for name, several in chapters.items()}
@@ -50,7 +48,7 @@ def render_page(
         for picture in pictures
         for index, figure in enumerate(picture.figures)
     }
-    links = [(_anchor(name), name) for name in rest] + [("trials", heading)]
+    links = [(_anchor(name), name) for name in rest] + [("trials", "All trials")]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -71,7 +69,7 @@ def render_page(
             f'<h2 id="{_anchor(name)}">{html.escape(name)}</h2>{"".join(map(_section, several))}'
             for name, several in below
         ),
-        f'<section id="trials" class="long"><h2>{html.escape(heading)}</h2>',
+        '<section id="trials" class="long"><h2>All trials</h2>',
         "<p>A click on a heading sorts.</p>",
         f'<div class="scroll tall">{table}</div></section>',
         _packed("figures", json.dumps(figures, allow_nan=False)),

@@ -3,19 +3,15 @@
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from dashboards.labels import algorithm_colours, colours
-from dashboards.pictures.theme import Picture, add_points, figure, hover, rows, translucent, word_axis
+from dashboards.pictures.theme import Picture, add_points, figure, hover, rows, word_axis
 from dashboards.results import ALPHA, ETA, Results
-from dashboards.statistics.estimates import COVERAGE, local_mean
 from dashboards.words import number, signed
 from trainer.config.variants import RULE, short_name, short_names, shown
-from trainer.evaluation.estimators import rank_correlation
 
-_MIN_BAND_POINTS = 5  # configurations needed for a local mean
 _MAX_NAMED = 3  # values named in a sentence
 _TITLES = {ALPHA: "AR strength alpha", ETA: "Lopti threshold eta"}
 _NAMES = {ALPHA: "alpha", ETA: "eta"}
@@ -34,42 +30,26 @@ def score_against(results: Results, parameter: str) -> Picture:
     by, shades = "rule", colours(results.table.rule)
     if parameter in RULE:
         by, shades = "algorithm", algorithm_colours(results.table)
-    drawing, found = figure(_TITLES.get(parameter, parameter), results.objective.metric), []
-    log = is_log(results, parameter)
+    drawing = figure(_TITLES.get(parameter, parameter), results.objective.metric)
     drawing.update_xaxes(scale(results, parameter))
-    numeric = pd.api.types.is_numeric_dtype(results.table[parameter])
-    if not numeric:
+    if not pd.api.types.is_numeric_dtype(results.table[parameter]):
         word_axis(drawing, sorted(results.table[parameter].dropna().astype(str).unique()))
     for rule, shade in shades.items():
-        means = configurations[configurations[by] == rule]
-        if numeric and means[parameter].nunique() >= _MIN_BAND_POINTS:
-            _local_mean(drawing, means[parameter], means["mean"], shade, log)
         _seed_dots(drawing, results.table[results.table[by] == rule], parameter, rule, shade)
-        rho = rank_correlation(list(means[parameter]), list(means["mean"])) if numeric else float("nan")
-        if len(means) >= 3 and rho == rho:
-            found.append(f"{rule} {rho:+.2f} over {len(means)} configurations")
     if configurations.empty:
         return Picture(parameter, title, "No trial has a score yet.")
     scores = configurations["mean"]
     where: Any = scores.idxmax() if results.objective.mode == "max" else scores.idxmin()
     best = configurations.loc[where]
-    text = f"The best mean score, {number(best['mean'])}, was at {name} {shown(best[parameter])} ({best.label})"
-    text += f"; rank correlation of score with {name}: {', '.join(found)}." if found else "."
+    text = f"The best mean score, {number(best['mean'])}, was at {name} {shown(best[parameter])} ({best.label})."
     text += _alone(results, parameter, name)
-    if any(trace.fill == "tonexty" for trace in drawing.data):
-        text += f" Line and band: local mean over configurations with its {COVERAGE:.0%} bootstrap interval."
     return Picture(parameter, title, text, (drawing,))
-
-
-def is_log(results: Results, parameter: str) -> bool:
-    """True if a parameter was searched on a logarithmic scale."""
-    return results.kinds.get(parameter, "").startswith("log")
 
 
 def scale(results: Results, parameter: str) -> dict[str, Any]:
     """The axis of a parameter: logarithmic where it was searched so, with a few round numbers written out."""
     values = results.table[parameter]
-    if not is_log(results, parameter) or not (values > 0).any():
+    if not results.kinds.get(parameter, "").startswith("log") or not (values > 0).any():
         return {}
     decades = range(math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1)
     ticks = [float(f"{first}e{decade}") for decade in decades for first in ((1, 3) if len(decades) < 4 else (1,))]
@@ -90,15 +70,6 @@ def _alone(results: Results, parameter: str, name: str) -> str:
         for value, gains in list(changed.groupby("value").gain)[:_MAX_NAMED]
     ]
     return f" Where nothing else differs, against the baseline's {name}: {', '.join(said)}."
-
-
-def _local_mean(drawing: go.Figure, x: "pd.Series[float]", y: "pd.Series[float]", shade: str, log: bool) -> None:
-    grid, middle, low, high = local_mean(list(np.log10(x) if log else x), list(y))
-    grid = 10**grid if log else grid
-    lines: dict[str, Any] = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
-    drawing.add_scatter(x=grid, y=low, line={"width": 0}, **lines)
-    drawing.add_scatter(x=grid, y=high, line={"width": 0}, fill="tonexty", fillcolor=translucent(shade, 0.18), **lines)
-    drawing.add_scatter(x=grid, y=middle, line={"color": shade, "width": 2}, **lines)
 
 
 def _name(results: Results, parameter: str) -> str:

@@ -4,14 +4,10 @@ import math
 import statistics
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
 
 from dashboards import words
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.decision import decided
-from dashboards.pictures.theme import rows
 from dashboards.pictures.tournament import tournament_line
 from dashboards.results import Results
 from dashboards.statistics.verdict import Tested, Verdict
@@ -89,8 +85,9 @@ def _in_search(results: Results) -> Headline:
         return Headline("No configuration has run to its end with a score yet.")
     found, metric = results.verdict, results.objective.metric
     if found is None:
-        best = _best(judged, results.objective.mode)
-        first = f"Highest: {best.label}, {metric} {number(best.average)} ({counted(best.count, 'seed')})"
+        best = judged[judged.configuration == results.best_of(judged)]
+        seeds = counted(len(best), "seed")
+        first = f"Highest: {best.label.iloc[0]}, {metric} {number(best.score.mean())} ({seeds})"
         return Headline(f"{first}; {_no_baseline(results)}.", "Next: run the baseline on the same seeds.")
     if judged.label.nunique() == 1:
         mean = number(judged.score.mean())
@@ -210,9 +207,3 @@ def _counts(results: Results) -> str:
     if ends.nunique() > 1:
         text += f" They end at different steps, {ends.min():g} to {ends.max():g}."
     return text
-
-
-def _best(judged: pd.DataFrame, mode: str) -> Any:
-    table = judged.groupby("label").score.agg(average="mean", count="count").reset_index()
-    ordered = rows(table.sort_values("average", kind="stable"))
-    return ordered[-1] if mode == "max" else ordered[0]

@@ -1,4 +1,4 @@
-"""The few statistics a report quotes. Resampling is seeded: the same sweep gives the same page."""
+"""The importance of parameters. Resampling is seeded: the same sweep gives the same page."""
 
 import functools
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from trainer.evaluation.estimators import bootstrap_interval
 
 Vector = NDArray[np.float64]
 
-COVERAGE = 0.9  # of the bands and intervals here
-_RESAMPLES = 1000
+_COVERAGE = 0.9
+_RESAMPLES = 250
 MIN_CONFIGURATIONS = 8  # below this an importance is noise
 
 
@@ -27,22 +27,6 @@ class Importance:
     parameter: str
     share: Interval
     chance: float  # the 95th percentile of the same share when scores are shuffled
-
-
-def local_mean(x: Sequence[float], y: Sequence[float]) -> tuple[Vector, Vector, Vector, Vector]:
-    """Kernel-weighted mean of y along x with a bootstrap band over the points.
-
-    Grid, mean, lower and upper bound, [25] each; the Gaussian kernel's width is a fifth of the range of x.
-    """
-    xs, ys = np.asarray(x, float), np.asarray(y, float)
-    grid = np.linspace(xs.min(), xs.max(), 25)
-    width = (xs.max() - xs.min()) / 5
-    kernel = np.exp(-0.5 * ((grid[:, None] - xs[None, :]) / width) ** 2)  # [grid, points]
-    counts = np.random.default_rng(0).multinomial(len(xs), np.full(len(xs), 1 / len(xs)), _RESAMPLES)
-    weights = counts[:, None, :] * kernel[None]
-    curves = (weights @ ys) / np.maximum(weights.sum(-1), 1e-12)
-    low, high = np.quantile(curves, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], axis=0)
-    return grid, kernel @ ys / kernel.sum(1), low, high
 
 
 def importances(configurations: pd.DataFrame, parameters: Sequence[str]) -> list[Importance]:
@@ -63,8 +47,8 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str]) -> list
             continue
         design = _design(column)
         of_drawn = functools.partial(_adjusted_r2, design, scores)
-        low, high = bootstrap_interval(len(scores), of_drawn, COVERAGE, _RESAMPLES // 4)
-        shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES // 4)]
+        low, high = bootstrap_interval(len(scores), of_drawn, _COVERAGE, _RESAMPLES)
+        shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES)]
         share = max(0.0, _adjusted_r2(design, scores))
         interval = Interval(share, min(share, max(0.0, low)), max(share, high))
         found.append(Importance(name, interval, max(0.0, float(np.quantile(shuffled, 0.95)))))

@@ -3,28 +3,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dashboards.statistics.estimates import importances, local_mean
-
-
-def test_local_mean_of_a_constant_is_that_constant() -> None:
-    grid, middle, low, high = local_mean([0, 0.25, 0.5, 0.75, 1], [2, 2, 2, 2, 2])
-    assert grid[0] == 0 and grid[-1] == 1
-    for curve in (middle, low, high):
-        assert curve == pytest.approx(np.full(25, 2.0))
-
-
-def test_local_mean_follows_its_neighbours() -> None:
-    _, middle, low, high = local_mean([0, 0.1, 0.9, 1], [0, 0, 1, 1])
-    assert middle[0] < 0.02 and middle[-1] > 0.98 and middle[12] == pytest.approx(0.5)
-    assert (low <= high + 1e-12).all()
-
-
-def test_the_band_of_a_local_mean_holds_ninety_percent() -> None:
-    # At 0 only the first forty values weigh, half of them 1: their mean has a standard error of sqrt(1/4 / 40).
-    _, _, low, high = local_mean([0.0] * 40 + [1.0] * 40, [0.0, 1.0] * 20 + [0.3] * 40)
-    half = stats.norm.ppf(0.95) * np.sqrt(1 / 160)
-    assert (low[0], high[0]) == pytest.approx((0.5 - half, 0.5 + half), abs=0.015)
-    assert (low[-1], high[-1]) == pytest.approx((0.3, 0.3), abs=1e-4)
+from dashboards.statistics.estimates import importances
 
 
 def settings(count: int = 40) -> pd.DataFrame:
