@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,16 @@ class Cluster:
 
     def complete(self) -> None:
         """Have the head, node2 and node3, whatever the fault before has left."""
-        for name in {"node2", "node3"} - self.alive():
-            self.lab.mend(name)
-            self.terminals[name].start("ray stop --force")
-            self.terminals[name].wait()
-            self.join(name)
-        wait_until(lambda: self.alive() == {"head", "node2", "node3"}, 200, lambda: f"alive: {self.alive()}")
+        nodes = {"node2", "node3"}
+        for patience in (30, 100, 100):  # a node that has just joined is counted some seconds later
+            with suppress(AssertionError):
+                return wait_until(lambda: nodes <= self.alive(), patience, str)
+            for name in nodes - self.alive():
+                self.lab.mend(name)
+                self.terminals[name].start("ray stop --force")
+                self.terminals[name].wait()
+                self.join(name)
+        return wait_until(lambda: nodes <= self.alive(), 100, lambda: f"alive: {self.alive()}")
 
     def alive(self) -> set[str]:
         """The nodes that Ray counts on."""

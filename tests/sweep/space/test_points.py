@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sweep.space.parameters import ParameterSpec
-from sweep.space.points import Space, fingerprint, is_switch, trial_config
+from sweep.space.points import Space, fingerprint, trial_config
 from tests.sweep.spaces import make_spec, parameters
 from trainer.config.schema import TrainConfig, apply_overrides
 
@@ -23,17 +23,6 @@ def low(key: str, parameter: Any) -> Any:
 
 def high(key: str, parameter: Any) -> Any:
     return parameter.extremes[-1]
-
-
-def test_a_condition_decides_whether_a_parameter_is_asked_for(tmp_path: Path) -> None:
-    space = space_of(tmp_path)
-    assert space.walk(low) == {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.0, "lopti": False}
-    assert space.walk(high) == {
-        "algorithm.advantage": "reinforce_plus_plus",
-        "algorithm.ar_alpha": 0.5,
-        "lopti": True,
-        ETA: 0.9,
-    }
 
 
 def test_parents_come_first_however_the_file_is_ordered(tmp_path: Path) -> None:
@@ -67,12 +56,6 @@ def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path: Path) -> Non
     assert without.resolve(off, base)[ETA] == 0.7
     on = {**off, "lopti": True, ETA: 0.3}
     assert without.resolve(on, base)[ETA] == with_else.resolve(on, base)[ETA] == 0.3
-
-
-def test_every_point_resolves_to_the_same_keys(tmp_path: Path) -> None:
-    space = space_of(tmp_path)
-    base = TrainConfig()
-    assert list(space.resolve(space.walk(low), base)) == list(space.resolve(space.walk(high), base))
 
 
 def test_trial_config_is_the_base_with_the_point_and_the_seed(tmp_path: Path) -> None:
@@ -126,12 +109,6 @@ def test_grid_respects_conditions_and_lists_every_point_once(tmp_path: Path) -> 
     assert {"algorithm.ar_alpha": 0.0, "lopti": True, ETA: 0.7} in points
     assert len({fingerprint(point) for point in points}) == 16
     assert space.grid_size(5) == 5
-
-
-def test_what_is_a_switch() -> None:
-    assert is_switch("lopti")
-    assert not is_switch("max_steps")
-    assert not is_switch("optim.lr")
 
 
 def test_a_parameter_of_a_rule_applies_when_that_rule_is_drawn() -> None:
