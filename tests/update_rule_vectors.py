@@ -91,9 +91,12 @@ def check_loss(case: Case, chosen: Tensor | None = None, **settings: Any) -> Ite
 def check_gdpo(case: Case) -> Iterator[float]:
     parameters, inputs = case["parameters"], case["inputs"]
     if parameters["final"].endswith("(unbiased std over completions + 1e-4)"):  # TRL's and the paper's
-        values = torch.tensor(inputs["reward_components"])
-        weights = torch.tensor(parameters["reward_weights"]).expand_as(values)
-        batch = replace(batch_of(inputs), reward_parts=torch.stack([values, weights], dim=2))
+        weights = {str(index): weight for index, weight in enumerate(parameters["reward_weights"])}
+        parts = [
+            {name: weight * value for (name, weight), value in zip(weights.items(), values, strict=True)}
+            for values in inputs["reward_components"]
+        ]
+        batch = replace(batch_of(inputs), reward_parts=parts, part_weights=weights)
         ours = estimate_advantages(batch, AlgorithmConfig(advantage="gdpo:gdpo")).advantages
         yield relative_error(ours, case["expected"]["advantages"])
 
@@ -124,7 +127,7 @@ def check_reinforce_plus_plus_baseline(case: Case) -> Iterator[float]:
     summed = parameters.get("kl_placement", "").startswith("summed into the sequence reward")
     if parameters["var"] == "unbiased" and ("kl_coef" not in parameters or summed):
         kl = {"kl_coef": parameters["kl_coef"], "kl_placement": "reward"} if summed else {"kl_coef": 0.0}
-        yield from check_advantages(case, advantage="reinforce_plus_plus_baseline", **kl)
+        yield from check_advantages(case, advantage="reinforce_baseline:ReinforceBaseline", **kl)
 
 
 def check_clipped(case: Case) -> Iterator[float]:

@@ -98,7 +98,15 @@ class Trainer:
         self.progress.phase(f"loading {config.model.name_or_path}")
         self.models = load_models(config, self.parallel)
         self.scorer = Scorer(config.optim, self.models, self.tokenizer.pad_token_id, self.parallel)
-        self.updater = Updater.of(config, self.models, self.parallel)
+        self.updater = Updater(
+            self.models.policy,
+            self.models.optimizer,
+            config.algorithm,
+            config.optim.max_grad_norm,
+            self.parallel,
+            config.rollout.max_new_tokens,
+            self.models.kept_forward,
+        )
         self.progress.phase("starting the rollout engine")
         engine_run = EngineRun(
             tuple(encode_prompt(self.tokenizer, self.problems[0])),
@@ -187,7 +195,8 @@ class Trainer:
                 for _ in range(algorithm.update_epochs):
                     for token_mask in isolation_passes(batch, algorithm, split_generator, parallel.gather):
                         self.updater.run_pass(batch, token_mask, plan, statistics, step)
-            self.updater.free()
+            if self.models.kept_forward is not None:
+                self.models.kept_forward.free()
             with stopwatch("diagnostics"):
                 metrics |= self._diagnostics(batch, statistics, lr)
             self.source.sync_weights(self.models.causal_lm, stopwatch)

@@ -103,7 +103,8 @@ class TrainBatch:
     rewards: Tensor  # [B] float32, on the host
     group_ids: Tensor  # [B] int64, on the host
     truncated: Tensor  # [B] float32, on the host, 1 where the completion ran into the token limit
-    reward_parts: Tensor | None = None  # [B, R, 2] float32, on the host: R parts of the reward, and their weights
+    reward_parts: Sequence[Mapping[str, float]] = ()  # [B], weighted parts of each reward, of the whole batch only
+    part_weights: Mapping[str, float] = field(default_factory=dict)  # {"format": 0.5, "answer": 2.0}
     proxy_logprobs: Tensor | None = None  # [B, T] float32, of Lp-Reg's proxy; -inf at tokens that it has not
     chosen: Tensor | None = None  # [B, T] bool, tokens that the loss singles out; None where it singles out none
 

@@ -31,7 +31,7 @@ RULES = {
     "sapo": {"algorithm.loss": "sapo"},
     "kl_cov": {"algorithm.loss": "covariance:KlCov"},
     "lp_reg": {"algorithm.loss": "lp_reg:LpReg"},
-    "rgra": {"algorithm.loss": "rgra"},
+    "rgra": {"algorithm.loss": "rgra:Rgra"},
     "entropy bonus": {"algorithm.entropy_coef": 0.001},
 }
 COLUMNS = 4  # of panels

@@ -3,6 +3,7 @@
 trainer run base algorithm.advantage=gdpo:gdpo reward.functions='{math: 1.0, format: 1.0}'
 """
 
+import torch
 from torch import Tensor
 
 from trainer.rules import AdvantageInputs, group_means, group_std, mean_and_variance
@@ -14,12 +15,26 @@ def gdpo(inputs: AdvantageInputs) -> Tensor:
     ``a = sum_k w_k (r_k - mean of group) / (std of group + 1e-4)``; ``A = (a - mean) / (std + 1e-4)`` over the
     completions of all ranks, unbiased standard deviations. As the paper and TRL; verl whitens over tokens.
     """
-    if inputs.reward_parts is None or inputs.reward_parts.shape[1] < 2:
+    parts = [part for part, weight in sorted(inputs.part_weights.items()) if weight]
+    if len(parts) < 2:
         raise ValueError("these rewards have no parts: name two or more reward.functions")
     total = inputs.rewards.double() * 0
-    for part in inputs.reward_parts.double().unbind(dim=1):
-        values, weights = part.unbind(dim=1)
+    for part in parts:
+        values = part_values(inputs, part)
         means, _ = group_means(values, inputs.group_ids)
-        total = total + weights * (values - means) / (group_std(values, inputs.group_ids) + 1e-4)
+        spread = group_std(values, inputs.group_ids) + 1e-4
+        total = total + inputs.part_weights[part] * (values - means) / spread
     mean, variance = mean_and_variance(total, total.new_ones(total.shape), inputs.sum_over_ranks)
     return (total - mean) / (variance.sqrt() + 1e-4)
+
+
+def part_values(inputs: AdvantageInputs, part: str) -> Tensor:
+    """Return a part of every reward before its weight, [B] float64.
+
+    Parts that a completion lacks, as where scoring failed, share what its others leave of its reward.
+    """
+    values = []
+    for reward, present in zip(inputs.rewards.tolist(), inputs.reward_parts, strict=True):
+        missing = max(1, len(inputs.part_weights) - len(present))
+        values.append(present.get(part, (reward - sum(present.values())) / missing) / inputs.part_weights[part])
+    return torch.tensor(values, dtype=torch.float64)

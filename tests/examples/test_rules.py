@@ -5,14 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from examples.rules.gdpo import part_values
 from tests.paths import ROOT
-from tests.trainer.algorithm.batches import batch_of, loss_inputs
+from tests.trainer.algorithm.batches import batch_of, loss_inputs, make_groups
 from trainer.algorithm.advantages import estimate_advantages
+from trainer.algorithm.batching import build_batch, with_rewards
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.rule_check import check_rules
 from trainer.algorithm.token_filters import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.rules.inputs import UpdateTotals
+from trainer.rules.inputs import AdvantageInputs, UpdateTotals
 
 # Two good completions and a bad one; of the good tokens one is improbable.
 PROBABILITIES = torch.tensor([[0.5, 0.001, 0.9], [0.8, 0.7, 0.001], [0.1, 0.6, 0.0]])
@@ -80,10 +82,29 @@ def test_w_reinforce_has_one_advantage_for_right_and_one_for_wrong(weight, right
     assert batch.advantages.tolist() == [[pytest.approx(right)] * 3, [-1.0] * 3, [-1.0, -1.0, 0.0]]
 
 
+def test_parts_of_rewards_come_without_their_weights_and_failures_share_theirs():
+    (group,) = make_groups([[1, 1, 1]], [2])
+    breakdowns = [({"math": 2.0, "length": 0.5}, 2.5), ({"math": 0.0, "length": 1.0}, 1.0), ({}, -3.0)]
+    rollouts = [
+        replace(rollout, reward=reward, reward_breakdown=parts)
+        for rollout, (parts, reward) in zip(group.rollouts, breakdowns, strict=True)
+    ]
+    groups = [replace(group, rollouts=rollouts)]
+    batch = build_batch(groups, 0, torch.device("cpu"))
+    for functions, length, math in (
+        ({"math": 2.0, "my.module:length": 0.5}, [1.0, 2.0, -3.0], [1.0, 0.0, -0.75]),
+        ({"math": 3.0}, [0.5 / 3, 1 / 3, -0.5], [2 / 3, 0.0, -0.5]),
+    ):
+        inputs = AdvantageInputs.of(with_rewards(batch, groups, functions), 0.0, lambda tensor: tensor)
+        assert part_values(inputs, "length").tolist() == pytest.approx(length)
+        assert part_values(inputs, "math").tolist() == pytest.approx(math)
+
+
 def test_every_rule_beside_the_package_passes_the_check_of_a_rule_of_ones_own():
-    losses = ("covariance:ClipCov", "covariance:KlCov", "dppo_kl:DppoKl", "gmpo:Gmpo", "lp_reg:LpReg", "stapo:Stapo")
+    losses = ("covariance:ClipCov", "covariance:KlCov", "dppo_kl:DppoKl", "gmpo:Gmpo", "lp_reg:LpReg", "rgra:Rgra")
     advantages = ("batch_std:batch_std", "gdpo:gdpo", "maxrl:MaxRL", "w_reinforce:WReinforce")
-    rules = [*({"loss": name} for name in (*losses, "stare:Stare")), *({"advantage": name} for name in advantages)]
+    rules = [{"loss": name} for name in (*losses, "stapo:Stapo", "stare:Stare")]
+    rules += [{"advantage": name} for name in (*advantages, "reinforce_baseline:ReinforceBaseline")]
     files = {path.stem for path in (ROOT / "examples" / "rules").glob("*.py")}
     assert {name.partition(":")[0] for rule in rules for name in rule.values()} == files
     for rule in [*rules, {"loss": {"name": "lp_reg:LpReg", "share": 0.5}}]:  # of few tokens LpReg chooses none

@@ -19,6 +19,8 @@ RULES: dict[str, dict[str, Any]] = {
     "clip_cov": {"loss": {"name": "covariance:ClipCov", "share": 1.0}},
     "kl_cov": {"loss": {"name": "covariance:KlCov", "share": 0.2}},
     "lp_reg": {"loss": {"name": "lp_reg:LpReg", "share": 0.5}},
+    "rgra": {"loss": "rgra:Rgra"},
+    "baseline": {"advantage": "reinforce_baseline:ReinforceBaseline"},
     "stare": {"loss": {"name": "stare:Stare", "share": 0.5, "attenuate": 0.5, "target_entropy": 9.0}},
     "stapo": {"loss": {"name": "stapo:Stapo", "probability": 0.02}},
     "entropy bonus": {"entropy_coef": 0.1},

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from rewards import part_weight
-from trainer.types import Rollout, RolloutGroup, TrainBatch
+from trainer.rules.inputs import Gather
+from trainer.types import RolloutGroup, TrainBatch
 
 
 def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch.device) -> TrainBatch:
@@ -34,7 +35,6 @@ def build_batch(groups: Sequence[RolloutGroup], pad_token_id: int, device: torch
         rewards=torch.tensor([r.reward for r in rollouts], dtype=torch.float32),
         group_ids=torch.tensor([r.group_id for r in rollouts]),
         truncated=torch.tensor([float(r.completion.finish_reason == "length") for r in rollouts]),
-        reward_parts=_reward_parts(rollouts, {}),
     )
 
 
@@ -45,28 +45,14 @@ def lengths_to_mask(lengths: Tensor) -> Tensor:
 
 
 def with_rewards(batch: TrainBatch, groups: Sequence[RolloutGroup], functions: Mapping[str, float]) -> TrainBatch:
-    """The batch of some groups with their rewards, which were not known when `build_batch` made it."""
+    """Return the batch of some groups with their rewards, which were not known when `build_batch` made it."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    rewards, parts = torch.tensor([r.reward for r in rollouts]), _reward_parts(rollouts, functions)
-    return replace(batch, rewards=rewards, reward_parts=parts)
-
-
-def _reward_parts(rollouts: Sequence[Rollout], functions: Mapping[str, float]) -> Tensor | None:
-    """Parts of the rewards before their weights, and the weights, [B, R, 2]; None where no reward has parts.
-
-    Parts that a completion lacks, as where scoring failed, share what its others leave of its reward.
-    """
-    weights = {part: part_weight(functions, part) for r in rollouts for part in r.reward_breakdown}
-    names = sorted(part for part, weight in weights.items() if weight)
-    if not names:
-        return None
-
-    def parts_of(rollout: Rollout) -> list[tuple[float, float]]:
-        known = rollout.reward_breakdown
-        rest = (rollout.reward - sum(known.values())) / max(1, len(weights) - len(known))
-        return [(known.get(name, rest) / weights[name], weights[name]) for name in names]
-
-    return torch.tensor([parts_of(rollout) for rollout in rollouts], dtype=torch.float32)
+    return replace(
+        batch,
+        rewards=torch.tensor([r.reward for r in rollouts]),
+        reward_parts=[r.reward_breakdown for r in rollouts],
+        part_weights={part: part_weight(functions, part) for r in rollouts for part in r.reward_breakdown},
+    )
 
 
 def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
@@ -84,8 +70,10 @@ def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
 
 def map_tensors(batch: TrainBatch, function: Callable[[Tensor], Tensor]) -> TrainBatch:
     """Return a batch with a function applied to each of its tensors."""
-    tensors = {name: tensor for name, tensor in vars(batch).items() if tensor is not None}
-    return replace(batch, **{name: function(tensor) for name, tensor in tensors.items()})
+    tensors: dict[str, Any] = {
+        name: function(value) for name, value in vars(batch).items() if isinstance(value, Tensor)
+    }
+    return replace(batch, **tensors)
 
 
 @dataclass(frozen=True)
@@ -113,7 +101,7 @@ def plan_update_batches(
     batch: TrainBatch,
     update_batch_size: int,
     tokens_per_microbatch: int,
-    gather: Callable[[list[Any]], list[Any]] = lambda items: items,
+    gather: Gather = lambda items: items,
     packed: bool = False,
 ) -> list[UpdateBatch]:
     """Cut the rows into update batches in order, and each into microbatches under a token budget.
@@ -143,9 +131,9 @@ def plan_update_batches(
     for rows in torch.arange(len(lengths)).split(update_batch_size):
         if not packed:
             rows = rows[lengths[rows].argsort(descending=True, stable=True)]
-        parts = _cut(rows.tolist(), tokens_per_microbatch, shared if packed else padded)
-        plan.append(UpdateBatch(tuple(map(torch.tensor, parts))))
-    return _padded(plan, gather([[len(update_batch.microbatches) for update_batch in plan]]))
+        plan.append(_cut(rows.tolist(), tokens_per_microbatch, shared if packed else padded))
+    everywhere = zip(*gather([list(map(len, plan))]), strict=True)
+    return [UpdateBatch(_as_many(parts, max(counts))) for parts, counts in zip(plan, everywhere, strict=True)]
 
 
 def _cut(rows: Sequence[int], budget: int, cost: Callable[[int, Sequence[int]], int]) -> list[list[int]]:
@@ -161,10 +149,7 @@ def _cut(rows: Sequence[int], budget: int, cost: Callable[[int, Sequence[int]], 
     return microbatches
 
 
-def _padded(plan: Sequence[UpdateBatch], counts: Sequence[Sequence[int]]) -> list[UpdateBatch]:
-    """Return the plan with as many microbatches per update batch as the rank with the most has by ``counts``."""
-    padded = []
-    for update_batch, most in zip(plan, map(max, zip(*counts, strict=True)), strict=True):
-        own = update_batch.microbatches
-        padded.append(UpdateBatch((*own, *[own[0][:0]] * (most - len(own)))))
-    return padded
+def _as_many(parts: Sequence[Sequence[int]], count: int) -> tuple[Tensor, ...]:
+    """Return microbatches as tensors of rows, and as many empty ones as another rank has more."""
+    missing: list[list[int]] = [[]] * (count - len(parts))
+    return tuple(torch.tensor(rows, dtype=torch.int64) for rows in (*parts, *missing))

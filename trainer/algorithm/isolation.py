@@ -34,8 +34,8 @@ def isolation_passes(
 
 
 def _random_subset(mask: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
-    candidates = mask.flatten().nonzero().squeeze(1)
-    order = torch.randperm(len(candidates), generator=generator)
-    subset = torch.zeros_like(mask.flatten())
-    subset[candidates[order.to(candidates.device)[:size]]] = 1
-    return subset.view_as(mask)
+    candidates = mask.nonzero()
+    drawn = torch.randperm(len(candidates), generator=generator)[:size]
+    subset = torch.zeros_like(mask)
+    subset[candidates[drawn.to(mask.device)].unbind(dim=1)] = 1
+    return subset

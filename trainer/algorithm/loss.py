@@ -25,7 +25,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
         The loss; metrics are sums over the tokens of the pass: ``clipped``, ``dual_clipped``, ``approx_kl``
         (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
     """
-    weights = token_weights(inputs.completion_mask, config.aggregation, inputs.totals)
+    weights = token_weights(inputs.completion_mask, config.aggregation, inputs.totals) * inputs.token_mask
     with errors_named(config.loss):
         result = config.loss(inputs)
     losses, clipped, dual_clipped = result if isinstance(result, TokenLosses) else TokenLosses(result)
@@ -33,19 +33,18 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
         losses = losses * _engine_factors(inputs, config.engine_correction)
     if config.log_ratio_coef > 0:
         losses = losses + config.log_ratio_coef * inputs.log_ratio.square()
-    loss = (losses * weights * inputs.token_mask).sum()
+    loss = (losses * weights).sum()
     if inputs.ref_logprobs is not None and config.kl_coef > 0 and config.kl_in_loss:
         penalty = kl_penalty(inputs.logprobs, inputs.ref_logprobs, config)
-        loss = loss + config.kl_coef * (penalty * weights * inputs.token_mask).sum()
+        loss = loss + config.kl_coef * (penalty * weights).sum()
     if inputs.entropies is not None:
-        loss = loss - config.entropy_coef * (inputs.entropies * weights * inputs.token_mask).sum()
+        loss = loss - config.entropy_coef * (inputs.entropies * weights).sum()
     with torch.no_grad():
-        log_ratio = inputs.logprobs - inputs.old_logprobs
         clipped_in_pass = clipped * inputs.token_mask
         metrics = {
             "clipped": clipped_in_pass.sum(),
             "dual_clipped": (dual_clipped * inputs.token_mask).sum(),
-            "approx_kl": (-log_ratio * inputs.token_mask).sum(),
+            "approx_kl": ((inputs.old_logprobs - inputs.logprobs) * inputs.token_mask).sum(),
             "tokens": inputs.token_mask.sum(),
             "ratio_max": (inputs.log_ratio.exp() * inputs.token_mask).max(),
         }

@@ -42,7 +42,7 @@ def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
 
 def counted_lengths(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
     """Return how many tokens of each completion `counted_tokens` counts, [B] on the host."""
-    return batch.completion_lengths * (1 - batch.truncated) if config.mask_truncated else batch.completion_lengths
+    return batch.completion_lengths * (1 - config.mask_truncated * batch.truncated)
 
 
 def select_tokens(batch: TrainBatch, config: AlgorithmConfig, gather: Gather = lambda items: items) -> Tensor:

@@ -13,9 +13,7 @@ from trainer.algorithm.loss import update_loss
 from trainer.algorithm.token_filters import counted_lengths
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
-from trainer.config.schema import TrainConfig
 from trainer.errors import check_finite
-from trainer.parallel.models import Models
 from trainer.parallel.ranks import Parallel
 from trainer.policy.kept_forward import KeptForward
 from trainer.policy.logprobs import TokenScores
@@ -73,28 +71,10 @@ class Updater:
     max_new_tokens: int
     kept_forward: KeptForward | None = None
 
-    @classmethod
-    def of(cls, config: TrainConfig, models: Models, parallel: Parallel) -> "Updater":
-        """The updates of a run's policy."""
-        return cls(
-            models.policy,
-            models.optimizer,
-            config.algorithm,
-            config.optim.max_grad_norm,
-            parallel,
-            config.rollout.max_new_tokens,
-            models.kept_forward,
-        )
-
     def set_learning_rate(self, lr: float) -> None:
         """Set the learning rate of the following optimizer steps."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-
-    def free(self) -> None:
-        """Free the forward pass that was kept for an update and that none has used."""
-        if self.kept_forward is not None:
-            self.kept_forward.free()
 
     def run_pass(
         self,
@@ -145,7 +125,7 @@ class Updater:
         importance ratios of a pass over some of the tokens begin at 1 up to rounding only.
         """
         device = batch.input_ids.device
-        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        loss_sum = torch.zeros_like(statistics.loss)
         asked = asked_tokens(in_pass, lengths_to_mask(batch.completion_lengths), self.algorithm)
         for index, rows in enumerate(update_batch.microbatches):
             rows = rows[asked[rows].any(dim=1)]
@@ -157,7 +137,7 @@ class Updater:
             width = part.completion_mask.shape[1]
             needed, token_mask = asked[rows, :width], in_pass[rows, :width]
             if takes_part_only:
-                needed, token_mask = (torch.arange(width) == 0).float()[None], token_mask * 0
+                needed, token_mask = torch.eye(1, width), token_mask * 0
             with self.parallel.microbatch(self.policy, index == len(update_batch.microbatches) - 1):
                 scores: TokenScores = kept or self.policy(
                     part.input_ids, part.prompt_lengths, needed, self.algorithm.entropy_coef > 0

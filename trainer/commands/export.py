@@ -18,6 +18,7 @@ from trainer.evaluation.correctness import read_correctness
 from trainer.evaluation.estimators import accuracy_interval
 from trainer.files import write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
+from trainer.rules.names import label_of
 from trainer.shell.arguments import add_runs_dir
 from trainer.tracking.inputs import recorded_files
 
@@ -143,7 +144,7 @@ def model_card(name: str, config: TrainConfig, step: int, found: list[Score], is
     front: dict[str, object] = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["reinforcement-learning", config.algorithm.advantage.label, "loptune"],
+        "tags": ["reinforcement-learning", label_of(config.algorithm.advantage.name), "loptune"],
     }
     start = config.model.name_or_path
     if "/" in start and not Path(start).exists():

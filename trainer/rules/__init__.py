@@ -4,8 +4,8 @@
 one's own needs are exported here.
 """
 
-from trainer.rules.advantage import Advantage
-from trainer.rules.groups import centered, group_means, group_std, mean_and_variance
+from trainer.rules.advantage import Advantage, KlPlacement
+from trainer.rules.groups import centered, group_means, group_std, mean_and_variance, whiten
 from trainer.rules.inputs import AdvantageInputs, Gather, LossInputs, TokenLosses, UpdateTotals
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
 from trainer.section import NonNegative, Positive, Probability
@@ -16,6 +16,7 @@ __all__ = [
     "AdvantageInputs",
     "Aggregation",
     "Gather",
+    "KlPlacement",
     "LossInputs",
     "NonNegative",
     "PolicyLoss",
@@ -28,4 +29,5 @@ __all__ = [
     "group_means",
     "group_std",
     "mean_and_variance",
+    "whiten",
 ]

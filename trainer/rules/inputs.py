@@ -6,7 +6,7 @@ their classes, and must not wait seconds for torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +43,8 @@ class AdvantageInputs:
     old_logprobs: Tensor  # [B, T], 0 outside the completions
     ref_logprobs: Tensor | None  # [B, T]
     entropies: Tensor | None  # [B, T], of the policy before its update; None where nothing was recomputed
-    reward_parts: Tensor | None  # [B, R, 2], R parts of the reward, and their weights, on the host
+    reward_parts: Sequence[Mapping[str, float]]  # [B], weighted parts of each reward
+    part_weights: Mapping[str, float]
     kl_coef: float  # of the KL penalty where it is placed in the reward, else 0
     sum_over_ranks: SumOverRanks
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic_core import PydanticCustomError
-
 from trainer.rules.advantage import Advantage
 from trainer.rules.advantages import ADVANTAGES
 from trainer.rules.losses import LOSSES
@@ -37,8 +35,7 @@ class RuleKind:
         if ":" in name:
             return cast(type[Rule], load_rule(name, self.base, str(Path.cwd())))
         if name not in self.registry:
-            names = ", ".join(self.registry)
-            raise PydanticCustomError("literal_error", f"{name} is no rule; valid: {names}", {"expected": names})
+            raise ValueError(f"{name} is no rule; valid: {', '.join(self.registry)}, or module:Class")
         return self.registry[name]
 
     def read(self, setting: Any) -> Any:

@@ -60,7 +60,7 @@ def load_rule(name: str, base: type[Section], folder: str) -> type[Section]:
     return named
 
 
-def load_again(own: tuple[str, type[Section], str], parameters: Mapping[str, Any]) -> Section:
+def load_again(own: tuple[Any, ...], parameters: Mapping[str, Any]) -> Section:
     """Build a rule in another process."""
     return load_rule(*own)(**parameters)
 
@@ -74,8 +74,6 @@ def errors_named(rule: Any) -> Iterator[None]:
     """
     try:
         yield
-    except ConfigError:
-        raise
     except Exception as error:
         if rule.own is None:
             raise

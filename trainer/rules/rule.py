@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar
 
-from trainer.rules.names import label_of
 from trainer.rules.own import load_again
 from trainer.section import Section
 
@@ -11,14 +10,9 @@ class Rule(Section):
     """A part of an update rule that a configuration chooses by name; its fields are its parameters."""
 
     needs_distributions: ClassVar[bool] = False  # whether it reads entropies or a proxy's log-probabilities
-    own: ClassVar[tuple[str, type[Section], str] | None] = None  # of a user's rule: arguments of `load_rule`
+    own: ClassVar[tuple[Any, ...] | None] = None  # of a user's rule: arguments of `load_rule`
 
     name: str = ""
-
-    @property
-    def label(self) -> str:
-        """The rule's name in tables, legends and tags."""
-        return label_of(self.name)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Send a user's rule to another process as its parameters and the folder of its module."""

@@ -50,7 +50,7 @@ bound the field refuses: [{searched: {algorithm.ar_alpha: {uniform: [0.0, 1.5]}}
   "algorithm.ar_alpha: Input should be less than or equal to 1", trainer options algorithm.ar_alpha]
 choice the field refuses: [{searched: {algorithm.advantage: {choice: [grpo, ppo]}}},
   algorithm.advantage,
-  'valid: dr_grpo, grpo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo']
+  'valid: dr_grpo, grpo, reinforce_plus_plus, rloo']
 else the field refuses: [{searched: {algorithm.lopti_eta: {value: 0.5, when: {lopti: true}, else: -1}}},
   "algorithm.lopti_eta: Input should be greater than or equal to 0", trainer options algorithm.lopti_eta]
 values that refuse each other: [{searched: {algorithm.token_filter: {choice: [none, drop_high]}}},

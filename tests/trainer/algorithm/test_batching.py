@@ -1,10 +1,8 @@
-from dataclasses import replace
-
 import pytest
 import torch
 
 from tests.trainer.algorithm.batches import make_batch, make_groups
-from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows, with_rewards
+from trainer.algorithm.batching import build_batch, plan_update_batches, select_rows
 
 
 def test_rows_are_prompt_completion_padding():
@@ -61,19 +59,3 @@ def test_every_rank_has_as_many_microbatches_as_the_one_with_the_most():
     assert [[len(rows) for rows in part.microbatches] for part in plan] == [[2, 2, 0], [1, 2, 1, 0]]
     lengths = make_batch().prompt_lengths + make_batch().completion_lengths
     assert int(lengths[plan[1].stand_in]) == int(lengths[4:].min())  # what stands in is as short as there is
-
-
-def test_parts_of_rewards_come_without_their_weights_and_failures_share_theirs():
-    (group,) = make_groups([[1, 1, 1]], [2])
-    breakdowns = [({"math": 2.0, "length": 0.5}, 2.5), ({"math": 0.0, "length": 1.0}, 1.0), ({}, -3.0)]
-    rollouts = [
-        replace(rollout, reward=reward, reward_breakdown=parts)
-        for rollout, (parts, reward) in zip(group.rollouts, breakdowns, strict=True)
-    ]
-    groups = [replace(group, rollouts=rollouts)]
-    batch = build_batch(groups, 0, torch.device("cpu"))
-    parts = with_rewards(batch, groups, {"math": 2.0, "my.module:length": 0.5}).reward_parts
-    assert parts[..., 0].tolist() == [[1.0, 1.0], [2.0, 0.0], [-3.0, -0.75]]  # length, math
-    assert parts[..., 1].tolist() == [[0.5, 2.0]] * 3
-    single = with_rewards(batch, groups, {"math": 3.0}).reward_parts
-    assert single[0].tolist() == [[pytest.approx(0.5 / 3), 3.0], [pytest.approx(2 / 3), 3.0]]

@@ -17,23 +17,12 @@ from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
 from trainer.cpu.attention import use_packed_attention
 from trainer.errors import DivergedError
+from trainer.metrics.reading import read_metrics
+from trainer.metrics.step import update_metrics
 from trainer.parallel.ranks import Parallel
 from trainer.policy.kept_forward import KeptForward
 from trainer.policy.logprobs import LogprobModel, TokenScores
 from trainer.rules.inputs import LossInputs, UpdateTotals
-
-
-def updated_parameters(algorithm: AlgorithmConfig):
-    """Parameters and statistics after the passes over one rollout batch."""
-    model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
-    batch = make_batch()
-    plan = plan_update_batches(batch, 4, 1000)
-    batch = estimate_advantages(attach_logprobs(batch, model, None, plan), algorithm)
-    statistics = UpdateStatistics.of(batch)
-    updater = Updater(model, torch.optim.AdamW(model.parameters(), lr=1e-3), algorithm, 1.0, Parallel(), 8)
-    for mask in isolation_passes(batch, algorithm):
-        updater.run_pass(batch, mask, plan, statistics, step=1)
-    return [p.detach().clone() for p in model.parameters()], statistics
 
 
 @pytest.mark.parametrize(
@@ -75,12 +64,29 @@ def test_a_kept_forward_is_of_exactly_the_rows_asked_for_and_gone_before_the_wei
         assert kept_forward.take(torch.tensor([3, 1])) is None
 
 
-def test_an_empty_pass_takes_no_step():
-    # no token of a random 61-word model has a probability of 0.999: the second pass is empty
-    parameters, statistics = updated_parameters(AlgorithmConfig(lopti_eta=0.999, kl_coef=0.0))
-    plain, one_pass = updated_parameters(AlgorithmConfig(kl_coef=0.0))
-    assert statistics.updates == one_pass.updates == 2
-    assert all(torch.equal(a, b) for a, b in zip(parameters, plain, strict=True))
+@pytest.mark.parametrize("case", ["no token", "all clipped", "no advantage"])
+def test_a_step_without_a_gradient_moves_neither_weights_nor_momentum(case):
+    algorithm = AlgorithmConfig(kl_coef=0.0)
+    model = LogprobModel(random_model(), temperature=0.9, chunk_tokens=16)
+    batch, plan = scored(model, algorithm)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    updater = Updater(model, optimizer, algorithm, 1.0, Parallel(), 8)
+    updater.run_pass(batch, batch.completion_mask, plan, UpdateStatistics.of(batch), step=1)
+    before = copy.deepcopy([optimizer.state_dict()["state"], model.state_dict()])
+    assert all(state["exp_avg"].any() for state in before[0].values())
+
+    mask, ones = batch.completion_mask, torch.ones_like(batch.advantages)
+    old = batch.old_logprobs - 2.0  # every ratio is above e
+    without = {
+        "no token": (replace(batch, advantages=ones), 0 * mask),
+        "all clipped": (replace(batch, advantages=ones, old_logprobs=old), mask),
+        "no advantage": (replace(batch, advantages=0 * ones), mask),
+    }
+    statistics = UpdateStatistics.of(batch)
+    updater.run_pass(*without[case], plan, statistics, step=2)
+    assert (statistics.updates, statistics.skipped, statistics.grad_norm) == (0, 1, 0.0)
+    assert read_metrics([update_metrics(statistics, 1e-3)], Parallel())["optim/updates_skipped"] == 1
+    torch.testing.assert_close([optimizer.state_dict()["state"], model.state_dict()], before, rtol=0, atol=0)
 
 
 class Overflowing(Parallel):

@@ -25,9 +25,9 @@ def test_settings_that_make_no_sense_are_refused():
     [
         ("grpo", "auto", True),
         ("reinforce_plus_plus", "auto", False),
-        ("reinforce_plus_plus_baseline", "auto", True),
+        ("reinforce_baseline:ReinforceBaseline", "auto", True),
         ("reinforce_plus_plus", "loss", True),
-        ("reinforce_plus_plus_baseline", "reward", False),
+        ("reinforce_baseline:ReinforceBaseline", "reward", False),
     ],
 )
 def test_where_the_kl_penalty_goes(advantage, placement, in_loss):

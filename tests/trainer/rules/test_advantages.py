@@ -21,8 +21,7 @@ def five_completions(rewards: list[float]) -> TrainBatch:
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
     ids = torch.tensor([4, 4, 7, 7, 9])
     total = torch.tensor(rewards)
-    parts = torch.stack([torch.stack([share * total, torch.ones(5)], dim=1) for share in (0.75, 0.25)], dim=1)
-    return replace(make_batch(), rewards=total, group_ids=ids, completion_mask=mask, reward_parts=parts)
+    return replace(make_batch(), rewards=total, group_ids=ids, completion_mask=mask)
 
 
 @pytest.mark.parametrize(
@@ -32,14 +31,14 @@ def five_completions(rewards: list[float]) -> TrainBatch:
         ({"advantage": {"name": "reinforce_plus_plus", "gamma": 0.5}}, [-0.05 + 0.5 * 2.05, 2.05, 0.0, 1.0]),
         ({"advantage": {"name": "reinforce_plus_plus", "gamma": 0.5}, "kl_placement": "loss"}, [1.0, 2.0, 0.0, 1.0]),
         # The penalties of the first sum to 0.2 - 0.05: rewards 2 - 0.15, 0 and 1, minus their mean of 0.95.
-        ({"advantage": "reinforce_plus_plus_baseline", "kl_placement": "reward"}, [0.9, 0.9, -0.95, 0.05]),
-        ({"advantage": "reinforce_plus_plus_baseline"}, [1.0, 1.0, -1.0, 0.0]),
+        ({"advantage": "reinforce_baseline:ReinforceBaseline", "kl_placement": "reward"}, [0.9, 0.9, -0.95, 0.05]),
+        ({"advantage": "reinforce_baseline:ReinforceBaseline"}, [1.0, 1.0, -1.0, 0.0]),
     ],
 )
 def test_the_penalty_of_reinforce_plus_plus_is_in_the_reward_or_in_the_loss(settings, values):
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     log_ratio = torch.tensor([[0.5, -0.5], [0.0, 0.0], [0.0, 0.0]])
-    if settings["advantage"] == "reinforce_plus_plus_baseline":
+    if settings["advantage"] == "reinforce_baseline:ReinforceBaseline":
         log_ratio[0] = torch.tensor([2.0, -0.5])
     old = -torch.ones(3, 2) * mask
     batch = replace(
@@ -63,7 +62,6 @@ def test_another_rank_with_equal_rewards_is_a_batch_of_twice_the_size(advantage)
         rewards=batch.rewards.repeat(2),
         group_ids=torch.cat([batch.group_ids, batch.group_ids + 10]),
         completion_mask=batch.completion_mask.repeat(2, 1),
-        reward_parts=batch.reward_parts.repeat(2, 1, 1),
     )
     alone = estimate_advantages(batch, config, lambda tensor: 2 * tensor).advantages
     assert torch.allclose(alone, estimate_advantages(both, config).advantages[:5], rtol=1e-6)

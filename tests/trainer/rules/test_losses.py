@@ -94,7 +94,7 @@ def test_lp_reg_pulls_chosen_tokens_up_to_the_proxy_and_no_further():
 
 
 def test_rgra_has_neither_ratio_nor_clip():
-    losses, gradients, clipped = token_losses("rgra", [0.5, 0.05], [0.05, 0.5], [2.0, -1.0])
+    losses, gradients, clipped = token_losses("rgra:Rgra", [0.5, 0.05], [0.05, 0.5], [2.0, -1.0])
     assert gradients == [-2.0, 1.0]
     assert losses == pytest.approx([-2 * math.log(0.05), math.log(0.5)])
     assert clipped == [False, False]

@@ -2,12 +2,11 @@
 
 from trainer.rules.advantage import Advantage
 from trainer.rules.advantages.group_mean import DrGrpo, Grpo, Rloo
-from trainer.rules.advantages.reinforce import ReinforcePlusPlus, ReinforcePlusPlusBaseline
+from trainer.rules.advantages.reinforce import ReinforcePlusPlus
 
 ADVANTAGES: dict[str, type[Advantage]] = {
     "grpo": Grpo,
     "dr_grpo": DrGrpo,
     "rloo": Rloo,
     "reinforce_plus_plus": ReinforcePlusPlus,
-    "reinforce_plus_plus_baseline": ReinforcePlusPlusBaseline,
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from trainer.rules.advantage import Advantage, KlPlacement
-from trainer.rules.groups import centered, whiten
+from trainer.rules.groups import whiten
 from trainer.rules.inputs import AdvantageInputs
 from trainer.section import Probability
 
@@ -29,24 +29,6 @@ class ReinforcePlusPlus(Advantage):
         return whiten(returns, inputs.completion_mask, inputs.sum_over_ranks)
 
 
-class ReinforcePlusPlusBaseline(Advantage):
-    """``r - mean of group``, whitened over all completion tokens [section 3.2]. As verl.
-
-    Where the KL penalty is placed in the reward, its sum over the completion is part of r.
-    """
-
-    kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("loss", "reward")
-
-    name: Literal["reinforce_plus_plus_baseline"] = "reinforce_plus_plus_baseline"
-
-    def __call__(self, inputs: AdvantageInputs) -> Tensor:
-        mask = inputs.completion_mask
-        penalties = inputs.kl_coef * (_reference_log_ratios(inputs) * mask).sum(dim=1)
-        rewards = inputs.rewards - penalties.to(inputs.rewards.device)
-        per_token = centered(rewards, inputs.group_ids).to(mask, non_blocking=True)[:, None] * mask
-        return whiten(per_token, mask, inputs.sum_over_ranks)
-
-
 def token_rewards(inputs: AdvantageInputs) -> Tensor:
     """Return the KL penalty at every token and the reward at the last one, [B, T].
 
@@ -56,14 +38,9 @@ def token_rewards(inputs: AdvantageInputs) -> Tensor:
     mask = inputs.completion_mask
     is_last = mask.bool() & (mask.cumsum(dim=1) == mask.sum(dim=1, keepdim=True))
     rewards = is_last * inputs.rewards.to(mask, non_blocking=True)[:, None]
-    return rewards - inputs.kl_coef * _reference_log_ratios(inputs)
-
-
-def _reference_log_ratios(inputs: AdvantageInputs) -> Tensor:
-    """Return ``old_logprob - ref_logprob``, [B, T], 0 without a reference."""
     if inputs.ref_logprobs is None:
-        return inputs.completion_mask * 0
-    return inputs.old_logprobs - inputs.ref_logprobs
+        return rewards
+    return rewards - inputs.kl_coef * (inputs.old_logprobs - inputs.ref_logprobs)
 
 
 def discounted_returns(per_token_rewards: Tensor, completion_mask: Tensor, gamma: float) -> Tensor:

@@ -4,7 +4,6 @@ from trainer.rules.losses.cispo import Cispo
 from trainer.rules.losses.clipped import Clipped
 from trainer.rules.losses.dppo import DppoTv
 from trainer.rules.losses.gspo import Gspo
-from trainer.rules.losses.rgra import Rgra
 from trainer.rules.losses.sapo import Sapo
 from trainer.rules.policy_loss import PolicyLoss
 
@@ -14,5 +13,4 @@ LOSSES: dict[str, type[PolicyLoss]] = {
     "cispo": Cispo,
     "dppo_tv": DppoTv,
     "sapo": Sapo,
-    "rgra": Rgra,
 }

@@ -1,0 +1,28 @@
+"""REINFORCE++-baseline [arXiv:2501.03262, section 3.2]: a group's mean, then whitened over the batch. As verl.
+
+trainer run base algorithm.advantage=reinforce_baseline:ReinforceBaseline
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from trainer.rules import Advantage, AdvantageInputs, KlPlacement, centered, whiten
+
+
+class ReinforceBaseline(Advantage):
+    """``r - mean of group``, whitened over all completion tokens.
+
+    Where the KL penalty is placed in the reward, its sum over the completion is part of r.
+    """
+
+    kl_placements: ClassVar[tuple[KlPlacement, ...]] = ("loss", "reward")
+
+    def __call__(self, inputs: AdvantageInputs) -> Tensor:
+        mask = inputs.completion_mask
+        rewards = inputs.rewards
+        if inputs.ref_logprobs is not None and inputs.kl_coef > 0:
+            penalty = ((inputs.old_logprobs - inputs.ref_logprobs) * mask).sum(dim=1)
+            rewards = rewards - inputs.kl_coef * penalty.to(rewards.device)
+        per_token = centered(rewards, inputs.group_ids).to(mask, non_blocking=True)[:, None] * mask
+        return whiten(per_token, mask, inputs.sum_over_ranks)

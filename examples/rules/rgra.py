@@ -1,0 +1,17 @@
+"""RGRA [arXiv:2603.18756]: REINFORCE with group-relative advantages.
+
+trainer run base algorithm.loss=rgra:Rgra algorithm.kl_coef=0.001
+"""
+
+from trainer.rules import LossInputs, PolicyLoss, TokenLosses
+
+
+class Rgra(PolicyLoss):
+    """GRPO without importance ratio and clip, ``l = -A logprob``.
+
+    With the advantage ``grpo`` and a KL penalty in the loss it is the paper's rule. The value of the loss means
+    nothing; its gradient does.
+    """
+
+    def __call__(self, tokens: LossInputs) -> TokenLosses:
+        return TokenLosses(-tokens.advantages * tokens.logprobs)
