@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import StorageError
@@ -163,15 +163,13 @@ class Shipper:
         self._run_dir = run_dir
         self._state = state
         self._lock = lock  # guards the state; never held while MLflow is called
-        self._sending = Lock()  # one thread at a time: a call that hangs holds the next up
 
-    def send_all(self, stop: Event | None = None) -> None:
-        """Send everything that is on disk now; after ``stop`` is set, no further request is begun."""
-        with self._sending:
-            self.connect()
-            for send in (self._send_metrics, self._send_completions, self._send_artifact):
-                while not (stop and stop.is_set()) and send():
-                    pass
+    def send_all(self) -> None:
+        """Send everything that is on disk now."""
+        self.connect()
+        for send in (self._send_metrics, self._send_completions, self._send_artifact):
+            while send():
+                pass
 
     def connect(self) -> None:
         """Open the run in MLflow, where that has not been done yet.
@@ -221,9 +219,15 @@ class Shipper:
             self._state.metrics_sent = offset
         return True
 
-    def finish(self, status: str, ended: int | None = None) -> None:
-        """Set the run's final status; ``ended`` is when [ms since 1970], where that was not now."""
-        self._client.set_terminated(self._run_id, status, ended)
+    def finish(self, otherwise: str = "FINISHED", ended: int | None = None) -> None:
+        """Send everything and the run's final status, or another if it has none.
+
+        ``ended`` is when [ms since 1970], where that was not now.
+        """
+        self.send_all()
+        if self.connection.monitor is not None:
+            self.connection.monitor.finish()
+        self._client.set_terminated(self._run_id, self._state.status or otherwise, ended)
         with self._remember():
             self._state.status_sent = True
 

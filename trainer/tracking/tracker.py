@@ -5,12 +5,12 @@ that dies delays the sending and nothing else: what is not sent stays known and 
 returns, when the run ends, or by ``upload``.
 """
 
+import contextlib
 import hashlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 CONFIG_FILE = "config.yaml"
 SHIP_INTERVAL_S = 1.0
 _MAX_PAUSE_S = 10.0  # between attempts while the server is away
-STOP_LIMIT_S = 3.0  # for the call in flight
+_LAST_PAUSE_S = 0.2  # between attempts at the end
 _CLOSE_LIMIT_S = 12.0
 
 _logger = logging.getLogger(__name__)
@@ -108,8 +108,7 @@ class Tracker:
         self._writers = Writers(config, context)
         self._last_step = 0
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-        self._closed = False
+        self._closing = threading.Event()
 
     @property
     def run_id(self) -> str | None:
@@ -162,7 +161,7 @@ class Tracker:
         Raises:
             StorageError: the run's folder cannot be written.
         """
-        self._stop_shipping(None)
+        assert self._thread is None, "a run is rewound before it logs"
         with self._changed_state() as state:  # before the lines go: a process can end between the two
             state.metrics_sent = min(state.metrics_sent, end_of_step(self._metrics.path, step))
             state.completions_sent = 0
@@ -172,9 +171,8 @@ class Tracker:
 
     def close(self, status: str = "FINISHED") -> bool:
         """Send the rest within ``close_limit_s`` and end the record; False where MLflow lacks some of it then."""
-        if self._closed:
+        if self._closing.is_set():
             return True
-        self._closed = True
         self._writers.close()
         try:
             with self._changed_state() as state:
@@ -182,23 +180,20 @@ class Tracker:
         except StorageError as error:
             _logger.warning("%s (%s)", error.what, error.where)
             return False
+        finally:
+            self._closing.set()
         if self._shipper is None:
             return True
-        self._stop_shipping()
-        # A thread, because a call to a hanging server cannot be ended.
-        done = threading.Event()
-        final = threading.Thread(
-            target=_send_rest, args=(self._shipper, status, self._close_limit_s, done), daemon=True
-        )
-        final.start()
-        final.join(self._close_limit_s + 1.0)
-        if not done.is_set():
+        self._start_shipping()
+        assert self._thread is not None, "it has begun"
+        self._thread.join(self._close_limit_s + 1.0)  # a call to a hanging server cannot be ended
+        if not self._state.status_sent:
             _logger.warning(
                 "MLflow at %s does not have the whole run; nothing is lost: trainer upload %s",
                 self._shipper.connection.uri,
                 self.run_dir,
             )
-        return done.is_set()
+        return self._state.status_sent
 
     def _append(self, lines: JsonLines, step: int, *records: Mapping[str, Any]) -> None:
         self._attempt.check()
@@ -207,7 +202,7 @@ class Tracker:
         except StorageError as error:
             raise StorageError(f"{error.what}; step {step} is missing", error.where, error.hint) from error
 
-    @contextmanager
+    @contextlib.contextmanager
     def _changed_state(self) -> Iterator[TrackingState]:
         try:
             with self._state_lock:
@@ -219,53 +214,39 @@ class Tracker:
 
     def _start_shipping(self) -> None:
         if self._shipper is not None and self._thread is None:
-            self._stop = threading.Event()
             self._thread = threading.Thread(
-                target=_ship, args=(self._shipper, self._stop), name="mlflow-shipper", daemon=True
+                target=self._ship, args=(self._shipper,), name="mlflow-shipper", daemon=True
             )
             self._thread.start()
 
-    def _stop_shipping(self, limit_s: float | None = STOP_LIMIT_S) -> None:
-        if self._thread is not None:
-            self._stop.set()
-            self._thread.join(limit_s)  # a call to a hanging server cannot be ended
-            self._thread = None
+    def _ship(self, shipper: Shipper) -> None:
+        """Send while the run goes on, and its rest and status within the limit once it is closed."""
+        pause = SHIP_INTERVAL_S
+        with contextlib.suppress(SupersededError):
+            while not self._closing.wait(pause):
+                error = _failure(shipper.send_all)
+                if error is None and pause > SHIP_INTERVAL_S:
+                    _logger.warning("MLflow answers again; the missing metrics were sent")
+                elif error is not None and pause == SHIP_INTERVAL_S:
+                    _logger.warning("cannot send to MLflow, will try again: %s", reason(error))
+                pause = SHIP_INTERVAL_S if error is None else min(2 * pause, _MAX_PAUSE_S)
+            deadline = time.monotonic() + self._close_limit_s
+            while error := _failure(shipper.finish):
+                if time.monotonic() + _LAST_PAUSE_S > deadline:
+                    _logger.warning("could not send to MLflow: %s", reason(error))
+                    return
+                time.sleep(_LAST_PAUSE_S)
 
 
-def _ship(shipper: Shipper, stop: threading.Event) -> None:
-    pause = SHIP_INTERVAL_S
-    while not stop.wait(min(pause, _MAX_PAUSE_S)):
-        try:
-            shipper.send_all(stop)
-            if pause > SHIP_INTERVAL_S:
-                _logger.warning("MLflow answers again; the missing metrics were sent")
-            pause = SHIP_INTERVAL_S
-        except SupersededError:
-            return
-        except Exception as error:  # training goes on whatever MLflow raises; the lines are on disk
-            if stop.is_set():
-                return
-            if pause == SHIP_INTERVAL_S:
-                _logger.warning("cannot send to MLflow, will try again: %s", reason(error))
-            pause *= 2
-
-
-def _send_rest(shipper: Shipper, status: str, limit_s: float, done: threading.Event) -> None:
-    deadline, pause = time.monotonic() + limit_s, 0.2
-    while True:
-        try:
-            shipper.send_all()
-            if shipper.connection.monitor is not None:
-                shipper.connection.monitor.finish()
-            shipper.finish(status)
-            done.set()
-            return
-        except Exception as error:  # whatever MLflow raises, the run is complete on disk
-            if time.monotonic() + pause > deadline:
-                _logger.warning("could not send to MLflow: %s", reason(error))
-                return
-        time.sleep(pause)
-        pause = min(2 * pause, 2.0)
+def _failure(action: Callable[[], None]) -> Exception | None:
+    """Carry out an action; training goes on whatever MLflow raises, for the record is on disk."""
+    try:
+        action()
+    except SupersededError:
+        raise
+    except Exception as error:
+        return error
+    return None
 
 
 class NullTracker:
@@ -304,11 +285,9 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     target = uri or tracking_uri(config.tracking, Path(state.runs_dir))
     prepare_store(target)
     shipper = Shipper(_connection(config, run_dir, target), run_dir, state, threading.Lock())
-    shipper.connect()
-    retry(shipper.send_all, target)
     # A run that never closed was killed.
     times = recorded_times(run_dir / METRICS_FILE)
-    retry(lambda: shipper.finish(state.status or "KILLED", times and times[1]), target)
+    retry(lambda: shipper.finish("KILLED", times and times[1]), target)
     assert state.run_id is not None
     return state.run_id
 

@@ -51,12 +51,11 @@ def record(folder: SweepFolder, trial: str, uri: str, status: str | None = "FINI
     tracker = Tracker(config_for(uri), context, must_connect=False, close_limit_s=0)
     for step in (1, 2, 3):
         tracker.log({"rollout/reward": 0.5 * step}, step)
-    tracker._stop_shipping()
-    if status is not None:
-        state = TrackingState.load(context.run_dir)
-        assert state is not None
-        state.status = status
-        state.save(context.run_dir)
+    assert not tracker.close()
+    state = TrackingState.load(context.run_dir)
+    assert state is not None
+    state.status = status
+    state.save(context.run_dir)
     return context.run_dir
 
 

@@ -54,6 +54,8 @@ def test_rewind_drops_later_completions(tmp_path: Path, uri: str) -> None:
     tracker = Tracker(config_for(uri), context_for(tmp_path))
     tracker.log_completions([{"text": "a"}], 1)
     tracker.log_completions([{"text": "b"}], 2)
+    assert tracker.close("KILLED")
+    tracker = Tracker(config_for(uri), context_for(tmp_path))
     tracker.rewind(1)
     tracker.log_completions([{"text": "c"}], 2)
     assert tracker.close()
