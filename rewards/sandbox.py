@@ -159,6 +159,7 @@ class RewardPool:
             try:
                 reply = await worker.reply(job.token, self._timeout_s)
             except _LostError as error:
+                worker.ready = False
                 worker.in_flight.popleft()
                 self._fail(job, results, error.status, str(error))
                 await self._replace(place, waiting)
@@ -173,8 +174,8 @@ class RewardPool:
                 await self._replace(place, waiting)
                 continue
             worker.answered += 1
-            if reply["status"] != "ok":
-                self._fail(job, results, "timeout" if reply["status"] == "timeout" else "error", reply["message"])
+            if reply["status"] in ("timeout", "error"):
+                self._fail(job, results, reply["status"], reply["message"])
                 continue
             for index, score in zip(job.indices, reply["scores"], strict=True):
                 scored = Score(score["reward"], score["correct"], score["breakdown"], score["parsed"])
@@ -220,13 +221,14 @@ class RewardPool:
         # The worker finds the same modules as this process, and the user's own ones last: a file `rewards.py`
         # where the user stands must not hide this package (-P leaves that folder out). One thread is what the CPU
         # limit counts on.
-        ours, here = str(Path(__file__).resolve().parents[1]), os.getcwd()
-        paths = [entry for entry in sys.path if entry not in ("", here, ours)]
+        ours = str(Path(__file__).resolve().parents[1])
+        users = os.getcwd()
+        paths = [entry for entry in sys.path if entry not in ("", users, ours)]
         inherited = {
             name: value for name, value in os.environ.items() if name in self._environment or not _SECRET.search(name)
         }
         environment = inherited | {
-            "PYTHONPATH": os.pathsep.join([*paths, ours, here]),
+            "PYTHONPATH": os.pathsep.join([*paths, ours, users]),
             "OMP_NUM_THREADS": "1",
             "MALLOC_ARENA_MAX": "1",
         }

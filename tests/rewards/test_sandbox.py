@@ -218,6 +218,8 @@ def test_scoring_ends_as_soon_as_too_much_of_it_fails():
         with pytest.raises(ScoringFailedError, match=r"for 4 of 30 completions \(the limit is 10%\): no score"):
             rewards.score(["sleep"] * 30, [None] * 30)
         assert time.monotonic() - begin < 8.0  # thirty limits take nine seconds
+        with pytest.raises(ScoringFailedError, match="for 1 of 1 completions"):
+            rewards.score(["sleep"], [None])
         scored = rewards.score(["a"] * 27 + ["raise"] * 3, [None] * 30)
         assert [one.status for one in scored].count("error") == 3
         with pytest.raises(ScoringFailedError, match="KeyError"):

@@ -35,7 +35,6 @@ from trainer.errors import ConfigError, MissingError
         ("max_steps: yes\n", 1, "max_steps: not a number, got True", "trainer options max_steps"),
         ("rollout: {vllm: {server_base_urls: [ftp://x]}}\n", 1, "String should match pattern", ""),
         ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),
-        ("max_steps: 1\nseed: !!python/object/apply:os.system [touch x]\n", 2, "not valid YAML", ""),
     ],
 )
 def test_errors_name_file_line_key_and_the_nearest_choice(tmp_path, text, line, what, hint):
@@ -76,7 +75,7 @@ def test_a_file_is_read_no_further_than_the_limit(tmp_path):
         ("seed: 2024-13-45", "month must be in 1..12"),
         ("seed: \x00", "special characters are not allowed"),
         ("a: 1\n---\nb: 2", "another document"),
-        ("a: !!python/name:os.system", "could not determine a constructor"),
+        ("a: !!python/object/apply:os.system [touch x]", "could not determine a constructor"),
     ],
 )
 def test_what_yaml_cannot_construct_is_one_error(text, what):
