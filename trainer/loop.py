@@ -32,14 +32,13 @@ from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import check_divisible, make_parallel
 from trainer.planning.memory import check_fits, size_text
-from trainer.policy.load import load_tokenizer
-from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
+from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.progress import ProgressReport
-from trainer.rollouts.build import build_engine, build_rewards
+from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import derive_seed
 from trainer.rollouts.engine import EngineRun
-from trainer.rollouts.reward_check import check_reward
+from trainer.rollouts.prepared import prepare
 from trainer.rollouts.source import RolloutSource
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import RunContext, TrainBatch
@@ -82,13 +81,13 @@ class Trainer:
         context.run_dir.mkdir(parents=True, exist_ok=True)  # here and never again: one that vanishes is an error
 
         self.progress.phase("loading the data")
-        self.tokenizer = load_tokenizer(config.model)
+        prepared = prepare(config, max_failure_rate=MAX_FAILURE_RATE)
+        self.tokenizer = prepared.tokenizer
         self._own_tokenizer = copy.deepcopy(self.tokenizer)  # to be saved: two threads may not use one together
-        self.problems = load_problems(config.data.train, config.data, self.tokenizer)
-        self.evaluation_sets = load_evaluation_sets(config, self.tokenizer)
-        self.rewards = build_rewards(config.reward, MAX_FAILURE_RATE)
+        self.problems = prepared.problems
+        self.evaluation_sets = prepared.sets
+        self.rewards = prepared.rewards
         try:
-            check_reward(self.rewards, config, self.problems, self.evaluation_sets)
             self._load(config)
         except BaseException:
             self.rewards.close()

@@ -32,10 +32,8 @@ def check_training(spec: SweepSpec) -> None:
     check_early(spec.base)
     # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
     from trainer.algorithm.rule_check import check_rules
-    from trainer.policy.load import check_weights, load_tokenizer
-    from trainer.problems.load import load_evaluation_sets, load_problems
-    from trainer.rollouts.build import build_rewards
-    from trainer.rollouts.reward_check import check_reward
+    from trainer.policy.load import check_weights
+    from trainer.rollouts.prepared import prepare
 
     if _on_gpus(spec):
         check_fits(spec.base, spec.resources.workers_per_trial, _gpu(spec))
@@ -43,12 +41,9 @@ def check_training(spec: SweepSpec) -> None:
         check_rules(config.algorithm)
     for name in searched_values(spec, "model.name_or_path"):
         check_weights(spec.base.model.model_copy(update={"name_or_path": name}))
-    tokenizer = load_tokenizer(spec.base.model)
-    problems = load_problems(spec.base.data.train, spec.base.data, tokenizer)
-    sets = load_evaluation_sets(spec.base, tokenizer)
-    if not any(key.startswith(("reward", "data")) for key in spec.parameters):  # then each trial finds out
-        with build_rewards(spec.base.reward) as rewards:
-            check_reward(rewards, spec.base, problems, sets)
+    searched = any(key.startswith(("reward", "data")) for key in spec.parameters)  # then each trial finds out
+    with prepare(spec.base, checks_reward=not searched):
+        pass
 
 
 def _on_gpus(spec: SweepSpec) -> bool:

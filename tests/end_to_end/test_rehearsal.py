@@ -1,5 +1,6 @@
 """Every preset and published search space, made small, trains on gloo ranks as it would on GPUs."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +9,10 @@ from sweep.space.file import load_space
 from sweep.space.points import Space
 from tests.paths import SEARCH_SPACES
 from trainer.commands.rehearsal_rank import _compared_step
-from trainer.commands.rehearse import Rehearsal, rehearse
+from trainer.commands.rehearse import Rehearsal, _run_ranks, rehearse
 from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
+from trainer.errors import EngineError
 
 
 def brings(config: TrainConfig) -> set[tuple[object, ...]]:
@@ -84,6 +86,43 @@ def test_a_compared_step_finds_no_prefix_in_the_engines_cache() -> None:
     )
     assert _compared_step(trainer) == {"steps": 1}
     assert calls == ["weights"]
+
+
+RAISES = """
+import os
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        raise ValueError("no such layer")
+
+main()
+"""
+DIES = """
+import os, signal
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "message", "log"),
+    [
+        (RAISES, "rank 1 of a rehearsal failed: ValueError: no such layer", "stderr.log"),
+        (DIES, "a rehearsal failed: rank 1 ended with code -9", "torchrun.log"),
+    ],
+)
+def test_the_rank_that_ends_a_rehearsal_is_named_with_its_log(tmp_path, monkeypatch, module, message, log) -> None:
+    (tmp_path / "a_bad_rank.py").write_text(module)
+    monkeypatch.setattr("trainer.commands.rehearse.RANK_MODULE", "a_bad_rank")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(EngineError) as failed:
+        _run_ranks(tmp_path, 2, ["kk_3b"], on_gpus=False)
+    assert failed.value.what == message
+    assert Path(failed.value.where).name == log
+    assert Path(failed.value.where).is_file()
 
 
 def test_what_a_rehearsal_would_find() -> None:

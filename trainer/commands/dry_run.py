@@ -15,12 +15,11 @@ from trainer.parallel.device import compute_dtype, local_device, memory_of
 from trainer.planning.advice import advise, advise_data, advise_overlap
 from trainer.planning.memory import footprint
 from trainer.policy.architectures import ModelSize
-from trainer.policy.load import check_weights, load_policy, load_tokenizer
-from trainer.problems.load import encode_prompt, load_evaluation_sets, load_problems
+from trainer.policy.load import load_policy
+from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import training_steps
-from trainer.rollouts.build import build_rewards
 from trainer.rollouts.collect import derive_seed, sample_completions, sampling_params
-from trainer.rollouts.reward_check import check_reward
+from trainer.rollouts.prepared import prepare
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.types import Completion, Problem
 
@@ -39,22 +38,19 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
     Raises:
         ConfigError, MissingError, RewardError: what would keep the run from starting.
     """
-    check_weights(config.model)
-    tokenizer = load_tokenizer(config.model)
-    problems = load_problems(config.data.train, config.data, tokenizer)
-    sets = load_evaluation_sets(config, tokenizer)
-    problem = problems[0]
-    prompt = encode_prompt(tokenizer, problem)
-    _print_prompt(problem, prompt, tokenizer)
-    with build_rewards(config.reward) as rewards:
-        check_reward(rewards, config, problems, sets)
+    with prepare(config) as prepared:
+        tokenizer = prepared.tokenizer
+        problems = prepared.problems
+        sets = prepared.sets
+        prompt = encode_prompt(tokenizer, problems[0])
+        _print_prompt(problems[0], prompt, tokenizer)
         check_rules(config.algorithm)
         device = local_device(config.parallel.device)
         model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
-        completion = _sample(config, model, tokenizer, problem, prompt)
-        _print_completion(config, problem, completion, rewards)
+        completion = _sample(config, model, tokenizer, prompt)
+        _print_completion(config, problems[0], completion, prepared.rewards)
         sizes = [config.rollout.group_size]
-        look = take_look(config, model, tokenizer, problems, sets, rewards, sample, sizes) if sample else None
+        look = take_look(config, model, prepared, sample, sizes) if sample else None
     print(_plan(config, model, len(problems), {name: len(of_set) for name, of_set in sets.items()}))
     for index, line in enumerate(look.lines(config, sizes) if look else []):
         print(f"{'' if index else 'sample:':<13}{line}")
@@ -73,9 +69,7 @@ def _print_prompt(problem: Problem, prompt: Sequence[int], tokenizer: Any) -> No
     print(f"its tokens: {' | '.join(pieces)}{more}", flush=True)
 
 
-def _sample(
-    config: TrainConfig, model: PreTrainedModel, tokenizer: Any, problem: Problem, prompt: Sequence[int]
-) -> Completion:
+def _sample(config: TrainConfig, model: PreTrainedModel, tokenizer: Any, prompt: Sequence[int]) -> Completion:
     quick = model.device.type == "cuda" or model.num_parameters() < _SMALL_PARAMETERS
     limit = min(config.rollout.max_new_tokens, _NEW_TOKENS_QUICK if quick else NEW_TOKENS)
     rollout = config.rollout.model_copy(update={"max_new_tokens": limit})

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics, pass_at
 from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
 from trainer.parallel.device import compute_dtype
+from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
-from trainer.policy.load import check_weights, load_policy, load_tokenizer
-from trainer.problems.load import load_evaluation_sets
-from trainer.rollouts.build import build_engine, build_rewards
+from trainer.policy.load import load_policy
+from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import scoring_error
+from trainer.rollouts.engine import RolloutEngine
+from trainer.rollouts.prepared import Prepared, prepare
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import NullTracker, Tracker
-from trainer.types import Problem, Rollout, RunContext
+from trainer.types import Rollout, RunContext
 
 EXPERIMENT = "evaluate"
 _RESULT_FILE = "evaluation.json"
@@ -35,16 +37,13 @@ def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: 
     Raises:
         RewardError: after the results were recorded, where scoring failed too often for them to mean anything.
     """
-    check_weights(config.model)
     parallel = make_parallel(config)
-    tokenizer = load_tokenizer(config.model)
-    sets = load_evaluation_sets(config, tokenizer)
-    with build_rewards(config.reward) as rewards:  # a reward that does not exist leaves no record
+    with prepare(config, trains=False) as prepared:  # a reward that does not exist leaves no record
         tracker = _open_tracker(config, name, runs_dir) if parallel.is_main else NullTracker()
         status = "FAILED"
         started = time.monotonic()
         try:
-            result = _evaluate_model(config, tokenizer, sets, rewards, parallel)
+            result = _evaluate_model(config, prepared, parallel)
             if parallel.is_main:
                 rows = evaluation_rows(result, pass_at(config.evaluation))
                 summary = _summary(config, model, rows, time.monotonic() - started)
@@ -80,28 +79,27 @@ def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
         raise scoring_error(f"scoring failed for {share}: {failed[0]}")
 
 
-def _evaluate_model(
-    config: TrainConfig, tokenizer: Any, sets: Mapping[str, list[Problem]], rewards: Any, parallel: Any
-) -> EvaluationResult:
+def _evaluate_model(config: TrainConfig, prepared: Prepared, parallel: Parallel) -> EvaluationResult:
     device = parallel.device
     policy = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
-    engine = build_engine(config, policy, tokenizer)
+    engine = build_engine(config, policy, prepared.tokenizer)
     try:
         engine.sync_weights(policy)
-        return _evaluate_sets(config, engine, tokenizer, sets, rewards, parallel)
+        return _evaluate_sets(config, engine, prepared, parallel)
     finally:
         engine.close()
 
 
 def _evaluate_sets(
-    config: TrainConfig, engine: Any, tokenizer: Any, sets: Mapping[str, list[Problem]], rewards: Any, parallel: Any
+    config: TrainConfig, engine: RolloutEngine, prepared: Prepared, parallel: Parallel
 ) -> EvaluationResult:
     rollouts: dict[str, list[Rollout]] = {}
-    for name, problems in sets.items():
+    for name, problems in prepared.sets.items():
         count = len(problems) * config.evaluation.of_set(name).completions_per_problem
         if parallel.is_main:
             print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
-        rollouts |= evaluate(engine, tokenizer, rewards, {name: problems}, config, parallel).rollouts
+        result = evaluate(engine, prepared.tokenizer, prepared.rewards, {name: problems}, config, parallel)
+        rollouts |= result.rollouts
     return EvaluationResult(rollouts, evaluation_metrics(rollouts, pass_at(config.evaluation)))
 
 

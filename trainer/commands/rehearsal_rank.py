@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.update import UpdateStatistics
@@ -152,6 +153,7 @@ def _mean(difference: Tensor) -> float:
     return float(difference.abs().mean())
 
 
+@record  # what ends a rank, for whoever started it
 def main(folder: Path) -> None:
     """Rehearse the configurations of a folder, each in turn, and write what was found of each."""
     results: dict[str, Any] = {}

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,14 +27,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from trainer.config.extends import preset_specs
 from trainer.config.schema import TrainConfig, apply_overrides, load_config, save_config
 from trainer.errors import ConfigError, EngineError
-from trainer.parallel.ranks import LOOPBACK, free_port
 from trainer.planning.memory import size_text
 from trainer.policy.architectures import KNOWN, TINY_FOLDER, model_size
 from trainer.shell.arguments import add_json, count
 from trainer.shell.table import print_table
 
 _RANKS = 2
-_TIMEOUT_S = 1800
+RANK_MODULE = "trainer.commands.rehearsal_rank"
 _WIDTHS = {
     "hidden_size": 128,
     "intermediate_size": 192,
@@ -235,54 +235,43 @@ def make_model(config: TrainConfig, folder: Path) -> Path:
 
 
 def _run_ranks(folder: Path, size: int, names: Sequence[str], on_gpus: bool) -> list[dict[str, Any]]:
-    ranks = []
-    group = {"WORLD_SIZE": str(size), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
-    for rank in range(size):
-        environment = os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        if not on_gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-        with (folder / f"rank-{rank}.log").open("w") as log:
-            command = [sys.executable, "-m", "trainer.commands.rehearsal_rank", str(folder)]
-            ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    codes = _codes(ranks, _Progress(folder, names))
-    for rank, code in enumerate(codes):
-        if code != 0:
-            log_file = folder / f"rank-{rank}.log"
-            last = (log_file.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
-            raise EngineError(f"rank {rank} of a rehearsal ended with code {code}: {last}", str(log_file))
+    logs = folder / "logs"
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(size), "--redirects", "3"]
+    command = [sys.executable, "-m", *launcher, "--log-dir", str(logs), "-m", RANK_MODULE, str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""})
+    launcher_log = folder / "torchrun.log"
+    with launcher_log.open("w") as log:
+        torchrun = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        _follow(torchrun, folder, names)
+    finally:
+        torchrun.terminate()  # it ends its ranks
+        code = torchrun.wait()
+    if code != 0:
+        raise EngineError(*_failure(logs, launcher_log))
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(size)]
 
 
-class _Progress:
-    """Lines on standard error about the configurations that the first rank has gone through."""
-
-    def __init__(self, folder: Path, names: Sequence[str]):
-        self._folder, self._names, self._done, self._started = folder, names, 0, time.monotonic()
-        self._say("rehearsing")
-
-    def show(self) -> None:
-        """A line for each configuration that was finished since."""
-        while self._done < len(self._names) and (self._folder / f"case-{self._done:03d}.done").exists():
-            self._done += 1
-            self._say(f"{self._names[self._done - 1]} rehearsed")
-
-    def _say(self, what: str) -> None:
-        seconds = time.monotonic() - self._started
-        print(f"{what}: {self._done} of {len(self._names)}, {seconds:.0f} s", file=sys.stderr, flush=True)
+def _follow(torchrun: subprocess.Popen[bytes], folder: Path, names: Sequence[str]) -> None:
+    """Wait, and print a line for each configuration that the first rank has gone through."""
+    started = time.monotonic()
+    shown = 0
+    running = True
+    while running:
+        running = torchrun.poll() is None
+        for name in names[shown : len(list(folder.glob("*.done")))]:
+            shown += 1
+            seconds = time.monotonic() - started
+            print(f"{name} rehearsed: {shown} of {len(names)}, {seconds:.0f} s", file=sys.stderr, flush=True)
+        time.sleep(0.2)
 
 
-def _codes(ranks: Sequence[subprocess.Popen[bytes]], progress: _Progress) -> list[int | None]:
-    """Exit codes; once one rank has failed, or time is up, the others are ended."""
-    deadline = time.monotonic() + _TIMEOUT_S
-    try:
-        while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
-            progress.show()
-            if any(rank.poll() for rank in ranks):
-                break
-            time.sleep(0.2)
-        progress.show()
-        return [rank.poll() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+def _failure(logs: Path, launcher_log: Path) -> tuple[str, str]:
+    """Return what ended a rehearsal and its log: the first error of a rank, or the launcher's where none says."""
+    errors = sorted(logs.glob("*/attempt_0/*/error.json"), key=lambda path: path.stat().st_mtime)
+    if errors:
+        message = json.loads(errors[0].read_text())["message"]["message"]
+        return f"rank {errors[0].parent.name} of a rehearsal failed: {message}", str(errors[0].with_name("stderr.log"))
+    ended = re.findall(r"rank +: (\d+).*\n +exitcode +: (-?\d+)", launcher_log.read_text(errors="replace"))
+    ranks = ", ".join(f"rank {rank} ended with code {code}" for rank, code in ended) or "the launcher failed"
+    return f"a rehearsal failed: {ranks}", str(launcher_log)

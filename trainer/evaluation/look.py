@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 from scipy import special
 from transformers import PreTrainedModel
 
-from rewards.sandbox import RewardPool
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.estimators import accuracy_interval, pass_at_k
 from trainer.parallel.device import compute_dtype, local_device
 from trainer.planning.advice import Advice
-from trainer.policy.load import check_weights, load_policy, load_tokenizer
-from trainer.problems.load import load_evaluation_sets, load_problems
-from trainer.rollouts.build import build_engine, build_rewards
+from trainer.policy.load import load_policy
+from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import GroupRequest, derive_seed, sample_groups, sampling_params, score_groups
-from trainer.types import Problem, Rollout
+from trainer.rollouts.prepared import Prepared, prepare
+from trainer.types import Rollout
 
 _FEWEST = 8  # completions of a problem
 _CHUNKS = 10  # after each of which the progress is told
@@ -134,33 +133,25 @@ def look_at(config: TrainConfig, problems: int, group_sizes: Sequence[int]) -> L
     Raises:
         ConfigError, MissingError, RewardError: what would keep the run from starting.
     """
-    check_weights(config.model)
-    tokenizer, device = load_tokenizer(config.model), local_device(config.parallel.device)
-    train = load_problems(config.data.train, config.data, tokenizer)
-    sets = load_evaluation_sets(config, tokenizer)
-    model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
-    with build_rewards(config.reward) as rewards:
-        return take_look(config, model, tokenizer, train, sets, rewards, problems, group_sizes)
+    with prepare(config) as prepared:
+        device = local_device(config.parallel.device)
+        model = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
+        return take_look(config, model, prepared, problems, group_sizes)
 
 
 def take_look(
-    config: TrainConfig,
-    model: PreTrainedModel,
-    tokenizer: Any,
-    train: Sequence[Problem],
-    sets: Mapping[str, Sequence[Problem]],
-    rewards: RewardPool,
-    problems: int,
-    group_sizes: Sequence[int],
+    config: TrainConfig, model: PreTrainedModel, prepared: Prepared, problems: int, group_sizes: Sequence[int]
 ) -> Look:
     """Sample the largest group, or eight, of so many training problems, chosen by the seed."""
     completions = max(_FEWEST, *group_sizes)
-    chosen = random.Random(config.seed).sample(train, min(problems, len(train)))
+    chosen = random.Random(config.seed).sample(prepared.problems, min(problems, len(prepared.problems)))
     requests = [
         GroupRequest(i, problem, [derive_seed(config.seed, "look", i, k) for k in range(completions)])
         for i, problem in enumerate(chosen)
     ]
-    engine, params = build_engine(config, model, tokenizer), sampling_params(config.rollout, tokenizer)
+    tokenizer = prepared.tokenizer
+    params = sampling_params(config.rollout, tokenizer)
+    engine = build_engine(config, model, tokenizer)
     rollouts: list[list[Rollout]] = []
     try:
         engine.sync_weights(model)
@@ -168,7 +159,7 @@ def take_look(
         for first in range(0, len(requests), size):
             print(f"sampling: {first} of {len(requests)} problems", file=sys.stderr, flush=True)
             sampled = sample_groups(engine, tokenizer, requests[first : first + size], params)
-            rollouts += [list(group.rollouts) for group in score_groups(sampled, rewards)]
+            rollouts += [list(group.rollouts) for group in score_groups(sampled, prepared.rewards)]
     finally:
         engine.close()
     logprobs = [value for group in rollouts for one in group for value in one.completion.rollout_logprobs]
@@ -178,5 +169,5 @@ def take_look(
         tokens=np.array([[len(one.completion.token_ids) for one in group] for group in rollouts]),
         truncated=np.array([[one.completion.finish_reason == "length" for one in group] for group in rollouts]),
         entropy=-float(np.mean(logprobs)),
-        set_sizes={name: len(of_set) for name, of_set in sets.items()},
+        set_sizes={name: len(of_set) for name, of_set in prepared.sets.items()},
     )

@@ -1,0 +1,52 @@
+"""Everything that a run, an evaluation or a look needs beside its model, loaded and checked once."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rewards.sandbox import RewardPool
+from trainer.config.schema import TrainConfig
+from trainer.policy.load import check_weights, load_tokenizer
+from trainer.problems.load import load_evaluation_sets, load_problems
+from trainer.rollouts.build import build_rewards
+from trainer.rollouts.reward_check import check_reward
+from trainer.types import Problem
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Tokenizer, problems and scoring processes; leaving its context ends the processes."""
+
+    tokenizer: Any
+    problems: list[Problem]  # to train on; none of an evaluation alone
+    sets: dict[str, list[Problem]]  # to evaluate
+    rewards: RewardPool
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.rewards.close()
+
+
+def prepare(
+    config: TrainConfig, trains: bool = True, checks_reward: bool = True, max_failure_rate: float = 1.0
+) -> Prepared:
+    """Look for the weights, load tokenizer and data, start the scoring processes, and score one row.
+
+    Without ``trains`` training data are neither loaded nor scored.
+
+    Raises:
+        MissingError, ConfigError, RewardError: the run could not begin.
+    """
+    check_weights(config.model)
+    tokenizer = load_tokenizer(config.model)
+    problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
+    sets = load_evaluation_sets(config, tokenizer)
+    rewards = build_rewards(config.reward, max_failure_rate)
+    if trains and checks_reward:
+        try:
+            check_reward(rewards, config, problems, sets)
+        except BaseException:
+            rewards.close()
+            raise
+    return Prepared(tokenizer, problems, sets, rewards)
