@@ -105,8 +105,8 @@ def test_a_killed_driver_takes_its_trials_along(simulated: Simulated, tmp_path: 
 def test_trials_fill_the_nodes_and_outlive_one(simulated, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
     folder = tmp_path / "fake"
-    # The first two would not end before the node is removed.
-    (tmp_path / "faults.json").write_text(json.dumps({f"c00{number}-s0": {"step_s": 1.0} for number in (0, 1)}))
+    # The first two would not end before the node is removed, though one starts ten seconds after the other.
+    (tmp_path / "faults.json").write_text(json.dumps({f"c00{number}-s0": {"step_s": 6.0} for number in (0, 1)}))
     space = ranks_space(tmp_path / "space.yaml", FOUR_GPUS)
     with running(*arguments("run", simulated, space)) as process:
         first = ("c000-s0", "c001-s0")
