@@ -10,7 +10,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Waits for the device in a step of four optimizer steps, in two passes: scoring and updating by a rule; the whole
 # step of one rank, and of each of two.
-OF_A_RULE, OF_SOME = 5, {"clip_cov": 11, "kl_cov": 10, "lp_reg": 8, "high entropy": 7}
+OF_A_RULE = 5
+# Rules that select tokens by a quantile or a count over all ranks read it on the host, once an update.
+OF_SOME = {"clip_cov": 11, "kl_cov": 10, "lp_reg": 8, "stare": 13, "stapo": 7, "high entropy": 7}
 ALONE, TOGETHER = 7, 15
 RUNS = {
     "lopti and ar": ({}, ALONE, TOGETHER),
