@@ -2,10 +2,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.paths import ROOT
 from tests.run_cli import start_cli
 from trainer.cli import main
+from trainer.config.model import ModelConfig
+from trainer.errors import MissingError
+from trainer.policy.load import load_policy
 
 TINY_RUN = [
     "max_steps=1",
@@ -60,7 +64,9 @@ def test_a_run_without_weights_or_with_pickled_ones_is_refused(tmp_path, capsys,
     # a pickle that would touch the marker when loaded: os.system("touch marker")
     (folder / "pytorch_model.bin").write_bytes(f"cos\nsystem\n(S'touch {marker}'\ntR.".encode())
     assert run(tmp_path, "--name", "r", f"model.name_or_path={folder}", *TINY_RUN) == 3
-    assert "cannot load the model" in error_lines(capsys)[0]
+    assert "no safetensors weights in" in error_lines(capsys)[0]
+    with pytest.raises(MissingError, match="cannot load the model"):  # whoever loads it without having looked
+        load_policy(ModelConfig(name_or_path=str(folder)), torch.device("cpu"))
     assert not marker.exists()
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic_core import PydanticCustomError
+
 from trainer.rules.advantage import Advantage
 from trainer.rules.advantages import ADVANTAGES
 from trainer.rules.losses import LOSSES
@@ -35,7 +37,9 @@ class RuleKind:
         if ":" in name:
             return cast(type[Rule], load_rule(name, self.base, str(Path.cwd())))
         if name not in self.registry:
-            raise ValueError(f"{name} is no rule; valid: {', '.join(self.registry)}, or module:Class")
+            names = ", ".join(self.registry)
+            message = f"{name} is no rule; valid: {names}, or module:Class"
+            raise PydanticCustomError("literal_error", message, {"expected": names})  # names the nearest one
         return self.registry[name]
 
     def read(self, setting: Any) -> Any:
