@@ -1,6 +1,7 @@
 """Starting Ray for a sweep: the resources of machine or cluster, and whether a trial fits."""
 
 import contextlib
+import importlib.util
 import ipaddress
 import logging
 import os
@@ -231,7 +232,6 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
     """
     flags = {
         "port": 0,
-        "ray-client-server-port": _free_port(),
         "node-ip-address": "127.0.0.1",
         "num-cpus": int(node.cpus),
         "num-gpus": int(node.gpus),
@@ -240,6 +240,8 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
         "include-dashboard": "false",
         "include-log-monitor": "false",
     }
+    if importlib.util.find_spec("grpc") is not None:  # else Ray starts no server of clients, and refuses its port
+        flags["ray-client-server-port"] = _free_port()
     options = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", *options]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
