@@ -33,7 +33,7 @@ def check_training(spec: SweepSpec) -> None:
     # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
     from trainer.algorithm.rule_check import check_rules
     from trainer.policy.load import check_weights
-    from trainer.rollouts.prepared import prepare
+    from trainer.rollouts.prepared import load_data, prepare
 
     if _on_gpus(spec):
         check_fits(spec.base, spec.resources.workers_per_trial, _gpu(spec))
@@ -41,9 +41,10 @@ def check_training(spec: SweepSpec) -> None:
         check_rules(config.algorithm)
     for name in searched_values(spec, "model.name_or_path"):
         check_weights(spec.base.model.model_copy(update={"name_or_path": name}))
-    searched = any(key.startswith(("reward", "data")) for key in spec.parameters)  # then each trial finds out
-    with prepare(spec.base, checks_reward=not searched):
-        pass
+    if any(key.startswith(("reward", "data")) for key in spec.parameters):
+        load_data(spec.base)  # each trial finds out whether its rewards score its data
+    else:
+        prepare(spec.base).rewards.close()
 
 
 def _on_gpus(spec: SweepSpec) -> bool:

@@ -28,9 +28,7 @@ class Prepared:
         self.rewards.close()
 
 
-def prepare(
-    config: TrainConfig, trains: bool = True, checks_reward: bool = True, max_failure_rate: float = 1.0
-) -> Prepared:
+def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 1.0) -> Prepared:
     """Look for the weights, load tokenizer and data, start the scoring processes, and score one row.
 
     Without ``trains`` training data are neither loaded nor scored.
@@ -39,14 +37,23 @@ def prepare(
         MissingError, ConfigError, RewardError: the run could not begin.
     """
     check_weights(config.model)
-    tokenizer = load_tokenizer(config.model)
-    problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
-    sets = load_evaluation_sets(config, tokenizer)
+    tokenizer, problems, sets = load_data(config, trains)
     rewards = build_rewards(config.reward, max_failure_rate)
-    if trains and checks_reward:
+    if trains:
         try:
             check_reward(rewards, config, problems, sets)
         except BaseException:
             rewards.close()
             raise
     return Prepared(tokenizer, problems, sets, rewards)
+
+
+def load_data(config: TrainConfig, trains: bool = True) -> tuple[Any, list[Problem], dict[str, list[Problem]]]:
+    """Load the tokenizer, the problems to train on (none without ``trains``) and those to evaluate.
+
+    Raises:
+        MissingError, ConfigError: no tokenizer, or data that cannot be read.
+    """
+    tokenizer = load_tokenizer(config.model)
+    problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
+    return tokenizer, problems, load_evaluation_sets(config, tokenizer)
