@@ -23,6 +23,7 @@ from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import ON_LOOPBACK, asks_for_no_token, bootstrap_address
 from trainer.errors import ConfigError, MissingError
 from trainer.parallel.gpus import visible_gpus
+from trainer.parallel.interface import free_port
 from trainer.shell.table import counted
 
 _START_LIMIT_S = 300.0
@@ -241,7 +242,7 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
         "include-log-monitor": "false",
     }
     if importlib.util.find_spec("grpc") is not None:  # else Ray starts no server of clients, and refuses its port
-        flags["ray-client-server-port"] = _free_port()
+        flags["ray-client-server-port"] = free_port()
     options = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", *options]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
@@ -263,11 +264,6 @@ def _daemons(node: Node, folder: Path, log: Path) -> Iterator[str]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(starter.pid, signal.SIGKILL)
         starter.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def present_nodes() -> list[Node]:

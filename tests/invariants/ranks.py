@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.paths import ROOT
-from trainer.parallel.ranks import end_rank, free_port, leave_ranks
+from trainer.parallel.interface import free_port
+from trainer.parallel.ranks import end_rank, leave_ranks
 
 
 def start_ranks(module: str, world_size: int, job: dict[str, Any], folder: Path) -> list[subprocess.Popen]:

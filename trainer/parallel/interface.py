@@ -1,4 +1,4 @@
-"""The network interface by which ranks are reached."""
+"""The network interface and the port by which processes are reached."""
 
 import socket
 from collections.abc import Sequence
@@ -6,7 +6,16 @@ from urllib.parse import urlsplit
 
 import psutil
 
+LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
+
+
+def free_port() -> int:
+    """Find a port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def interface_towards_urls(urls: Sequence[str]) -> str:

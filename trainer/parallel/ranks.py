@@ -19,11 +19,10 @@ from typing_extensions import override
 from trainer.config.schema import TrainConfig, dotted_keys, value_of
 from trainer.errors import ConfigError
 from trainer.parallel.device import local_device
-from trainer.parallel.interface import LOOPBACK_INTERFACE, interface_towards_urls
+from trainer.parallel.interface import LOOPBACK, LOOPBACK_INTERFACE, free_port, interface_towards_urls
 from trainer.policy.weights import host_copy, load_optimizer_tensors, load_weights, optimizer_tensors, trained_weights
 
 _FILE_TIMEOUT_S = 3 * 3600
-LOOPBACK = "127.0.0.1"
 _ABSENT = object()
 
 
@@ -282,11 +281,3 @@ def check_same_config(config: TrainConfig, parallel: Parallel) -> None:
                     key,
                     "start every rank with the same configuration",
                 )
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -25,7 +25,8 @@ from tests.sockets import listening, open_to_others
 from tests.trainer.rollouts.vllm.models import AGREEMENT, STOP, adamw_step, largest_difference, prompts, random_qwen
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
-from trainer.parallel.ranks import Parallel, free_port
+from trainer.parallel.interface import free_port
+from trainer.parallel.ranks import Parallel
 from trainer.policy.architectures import TINY_FOLDER
 from trainer.rollouts.engine import SamplingParams
 from trainer.rollouts.pending import PendingSamples
