@@ -20,7 +20,7 @@ import psutil
 from rewards.own import OWN_PACKAGES
 from sweep.space.spec import ResourcesSpec
 from sweep.trials.credentials import plain_environment
-from sweep.trials.internals import ON_LOOPBACK, asks_for_no_token, bootstrap_address
+from sweep.trials.internals import ON_LOOPBACK, asks_for_no_token, bootstrap_address, read_environment_again
 from trainer.errors import ConfigError, MissingError
 from trainer.parallel.gpus import visible_gpus
 from trainer.parallel.interface import free_port
@@ -103,13 +103,15 @@ def prepare_environment(address: str | None) -> None:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if address is None and "ray" not in sys.modules:
+    if address is None:
         # Where Ray is told that it makes no cluster it listens on the loopback address alone.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         if "RAY_AUTH_MODE" not in os.environ:
             # Ray would otherwise make up a token and write it into the user's home folder.
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        if "ray" in sys.modules:
+            read_environment_again()
 
 
 @contextlib.contextmanager

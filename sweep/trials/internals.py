@@ -21,6 +21,16 @@ def bootstrap_address(address: str) -> str:
     return str(services.canonicalize_bootstrap_address(address))
 
 
+def read_environment_again() -> None:
+    """Let a Ray that is imported already use the environment's token and loopback address: it reads them once."""
+    from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
 def node_of(actor: str) -> str:
     """Return the id of an actor's node: the public `ray.util.state` asks a dashboard, and a sweep has none."""
     import ray

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,16 @@ from sweep.trials.cluster import Node, _stderr_to, slots
 from tests.paths import ROOT
 from tests.sweep.harness import FOUR_GPUS, finish, history, kill, results, running, wait_until, write_space
 
+RAY_FIRST = """
+import ray
+import tempfile
+from pathlib import Path
+from sweep.trials.cluster import ray_running
+
+# A path of a socket has at most 107 bytes.
+with tempfile.TemporaryDirectory() as folder, ray_running(None, 1, Path(folder), Path("log")):
+    print(ray.get(ray.remote(lambda: 7).remote()), ray.get_runtime_context().gcs_address)
+"""
 PASSWORD = "a-password-xyz"
 NODE = {"num_cpus": 4, "num_gpus": 4, "object_store_memory": 80 * 2**20}
 
@@ -46,6 +58,16 @@ def test_what_rays_core_writes_to_standard_error_goes_into_the_log(tmp_path, cap
     os.write(2, b"error\n")
     assert log.read_text() == "gcs_client.cc: Failed to get cluster ID\n"
     assert capfd.readouterr().err == "error\n"
+
+
+def test_ray_starts_where_it_was_imported_before_and_the_home_folder_holds_another_token(tmp_path: Path) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = {**inherited, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", RAY_FIRST]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert run.stdout.startswith("7 127.0.0.1:"), run.stderr
 
 
 @dataclass

@@ -13,6 +13,9 @@ PRIVATE = {
     "ray.core.generated.autoscaler_pb2:DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION": "leave_cluster",
     "ray._raylet:InnerGcsClient.drain_node": "leave_cluster",
     "ray._raylet:GcsClient": "asks_for_no_token",
+    "ray._private.ray_constants:ENABLE_RAY_CLUSTER": "read_environment_again",
+    "ray._raylet:Config.initialize": "read_environment_again",
+    "ray._raylet:AuthenticationTokenLoader.reset_cache": "read_environment_again",
 }
 
 
