@@ -97,8 +97,9 @@ def check_fit(resources: ResourcesSpec, nodes: list[Node]) -> None:
 
 
 def prepare_environment(address: str | None) -> None:
-    """Set the variables that Ray reads, some of them already while it is imported: call it before that.
+    """Set the variables that Ray reads, some of them already while it is imported: best called before that.
 
+    A Ray that is imported already reads token and address again.
     A cluster, at an address, has its own token; None starts a Ray of this process.
     """
     for name, value in _ENVIRONMENT.items():
