@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.tiny_teacher import END, build_tokenizer, demonstration
 from trainer.policy.cache import save_model
-from trainer.problems.tasks.knights_knaves import PREFILL, compact_prompt
-from trainer.problems.tasks.puzzle_generator import disguised, existing, generate
+from trainer.problems.tasks.knights_knaves import NAMES, PREFILL, Puzzle, compact_prompt
+from trainer.problems.tasks.puzzle_generator import existing, generate, renumber
 
 _IGNORED = -100  # label of positions without a loss
 
@@ -75,6 +75,17 @@ def demonstrations(recipe: TinyRecipe, count: int) -> list[tuple[str, str]]:
         completion = demonstration(puzzle, rng, recipe.value_error, recipe.verdict_error)
         shown.append((compact_prompt(puzzle) + PREFILL, completion + END))
     return shown
+
+
+def disguised(puzzle: Puzzle, rng: random.Random) -> Puzzle:
+    """Return a puzzle under other names, with its people in another order."""
+    order = rng.sample(range(len(puzzle.names)), len(puzzle.names))
+    numbers = {person: number for number, person in enumerate(order)}
+    return Puzzle(
+        tuple(rng.sample(NAMES, len(order))),
+        tuple(renumber(puzzle.statements[person], numbers) for person in order),
+        tuple(puzzle.solution[person] for person in order),
+    )
 
 
 def warm_start(recipe: TinyRecipe) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerBase]:

@@ -2,26 +2,34 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-
-def _no_truth(value: Any) -> Any:
-    """Refuse true and false, YAML's yes and no, as numbers: pydantic reads them as 1 and 0."""
-    if isinstance(value, bool):
-        raise PydanticCustomError("float_type", "not a number")
-    return value
-
-
-_Number = BeforeValidator(_no_truth)
-NonNegative = Annotated[float, Field(ge=0), _Number]
-Positive = Annotated[float, Field(gt=0), _Number]
-Probability = Annotated[float, Field(ge=0, le=1), _Number]
+NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1), _Number]
+Count = Annotated[int, Field(ge=1)]
+
+
+def needs(key: str) -> dict[str, Any]:
+    """Declare, as a field's ``json_schema_extra``, the key of its section without which it has no effect.
+
+    ``KEY`` has to be set, that is not null, 0, false or empty; ``KEY=A|B`` to have one of the values.
+    """
+    return {"needs": key}
 
 
 class Section(BaseModel):
     """A part of the configuration: frozen, unknown keys and non-finite numbers refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false as numbers: pydantic reads them as 1 and 0."""
+        allowed = str(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool) and "bool" not in allowed and "Any" not in allowed:
+            raise PydanticCustomError("float_type", "true and false are no numbers")
+        return value

@@ -14,7 +14,6 @@ from sweep.space.spec import SweepSpec
 from trainer.errors import MissingError, StorageError
 from trainer.files import write_atomically
 from trainer.shell import run_folder
-from trainer.tracking.inputs import INPUTS_FILE
 
 _HEADING = re.compile(r"# crc32 of the lines below: ([0-9a-f]{8})")
 
@@ -131,12 +130,6 @@ def hold(folder: SweepFolder) -> AbstractContextManager[None]:
 def raise_held(folder: SweepFolder) -> None:
     """Raise a NameHeldError if another process holds the sweep."""
     run_folder.raise_held(folder.root, "sweep", _held_hint(folder))
-
-
-def free_name(folder: SweepFolder, new_runs_dir: bool) -> None:
-    """Undo a start that failed before any trial was issued, with the runs folder it made; more than that stays."""
-    files = [INPUTS_FILE, *(file.name for file in (folder.space, folder.lock, folder.log, folder.stop))]
-    run_folder.remove_start(folder.root, files, folder.runs_dir if new_runs_dir else None)
 
 
 def request_stop(folder: SweepFolder) -> None:

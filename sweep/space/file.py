@@ -11,12 +11,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sweep.space.checks import check_space
 from sweep.space.spec import SweepSpec
 from trainer.config.schema import TrainConfig, apply_overrides, check_key, dotted_keys, load_config, parse_override
-from trainer.config.yaml_document import KeyPath, YamlDocument, leaf_keys, nearest, read_yaml, validate
+from trainer.config.yaml_document import KeyPath, YamlDocument, dump_yaml, leaf_keys, nearest, read_yaml, validate
 from trainer.errors import ConfigError, MissingError
 
 
@@ -69,7 +67,7 @@ def dump_space(spec: SweepSpec) -> str:
         key: parameter.model_dump(mode="json", by_alias=True, exclude_unset=True)
         for key, parameter in spec.parameters.items()
     }
-    return yaml.safe_dump(data, sort_keys=False)
+    return dump_yaml(data)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from trainer.config.yaml_document import read_scalars
 from trainer.section import Section
 
 
@@ -15,8 +14,7 @@ def same_value(left: Any, right: Any) -> bool:
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 
-Scalars = Annotated[Any, BeforeValidator(read_scalars)]
-ValueMapping = Annotated[dict[str, Any], BeforeValidator(read_scalars)]
+ValueMapping = dict[str, Any]
 _FloatRange = tuple[float, float]
 _IntegerRange = Annotated[list[int], Field(min_length=2, max_length=3)]
 
@@ -27,20 +25,18 @@ _LISTED = ("choice", "value", "by")  # any values, one by one
 class ParameterSpec(Section):
     """One parameter: exactly one kind of range, and the condition under which it is searched."""
 
-    choice: Annotated[list[Any], BeforeValidator(read_scalars)] | None = Field(
-        None, description="one of these values", min_length=1
-    )
+    choice: list[Any] | None = Field(None, description="one of these values", min_length=1)
     uniform: _FloatRange | None = Field(None, description="[low, high]")
     loguniform: _FloatRange | None = Field(None, description="[low, high], uniform in the logarithm")
     integer: _IntegerRange | None = Field(None, alias="int", description="[low, high] or [low, high, step]")
-    value: Scalars = Field(None, description="always this value")
+    value: Any = Field(None, description="always this value")
     by: dict[str, ValueMapping] | None = Field(
         None, description="{other: {its value: value}}: a constant for each value of another parameter"
     )
     when: ValueMapping = Field(
         default_factory=dict, description="active only where these parameters have these values (or one of a list)"
     )
-    otherwise: Scalars = Field(
+    otherwise: Any = Field(
         None, alias="else", description="the value while inactive; the trainer preset's if not written"
     )
 

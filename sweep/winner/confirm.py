@@ -9,15 +9,13 @@ rounds (`rounds`).
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.file import dump_space, resolve_space
 from sweep.space.points import trial_config
 from sweep.space.spec import SweepSpec
-from trainer.config.yaml_document import YamlDocument
+from trainer.config.yaml_document import YamlDocument, parse_yaml
 from trainer.errors import ConfigError, MissingError
 
 _TEST_SET = "test"
@@ -57,7 +55,7 @@ def fresh_space(
     confirms = {"sweep": sweep.folder.name, "configurations": [one.number for one in chosen]}
     first = max(spec.spent_seeds) + 1
     name = sweep.folder.confirmation.name
-    data = yaml.safe_load(dump_space(spec)) | {
+    data = parse_yaml(dump_space(spec), name).data | {
         "name": name,
         # Without the sweep's overrides, which the configuration has and which would take the test set away again.
         "trainer": {"config": trainer},

@@ -1,4 +1,4 @@
-"""``trainer export``: a trained model as a folder for transformers, vLLM or the hub, with a model card."""
+"""``trainer export``: a trained model as a folder for transformers, vLLM or `hf upload`, with a model card."""
 
 import argparse
 import shutil
@@ -7,7 +7,6 @@ from importlib import metadata
 from pathlib import Path
 
 import yaml
-from huggingface_hub import HfApi
 
 from trainer.checkpoint.files import damaged_files, steps_on_disk
 from trainer.commands.runs import existing_run
@@ -42,7 +41,6 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
     parser.add_argument("--output", type=Path, help="folder to create (default: NAME-model)")
     parser.add_argument("--merge", action="store_true", help="merge the adapter and write the whole model")
-    parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload to a private repository of the hub")
     add_runs_dir(parser)
     parser.set_defaults(command=_export)
 
@@ -52,10 +50,6 @@ def _export(arguments: argparse.Namespace) -> int:
     output = arguments.output or Path(f"{arguments.name}-model")
     step = _export_model(run, output, arguments.step, arguments.merge)
     print(f"model: {output}  (step {step}; README.md is its card, run.yaml the configuration)")
-    if arguments.push_to_hub:
-        api = HfApi()
-        api.create_repo(arguments.push_to_hub, private=True, exist_ok=True)
-        print(f"hub:   {api.upload_folder(repo_id=arguments.push_to_hub, folder_path=output)}")
     return 0
 
 

@@ -153,13 +153,16 @@ def _options(model: type[BaseModel] = TrainConfig, prefix: str = "") -> Iterator
         if key in KINDS:
             yield from _rule_options(KINDS[key], field.description or "")
             continue
+        text = field.description or ""
+        if "needs" in properties[name]:
+            text += f"; needs {prefix}{properties[name]['needs']}"
         section = section_of(field.annotation)
         if section is not None:
             if section is not field.annotation:
-                yield Option(key, "keys below, or null", defaults[name], field.description or "")
+                yield Option(key, "keys below, or null", defaults[name], text)
             yield from _options(section, f"{key}.")
             continue
-        yield Option(key, _allowed(properties[name]), defaults[name], field.description or "")
+        yield Option(key, _allowed(properties[name]), defaults[name], text)
         below = submodel(model, (name,))  # of a list or mapping of datasets
         if below is not None:
             named = "additionalProperties" in properties[name]

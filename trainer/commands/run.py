@@ -1,15 +1,12 @@
 """One training run from the command line: set up, train, report how it ended."""
 
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from trainer.checkpoint.files import steps_on_disk
 from trainer.config.schema import TrainConfig
 from trainer.errors import INTERRUPTED, DivergedError, StorageError
-from trainer.files import read_records
 from trainer.loop import Trainer
 from trainer.parallel.ranks import Parallel, leave_ranks
 from trainer.parallel.start import make_parallel
@@ -35,7 +32,6 @@ class RunOutcome:
     diverged: DivergedError | None
     rank: int
     world_size: int
-    uses_lopti: bool
     silent: bool  # whether no step had completions of one prompt with different rewards
 
 
@@ -87,7 +83,6 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         diverged,
         parallel.rank,
         parallel.world_size,
-        config.algorithm.isolates,
         trainer.step > 0 and trainer.silent_steps == trainer.step,
     )
 
@@ -120,8 +115,6 @@ def report_outcome(outcome: RunOutcome) -> int:
     else:
         model = run_dir / "checkpoints" / f"step-{outcome.step}"
         lines = [f"model:    {model}", f"metrics:  {run_dir / 'metrics.jsonl'}"]
-        records = [record for record in read_records(run_dir / "metrics.jsonl") if "time/step" in record]
-        lines += _table_lines("w/ Lopti" if outcome.uses_lopti else "w/o Lopti", records) if records else []
         code, stream = 0, sys.stdout
     if outcome.rank == 0 and outcome.silent and outcome.done:
         steps = "its only step" if outcome.step == 1 else f"all {outcome.step} steps"
@@ -155,23 +148,3 @@ def _build(config: TrainConfig, context: RunContext, parallel: Parallel, progres
         trainer.close("FAILED")
         raise
     return trainer
-
-
-def _step_seconds(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Seconds of a step in the rows of table 6 [arXiv:2505.12929]: sampling, optimizer steps, others, their sum.
-
-    Each is a median over the steps: a step that waited for other programs does not count. The first of several is
-    left out: it waits for kernels, caches and memory that the others find.
-    """
-    counted = steps[1:] or steps
-    sampling = median(step["time/rollout"] for step in counted)
-    training = median(step["time/update"] for step in counted)
-    others = median(step["time/step"] - step["time/rollout"] - step["time/update"] for step in counted)
-    return {"sampling": sampling, "training": training, "others": others, "total": sampling + training + others}
-
-
-def _table_lines(name: str, steps: Sequence[Mapping[str, float]]) -> list[str]:
-    """The rows of `_step_seconds` as text, below the name of their column."""
-    width = max(9, len(name))
-    rows = (f"{row:<10}  {value:>{width}.2f}" for row, value in _step_seconds(steps).items())
-    return [f"s per step  {name:>{width}}", *rows]

@@ -4,6 +4,7 @@ A mistake in the configuration is reported before torch is imported, which takes
 """
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from trainer.checkpoint.files import check_whole, intact_checkpoints, raise_if_ended, start_over, steps_on_disk
 from trainer.config.extends import find_spec
-from trainer.config.schema import TrainConfig, dotted_keys, load_config, save_config, value_of
+from trainer.config.schema import TrainConfig, dotted_values, load_config, save_config, value_of
 from trainer.config.variants import variant_of
 from trainer.errors import INTERRUPTED, ConfigError
 from trainer.files import read_json_lines
@@ -23,23 +24,14 @@ from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import rank
 from trainer.shell.preflight import check_early, share_cores
-from trainer.shell.run_folder import check_name, hold, remove_start, resume_command
-from trainer.tracking.inputs import INPUTS_FILE, check_inputs, record_inputs
+from trainer.shell.run_folder import check_name, hold, resume_command
+from trainer.tracking.inputs import check_inputs, record_inputs
 
 CONFIG_FILE = "config.yaml"
 
 # What may differ between a run and its resumption without making it another run.
 _RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkpoint.keep_best", "rollout.vllm.server")
-# What a start writes before there is anything to lose.
-_START_FILES = (
-    CONFIG_FILE,
-    INPUTS_FILE,
-    "lock",
-    "metrics.jsonl",
-    "completions.jsonl",
-    "correctness.jsonl",
-    "tracking.json",
-)
+_FIRST_CONFIG = "started.yaml"  # what a resumption is compared with: config.yaml may have been edited since
 
 
 @dataclass(frozen=True)
@@ -97,12 +89,14 @@ def start_run(start: Start) -> int:
         more = f"{resume_command(name, start.runs_dir)} max_steps=N"
         print(f"{name} already has step {config.max_steps}, its last; nothing to do (for more: {more})", flush=True)
         return 0
-    new_runs_dir, new_run = not start.runs_dir.exists(), not run_dir.exists()
-    try:
-        with hold(run_dir):
+    is_new = not run_dir.exists()
+    with hold(run_dir):
+        try:
             if start.start_over and (earlier := start_over(run_dir)) is not None:
                 print(f"starting over; checkpoints and record so far: {earlier}", flush=True)
             save_config(config, run_dir / CONFIG_FILE)
+            if not start.resume:
+                save_config(config, run_dir / _FIRST_CONFIG)
             record_inputs(run_dir, [config], changes)
             print(
                 f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, {rule_of(config)}",
@@ -113,14 +107,14 @@ def start_run(start: Start) -> int:
             for advice in advise(config):
                 print(advice, file=sys.stderr, flush=True)
             return _train(config, name, start)
-    except KeyboardInterrupt:
-        if _has_history(run_dir):
-            raise
-        print("stopped before the first record: nothing was saved", flush=True)
-        return INTERRUPTED
-    finally:
-        if new_run and not _has_history(run_dir):
-            remove_start(run_dir, _START_FILES, start.runs_dir if new_runs_dir else None)
+        except KeyboardInterrupt:
+            if _has_history(run_dir):
+                raise
+            print("stopped before the first record: nothing was saved", flush=True)
+            return INTERRUPTED
+        finally:
+            if is_new and not _has_history(run_dir):
+                shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -183,7 +177,7 @@ def run_name(start: Start) -> str:
 
 def _check_folder(config: TrainConfig, run_dir: Path, start: Start) -> None:
     if start.resume:
-        _check_same_run(config, load_config(str(_saved_run(start.runs_dir, run_dir.name))))
+        _check_same_run(config, load_config(str(_saved_run(start.runs_dir, run_dir.name).with_name(_FIRST_CONFIG))))
         for step in steps_on_disk(run_dir / "checkpoints")[:1] if not start.start_over else ():
             raise_if_ended(run_dir / "checkpoints" / f"step-{step}")
         if not start.start_over:
@@ -206,12 +200,13 @@ def _is_done(config: TrainConfig, run_dir: Path) -> bool:
 
 
 def _check_same_run(config: TrainConfig, saved: TrainConfig) -> None:
-    for key in dotted_keys():
-        if not key.startswith(_RESUMABLE) and value_of(config, key) != value_of(saved, key):
+    first = dotted_values(saved.model_dump(mode="json"))
+    for key, value in dotted_values(config.model_dump(mode="json")).items():
+        if not key.startswith(_RESUMABLE) and value != first.get(key):
             raise ConfigError(
-                f"{key} is {value_of(config, key)!r}, but the run was started with {value_of(saved, key)!r}",
+                f"{key} is {value!r}, but the run was started with {first.get(key)!r}",
                 key,
-                "resume with the run's own config.yaml, or start another run with --name",
+                "set it back, or start another run with --name",
             )
 
 

@@ -8,7 +8,7 @@ from trainer.config.variants import isolates
 from trainer.rules.advantage import Advantage, KlPlacement
 from trainer.rules.kinds import ADVANTAGE, LOSS
 from trainer.rules.policy_loss import Aggregation, PolicyLoss
-from trainer.section import Count, Fraction, NonNegative, Positive, Probability, Section
+from trainer.section import Count, Fraction, NonNegative, Positive, Probability, Section, needs
 
 _Advantage = Annotated[
     SerializeAsAny[Advantage], BeforeValidator(ADVANTAGE.read), WithJsonSchema(ADVANTAGE.json_schema())
@@ -26,14 +26,14 @@ class EngineCorrection(Section):
         "truncate", description="truncate the ratio at the cap, or mask tokens whose ratio is outside floor to cap"
     )
     cap: Positive = Field(2.0, description="largest ratio of trainer and engine probability")
-    floor: NonNegative = Field(0.0, description="rule mask: smallest ratio (IcePop: 0.5 with a cap of 2 to 5)")
+    floor: NonNegative = Field(
+        0.0, description="smallest ratio (IcePop: 0.5 with a cap of 2 to 5)", json_schema_extra=needs("rule=mask")
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "EngineCorrection":
         if self.floor >= self.cap:
             raise ValueError("floor must be below cap")
-        if self.floor > 0 and self.rule == "truncate":
-            raise ValueError("a floor needs rule: mask")
         return self
 
 
@@ -46,16 +46,24 @@ class AlgorithmConfig(Section):
     )
     ar_alpha: Probability = Field(0.0, description="Advantage Reweighting strength alpha; 0 is off")
     lopti_eta: Probability = Field(0.0, description="Lopti probability threshold eta; 0 is off")
-    lopti_order: Literal["low_first", "high_first"] = Field("low_first", description="order of the two passes")
+    lopti_order: Literal["low_first", "high_first"] = Field(
+        "low_first", description="order of the two passes", json_schema_extra=needs("lopti_eta")
+    )
     lopti_split: Literal["probability", "random"] = Field(
-        "probability", description="random: a random split of the same sizes (control)"
+        "probability",
+        description="random: a random split of the same sizes (control)",
+        json_schema_extra=needs("lopti_eta"),
     )
     token_filter: Literal["none", "drop_high", "drop_low", "high_entropy"] = Field(
         "none",
         description="drop_high, drop_low: update only tokens below, above lopti_eta in one pass (controls); "
         "high_entropy: only those of the highest entropy, in each of Lopti's passes",
     )
-    entropy_share: Fraction = Field(0.2, description="share of the tokens that token_filter high_entropy keeps")
+    entropy_share: Fraction = Field(
+        0.2,
+        description="share of the tokens that token_filter high_entropy keeps",
+        json_schema_extra=needs("token_filter=high_entropy"),
+    )
     mask_truncated: bool = Field(
         False, description="leave completions that ran into the token limit out of the update and its token count"
     )
@@ -74,14 +82,19 @@ class AlgorithmConfig(Section):
     )
     update_epochs: Count = Field(1, description="epochs of the update over the rollout batch")
     kl_coef: NonNegative = Field(0.001, description="KL coefficient; 0 loads no reference")
-    kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the KL in the loss")
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+        "k3", description="estimator of the KL in the loss", json_schema_extra=needs("kl_coef")
+    )
     kl_log_ratio_clamp: Positive | None = Field(
         20.0,
         description="bound of the log-ratio in k3, whose value is at most 10; 5 in the published code of AR and "
         "Lopti; null bounds neither, as TRL [nats]",
+        json_schema_extra=needs("kl_coef"),
     )
     kl_placement: Literal["auto", KlPlacement] = Field(
-        "auto", description="auto: the advantage's own, reward for reinforce_plus_plus, loss for the others"
+        "auto",
+        description="auto: the advantage's own, reward for reinforce_plus_plus, loss for the others",
+        json_schema_extra=needs("kl_coef"),
     )
     engine_correction: EngineCorrection | None = Field(
         None, description="weights for an engine whose probabilities differ from the trainer's; null is off"
@@ -121,10 +134,6 @@ class AlgorithmConfig(Section):
     def _check(self) -> "AlgorithmConfig":
         if self.token_filter in ("drop_high", "drop_low") and self.lopti_eta == 0:
             raise ValueError("token_filter needs a threshold: set algorithm.lopti_eta above 0")
-        if self.lopti_split == "random" and not self.isolates:
-            raise ValueError(
-                "lopti_split random splits Lopti's passes: set algorithm.lopti_eta above 0 and no drop_* filter"
-            )
         if self.kl_coef > 0 and self.kl_placement not in ("auto", *self.advantage.kl_placements):
             raise ValueError(
                 f"advantage {self.advantage.name} has no KL penalty in the {self.kl_placement}: set "

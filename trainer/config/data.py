@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trainer.section import Count, Positive, Section
+from trainer.section import Count, Positive, Section, needs
 
 
 class DatasetConfig(Section):
@@ -18,12 +18,20 @@ class DatasetConfig(Section):
         default_factory=dict, description="our field (prompt, answer, difficulty, source) -> column"
     )
     people: list[Annotated[int, Field(ge=2, le=8)]] = Field(
-        [2, 3], description="people per generated Knights-and-Knaves puzzle", min_length=1
+        [2, 3],
+        description="people per generated Knights-and-Knaves puzzle",
+        min_length=1,
+        json_schema_extra=needs("source=generated"),
     )
     digits: list[Annotated[int, Field(ge=1, le=3)]] = Field(
-        [1], description="digits of the numbers in generated additions", min_length=1
+        [1],
+        description="digits of the numbers in generated additions",
+        min_length=1,
+        json_schema_extra=needs("source=generated"),
     )
-    size: Count = Field(100, description="number of generated problems, all different")
+    size: Count = Field(
+        100, description="number of generated problems, all different", json_schema_extra=needs("source=generated")
+    )
     limit: Count | None = Field(None, description="use only the first N problems of the source")
     weight: Positive = Field(1.0, description="share of the mixture, relative to the other sources")
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trainer.section import Positive, Section
+from trainer.section import Positive, Section, needs
 
 ALL_LINEAR = "all-linear"
 
@@ -17,14 +17,20 @@ class LoraConfig(Section):
     """A low-rank adapter that is trained in place of the weights [arXiv:2106.09685]."""
 
     r: Annotated[int, Field(ge=0)] = Field(0, description="rank of the adapter; 0 trains the weights themselves")
-    alpha: Positive = Field(32.0, description="scale of the adapter: alpha / r")
+    alpha: Positive = Field(32.0, description="scale of the adapter: alpha / r", json_schema_extra=needs("r"))
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="share of an adapter's inputs dropped in updates; never where log-probabilities are scored"
+        0.0,
+        description="share of an adapter's inputs dropped in updates; never where log-probabilities are scored",
+        json_schema_extra=needs("r"),
     )
     target_modules: Annotated[list[str], BeforeValidator(_as_names, str | list[str]), Field(min_length=1)] = Field(
-        [ALL_LINEAR], description="last part of the names of adapted linear layers; all-linear: all but the output"
+        [ALL_LINEAR],
+        description="last part of the names of adapted linear layers; all-linear: all but the output",
+        json_schema_extra=needs("r"),
     )
-    rslora: bool = Field(False, description="scale by alpha / sqrt(r) instead [arXiv:2312.03732]")
+    rslora: bool = Field(
+        False, description="scale by alpha / sqrt(r) instead [arXiv:2312.03732]", json_schema_extra=needs("r")
+    )
 
 
 class ModelConfig(Section):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from trainer.section import Count, NonNegative, Positive, Section
+from trainer.section import Count, NonNegative, Positive, Section, needs
 
 
 class RewardConfig(Section):
@@ -25,7 +25,9 @@ class RewardConfig(Section):
     overlong_buffer: Annotated[int, Field(ge=0)] = Field(
         0, description="tokens before max_new_tokens over which DAPO's soft penalty rises; 0 is off [tokens]"
     )
-    overlong_penalty: NonNegative = Field(1.0, description="penalty at max_new_tokens")
+    overlong_penalty: NonNegative = Field(
+        1.0, description="penalty at max_new_tokens", json_schema_extra=needs("overlong_buffer")
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "RewardConfig":

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainer.config.credentials import UrlWithoutCredentials
-from trainer.section import Count, Fraction, Positive, Probability, Section
+from trainer.section import Count, Fraction, Positive, Probability, Section, needs
 
 
 class VllmConfig(Section):
@@ -15,7 +15,9 @@ class VllmConfig(Section):
     max_model_len: Count | None = Field(None, description="context length; prompt + completion limit if null [tokens]")
     enforce_eager: bool = Field(False, description="disable CUDA graphs")
     sleep_level: Literal[0, 2] = Field(
-        2, description="GPU memory vLLM frees while training: 0 none, 2 weights and KV cache"
+        2,
+        description="GPU memory vLLM frees while training: 0 none, 2 weights and KV cache",
+        json_schema_extra=needs("mode=colocate"),
     )
     tensor_parallel: Count = Field(1, description="ranks sharing one engine")
     max_num_seqs: Count | None = Field(
@@ -29,11 +31,19 @@ class VllmConfig(Section):
     )
     server_base_urls: Annotated[
         list[Annotated[UrlWithoutCredentials, Field(pattern="^https?://")]], Field(min_length=1)
-    ] = Field(["http://127.0.0.1:8000"], description="servers of mode server; rank r samples from number r % count")
-    server_weight_transfer: Literal["auto", "http", "nccl"] = Field(
-        "auto", description="how weights reach the servers: http everywhere, nccl between GPUs; auto: nccl on GPUs"
+    ] = Field(
+        ["http://127.0.0.1:8000"],
+        description="servers; rank r samples from number r % count",
+        json_schema_extra=needs("mode=server"),
     )
-    server_timeout_s: Positive = Field(240.0, description="time limit of waiting for a server to start [s]")
+    server_weight_transfer: Literal["auto", "http", "nccl"] = Field(
+        "auto",
+        description="how weights reach the servers: http everywhere, nccl between GPUs; auto: nccl on GPUs",
+        json_schema_extra=needs("mode=server"),
+    )
+    server_timeout_s: Positive = Field(
+        240.0, description="time limit of waiting for a server to start [s]", json_schema_extra=needs("mode=server")
+    )
 
 
 class RolloutConfig(Section):
@@ -48,7 +58,9 @@ class RolloutConfig(Section):
         False, description="replace groups whose completions all score alike by further prompts (DAPO)"
     )
     max_sampling_rounds: Annotated[int, Field(ge=2)] = Field(
-        5, description="dynamic sampling: after this many rounds fill the batch with dropped groups"
+        5,
+        description="after this many rounds fill the batch with dropped groups",
+        json_schema_extra=needs("dynamic_sampling"),
     )
     lag: Literal[0, 1] = Field(
         0,
@@ -61,7 +73,9 @@ class RolloutConfig(Section):
     min_p: Probability = Field(0.0, description="drop tokens below this share of the largest probability")
     max_new_tokens: Count = Field(4096, description="completion limit [tokens]")
     stop_token_ids: list[int] = Field(default_factory=list, description="stop tokens besides the tokenizer's EOS")
-    vllm: VllmConfig = Field(VllmConfig(), description="settings of the vLLM engine")
+    vllm: VllmConfig = Field(
+        VllmConfig(), description="settings of the vLLM engine", json_schema_extra=needs("engine=auto|vllm")
+    )
 
     @property
     def uses_servers(self) -> bool:

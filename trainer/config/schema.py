@@ -5,11 +5,10 @@ pairs with dotted keys override it. The resolved configuration is saved with the
 repeats it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
 from pydantic import BaseModel, Field, model_validator
 
 from trainer.config.algorithm import AlgorithmConfig
@@ -26,10 +25,10 @@ from trainer.config.tracking import CheckpointConfig, TrackingConfig
 from trainer.config.yaml_document import (
     KeyPath,
     YamlDocument,
+    dump_yaml,
     leaf_keys,
     nearest,
     parse_value,
-    read_scalars,
     section_of,
     submodel,
     validate,
@@ -122,8 +121,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise ConfigError(
             f"{key}= has no value", f"command line, key {key}", f'write {key}=VALUE, or {key}=null, or {key}=""'
         )
-    parsed = parse_value(value, f"command line, key {key}")
-    return key, read_scalars(parsed) if parsed == value else parsed  # what is quoted stays text
+    return key, parse_value(value, f"command line, key {key}")
 
 
 def check_key(key: str, source: str = "override") -> None:
@@ -174,6 +172,24 @@ def dotted_values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def idle_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each key that is not at its default and has no effect, with the key or value that it needs."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        extra = field.json_schema_extra
+        needed = str(extra["needs"]) if isinstance(extra, dict) else ""
+        key, _, values = needed.partition("=")
+        given = getattr(section, key, None)
+        fits = str(given) in values.split("|") if values else bool(given)
+        if needed and not fits and value != field.get_default(call_default_factory=True):
+            yield f"{prefix}{name}", f"{prefix}{needed}"
+            continue
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        for part in parts:
+            if isinstance(part, Section):
+                yield from idle_keys(part, f"{prefix}{name}.")
+
+
 def save_config(config: TrainConfig, path: Path) -> None:
     """Write the resolved configuration as YAML; running that file repeats the run."""
     path.write_text(dump_config(config), encoding="utf-8")
@@ -181,7 +197,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
 
 def dump_config(config: TrainConfig) -> str:
     """The resolved configuration as YAML text."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return dump_yaml(config.model_dump(mode="json"))
 
 
 def _set_dotted(data: dict[str, Any], key: str, value: Any, source: str) -> None:

@@ -20,7 +20,41 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _MAX_BYTES = 1 << 18
 _MANY = 12  # names that a hint lists; more would fill the screen
-_EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+_SCALARS = {
+    "null": r"(~|null|Null|NULL|)",
+    "bool": r"(true|True|TRUE|false|False|FALSE)",
+    "int": r"[-+]?[0-9]+",
+    "float": r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))",
+}
+_RESOLVERS = {None: [(f"tag:yaml.org,2002:{name}", re.compile(f"{text}$")) for name, text in _SCALARS.items()]}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the numbers, truth values and nulls of version 1.2, and without aliases.
+
+    Version 1.1 reads 010 as 8, 1:30 as 90, ``no`` as false and 1e-6 as text. Aliases let nine lines stand for
+    gigabytes; ``extends`` is the way to share settings.
+    """
+
+    yaml_implicit_resolvers = _RESOLVERS
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem="aliases are not read: write the value out", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return int(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that `_Loader` or a reader of YAML 1.1 would read as something else."""
+
+    yaml_implicit_resolvers = yaml.SafeDumper.yaml_implicit_resolvers | _RESOLVERS
 
 
 @dataclass(frozen=True)
@@ -114,20 +148,14 @@ def parse_value(text: str, where: str) -> Any:
         raise ConfigError(f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it") from None
 
 
-def read_scalars(value: Any) -> Any:
-    """Numbers such as ``1e-6``, which YAML 1.1 reads as text, as numbers; inside lists and mappings too."""
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        return float(value)
-    if isinstance(value, Mapping):
-        return {key: read_scalars(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [read_scalars(item) for item in value]
-    return value
+def dump_yaml(data: Any) -> str:
+    """Return JSON values as YAML text, in their order."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
 def _load_yaml(text: str) -> tuple[Any, yaml.Node | None]:
     """Return the value that a YAML document holds and the node it was made of (None for an empty document)."""
-    loader = yaml.SafeLoader(text)
+    loader = _Loader(text)
     try:
         root = loader.get_single_node()
         return (None, None) if root is None else (loader.construct_document(root), root)

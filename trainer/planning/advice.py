@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from trainer.config.schema import TrainConfig
+from trainer.config.schema import TrainConfig, idle_keys
 
 _LOW_LR = 5e-6  # for an adapter; with whole weights 1e-6 is usual
 _PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
@@ -25,6 +25,12 @@ class Advice:
 def advise(config: TrainConfig) -> Iterator[Advice]:
     """Advice from the configuration alone."""
     rollout, optim = config.rollout, config.optim
+    for key, needed in idle_keys(config):
+        yield Advice(
+            f"{key} has no effect with the rest of the configuration",
+            f"{key}, {needed.partition('=')[0]}",
+            f"set {needed}, or leave {key} out",
+        )
     if rollout.group_size == 1 and config.algorithm.advantage.needs_groups:
         yield Advice(
             f"with one completion per prompt there is nothing {config.algorithm.advantage.name} could compare it with",

@@ -15,7 +15,7 @@ from trainer.errors import ConfigError
 from trainer.problems.prompts import Question, as_question, build_prompt, check_template
 from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
 from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
-from trainer.problems.tasks.knights_knaves import Puzzle, compact_prompt, puzzle_from_row
+from trainer.problems.tasks.knights_knaves import compact_prompt
 from trainer.types import Problem
 
 _log = logging.getLogger(__name__)
@@ -102,7 +102,9 @@ def _puzzles(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedToke
     problems = []
     for puzzle in puzzles[: dataset.limit]:
         if _wants_compact(tokenizer):
-            prompt, prefill = _compact(puzzle, data, tokenizer, "generated puzzles")
+            prompt = compact_prompt(puzzle)
+            prefill = TASKS[data.task].prefill if data.prefill is None else data.prefill
+            _check_vocabulary(tokenizer, prompt + prefill, "generated puzzles")
         else:
             prompt, prefill = build_prompt(as_question(puzzle.text), TASKS[data.task], data, tokenizer)
         people = str(len(puzzle.names))
@@ -145,12 +147,9 @@ def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
     problems = []
     for row, level in zip(rows, levels, strict=True):
         question, answer = _read(row, prompt_column, answer_column, task)
-        if _wants_compact(tokenizer) and data.task == "knights_knaves":
-            prompt, prefill = _compact(_row_puzzle(row), data, tokenizer, row.where(prompt_column))
-        else:
-            prompt, prefill = build_prompt(question, task, data, tokenizer)
-            if _wants_compact(tokenizer):
-                _check_vocabulary(tokenizer, prompt + prefill, row.where(prompt_column))
+        prompt, prefill = build_prompt(question, task, data, tokenizer)
+        if _wants_compact(tokenizer):
+            _check_vocabulary(tokenizer, prompt + prefill, row.where(prompt_column))
         source = value_at(row, source_column) if source_column else None
         problems.append(
             Problem(
@@ -171,6 +170,8 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
     for column, value in ((prompt_column, asked), (answer_column, answer)):
         if value is None:
             raise ConfigError("the value is empty", row.where(column), "fill it in or remove the row")
+        if isinstance(value, bytes):
+            raise ConfigError("the value is bytes", row.where(column), "write the column as text")
     column = prompt_column
     try:
         question = as_question(asked)
@@ -183,27 +184,6 @@ def _read(row: Row, prompt_column: str, answer_column: str, task: Task) -> tuple
 def _wants_compact(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the tokenizer knows words instead of text (the built-in tiny model's says so in its config)."""
     return bool(tokenizer.init_kwargs.get("loptune_compact_prompts"))
-
-
-def _compact(puzzle: Puzzle, data: DataConfig, tokenizer: PreTrainedTokenizerBase, where: str) -> tuple[str, str]:
-    prompt = compact_prompt(puzzle)
-    prefill = TASKS["knights_knaves"].prefill if data.prefill is None else data.prefill
-    _check_vocabulary(tokenizer, prompt + prefill, where)
-    return prompt, prefill
-
-
-def _row_puzzle(row: Row) -> Puzzle:
-    for column in ("names", "statements", "solution"):
-        if value_at(row, column) is None:
-            raise ConfigError(
-                "the built-in tiny model reads puzzles in their logical form, which this row lacks",
-                row.where(column),
-                "use data with names, statements and solution, or another model",
-            )
-    try:
-        return puzzle_from_row(row.values["names"], row.values["statements"], row.values["solution"])
-    except ValueError as error:
-        raise ConfigError(str(error), row.where("statements"), "correct or remove the row") from error
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, text: str, where: str) -> None:

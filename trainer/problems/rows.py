@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
         elif path.suffix == ".csv":
             with path.open(encoding="utf-8-sig", newline="") as lines:
                 reader = csv.DictReader(lines)
-                _check_header(reader.fieldnames or (), path)
+                _check_names(reader.fieldnames or (), f"{path}, line 1")
                 for row in reader:
                     if None in row:  # under which the reader puts what is too much
                         where = f"{path}, line {reader.line_num}"
@@ -150,10 +151,15 @@ def _read_file(path: Path) -> Iterator[Mapping[str, Any]]:
         raise MissingError(f"cannot read the data file: {error}", str(path), "check or fetch it again") from error
 
 
-def _check_header(names: Sequence[str], path: Path) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(f"two columns are called {twice[0]}", f"{path}, line 1", "rename or remove one")
+def _check_names(names: Sequence[str], where: str) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two columns are called {twice}", where, "rename or remove one")
+
+
+def _as_object(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    _check_names([name for name, _ in pairs], where)
+    return dict(pairs)
 
 
 def _read_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -177,7 +183,7 @@ def _read_json(path: Path) -> Iterator[Mapping[str, Any]]:
         if not text.strip():
             continue
         try:
-            parsed = json.loads(text)
+            parsed = json.loads(text, object_pairs_hook=partial(_as_object, f"{path}, line {number}"))
         except json.JSONDecodeError as error:
             line = number + error.lineno - 1
             raise ConfigError(f"not JSON: {error.msg}", f"{path}, line {line}", "one object per line") from error

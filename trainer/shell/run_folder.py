@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,22 +113,6 @@ def hold(folder: Path, what: str = "run", hint: str = _HINT) -> Iterator[None]:
         except OSError as error:
             raise storage_error(f"write the {what}'s folder", folder, error) from None
         yield
-
-
-def remove_start(folder: Path, files: Iterable[str], runs_dir: Path | None) -> None:
-    """Remove what a failed start has written into the folder it made; files of anybody else stay.
-
-    The folder around it is removed too if it is given and empty.
-    """
-    if not folder.is_dir():
-        return
-    for name in files:
-        (folder / name).unlink(missing_ok=True)
-    for made in (folder, *([runs_dir] if runs_dir else [])):
-        try:
-            made.rmdir()
-        except OSError:  # not empty, or gone
-            return
 
 
 def check_folder(folder: Path) -> None:

@@ -14,12 +14,12 @@ def parameter(**written: Any) -> ParameterSpec:
     ("written", "options", "extremes"),
     [
         ({"choice": ["grpo", 1, None]}, ["grpo", 1, None], ["grpo", 1, None]),
-        ({"value": "1e-6"}, [1e-6], [1e-6]),
+        ({"value": 1e-6}, [1e-6], [1e-6]),
         ({"int": [4, 16, 4]}, [4, 8, 12, 16], [4, 16]),
         ({"int": [1, 3]}, [1, 2, 3], [1, 3]),
         ({"uniform": [0.0, 0.5]}, None, [0.0, 0.5]),
         ({"loguniform": [1e-6, 1e-3]}, None, [1e-6, 1e-3]),
-        ({"by": {"rule": {"A": 1, "B": "1e-6"}}}, [1, 1e-6], [1, 1e-6]),
+        ({"by": {"rule": {"A": 1, "B": 1e-6}}}, [1, 1e-6], [1, 1e-6]),
     ],
 )
 def test_values_that_a_parameter_takes(written: dict[str, Any], options: Any, extremes: Any) -> None:

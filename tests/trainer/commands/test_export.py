@@ -3,7 +3,6 @@
 import copy
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,21 +74,6 @@ def test_what_cannot_be_exported_leaves_nothing(runs, tmp_path, capsys):
     assert export(copy, tmp_path / "model") == 4
     assert "damaged: model.safetensors" in capsys.readouterr().err
     assert not list(tmp_path.glob("model*"))
-
-
-def test_the_hub_is_written_to_only_when_asked_and_privately(runs, tmp_path, monkeypatch, capsys):
-    asked = []
-    api = SimpleNamespace(
-        create_repo=lambda repo, **options: asked.append((repo, options)),
-        upload_folder=lambda **options: asked.append(options) or "https://hub/me/first",
-    )
-    monkeypatch.setattr("trainer.commands.export.HfApi", lambda: api)
-    export(runs, tmp_path / "one")
-    assert asked == []
-    export(runs, tmp_path / "two", "--push-to-hub", "me/first")
-    assert asked[0] == ("me/first", {"private": True, "exist_ok": True})
-    assert asked[1] == {"repo_id": "me/first", "folder_path": tmp_path / "two"}
-    assert "https://hub/me/first" in capsys.readouterr().out
 
 
 def test_a_run_that_was_not_evaluated_at_the_step_says_so(runs, tmp_path):

@@ -31,7 +31,7 @@ def test_a_start_that_fails_leaves_no_folder(tmp_path, capsys, tiny_policy, over
     words = ["--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN, override]
     assert run(tmp_path, *words) == code
     assert said in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
+    assert files(tmp_path / "runs") == []
 
 
 def test_a_failed_start_leaves_the_runs_and_files_of_others(tmp_path, capsys, tiny_policy):
@@ -50,7 +50,7 @@ def test_an_interrupt_before_the_first_record_says_that_nothing_was_saved(tmp_pa
     monkeypatch.setattr("trainer.loop.load_models", interrupted)
     assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == INTERRUPTED
     assert capsys.readouterr().out.splitlines()[-1] == "stopped before the first record: nothing was saved"
-    assert not (tmp_path / "runs").exists()
+    assert files(tmp_path / "runs") == []
 
 
 def test_an_interrupt_before_the_first_checkpoint_says_so(tmp_path, capsys, monkeypatch, tiny_policy):
@@ -70,6 +70,15 @@ def test_a_run_is_resumed_by_its_name(tmp_path, capsys, tiny_policy):
     assert run(tmp_path, "--name", "r", f"model.name_or_path={tiny_policy}", *TINY_RUN) == 2
     assert "run r exists" in capsys.readouterr().err
     assert main(["resume", "r", *here, "algorithm.ar_alpha=0.5"]) == 2
+    assert "algorithm.ar_alpha is 0.5, but the run was started with 0.0" in capsys.readouterr().err
+    config = tmp_path / "runs" / "r" / "config.yaml"
+    text = config.read_text()
+    for line in ("clip_ratio_high: 0.24", "lr: "):
+        config.write_text(text.replace(line, line + "7"))
+        assert config.read_text() != text
+        assert main(["resume", "r", *here]) == 2
+        assert "but the run was started with" in capsys.readouterr().err
+    config.write_text(text)
     assert main(["resume", "r", *here]) == 0
     assert "r already has step 1, its last; nothing to do" in capsys.readouterr().out
     assert main(["resume", "r", *here, "max_steps=2"]) == 0

@@ -12,8 +12,6 @@ def test_settings_that_make_no_sense_are_refused():
         ({"loss": "cipso"}, "cipso is no rule; valid: clipped, gspo, "),
         ({"loss": 3}, "name of a rule"),
         ({"advantage": "rloo", "kl_placement": "reward"}, "no KL penalty in the reward"),
-        ({"lopti_split": "random"}, "splits Lopti's passes"),
-        ({"engine_correction": {"floor": 0.5}}, "a floor needs rule: mask"),
         ({"engine_correction": {"cap": 0.5, "floor": 0.5, "rule": "mask"}}, "floor must be below cap"),
     ]:
         with pytest.raises(ValueError, match=reason):

@@ -4,19 +4,21 @@ import pytest
 import yaml
 
 from tests.trainer.config.test_extends import write
-from trainer.config.extends import preset_names
+from trainer.config.extends import preset_names, preset_specs
 from trainer.config.schema import (
     TrainConfig,
     apply_overrides,
     check_key,
     dotted_keys,
     dump_config,
+    idle_keys,
     load_config,
     parse_override,
     save_config,
 )
 from trainer.config.yaml_document import section_of
 from trainer.errors import ConfigError
+from trainer.section import Section
 
 
 def test_overrides_are_yaml_values(tmp_path):
@@ -106,3 +108,40 @@ def test_a_key_of_the_only_training_source_is_overridden_by_name(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config(two, ["data.train.size=7"])
     assert caught.value.hint == "set data.train as a whole"
+
+
+def _with(section, path, changes):
+    """A section with fields of a nested section replaced, unchecked."""
+    if not path:
+        return section.model_copy(update=changes)
+    return section.model_copy(update={path[0]: _with(getattr(section, path[0]), path[1:], changes)})
+
+
+def _declared(section, path=()):
+    """Every field that needs another key: the path of its section, its name and the key."""
+    for name, field in type(section).model_fields.items():
+        if isinstance(field.json_schema_extra, dict):
+            yield path, name, str(field.json_schema_extra["needs"])
+        if isinstance(getattr(section, name), Section):
+            yield from _declared(getattr(section, name), (*path, name))
+
+
+def test_every_key_without_effect_is_named_with_the_key_that_it_needs():
+    correction = {"algorithm.engine_correction.cap": 2.0}
+    config = apply_overrides(TrainConfig(), correction)
+    declared = list(_declared(config))
+    assert len(declared) > 20
+    for path, name, needed in declared:
+        key, _, values = needed.partition("=")
+        idle = ".".join((*path, name)), ".".join((*path, needed))
+        away = object()
+        for given, expected in ((None, [idle]), (values.split("|")[-1] or 1, [])):
+            changed = _with(config, path, {name: away, key: given})
+            assert [found for found in idle_keys(changed) if found[0] == idle[0]] == expected, idle
+    puzzles = load_config("tiny_kk", ["data.train.source=x.jsonl", "data.train.people=[4]"])
+    needs_generated = [("data.train.people", "data.train.source=generated")]
+    assert [found for found in idle_keys(puzzles) if found[0] == "data.train.people"] == needs_generated
+
+
+def test_no_preset_has_a_key_without_effect():
+    assert {spec: found for spec in preset_specs() if (found := list(idle_keys(load_config(spec))))} == {}

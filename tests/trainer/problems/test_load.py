@@ -2,6 +2,7 @@ import json
 import logging
 from collections import Counter
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +16,6 @@ from trainer.errors import ConfigError
 from trainer.policy.load import load_tokenizer
 from trainer.problems.load import encode_prompt, load_problems
 from trainer.problems.rows import read_rows
-from trainer.problems.tasks.knights_knaves import NAMES
 from trainer.problems.tasks.puzzle_generator import generate
 from trainer.types import Problem
 
@@ -113,22 +113,6 @@ def test_too_long_prompts_are_dropped_and_counted_by_source(tmp_path, caplog):
         load(tmp_path / "a.jsonl", data={"max_prompt_tokens": 4})
 
 
-def test_the_embedded_policy_reads_published_puzzles_whose_names_it_knows(tmp_path):
-    rows = pq.read_table(KNIGHTS).to_pylist()
-    row = next(row for row in rows if len(row["names"]) == 3)
-    renamed = tmp_path / "known.jsonl"
-    known = {**row, "names": list(NAMES[:3])}
-    write_jsonl(renamed, [known])
-    (problem,) = load(renamed, TINY, "knights_knaves")
-    assert problem.prompt.startswith(f"people : {NAMES[0]} , {NAMES[1]} , {NAMES[2]} ; ")
-    write_jsonl(renamed, [{**row, "names": ["Xerxes", "Zeno", NAMES[2]]}])
-    with pytest.raises(ConfigError, match=r"vocabulary lacks: .*Xerxes.*Zeno.*\n.*row 1, column prompt"):
-        load(renamed, TINY, "knights_knaves")
-    write_jsonl(renamed, [{"prompt": row["prompt"], "answer": row["solution_text_format"]}])
-    with pytest.raises(ConfigError, match=r"row 1, column names"):
-        load(renamed, TINY, "knights_knaves")
-
-
 def test_the_embedded_policy_refuses_other_text():
     with pytest.raises(ConfigError, match=r"vocabulary lacks: .*\n.*row 1, column prompt"):
         load(MINERVA, TINY, "math")
@@ -149,6 +133,12 @@ def test_a_bad_row_is_named(tmp_path, rows, where):
     with pytest.raises(ConfigError) as refused:
         load(path)
     assert refused.value.where == f"{path}, {where}"
+
+
+def test_an_answer_of_bytes_is_refused(tmp_path):
+    pq.write_table(pa.table({"prompt": ["a"], "answer": [b"7"]}), tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match=r"the value is bytes\n.*row 1, column answer"):
+        load(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,12 @@ def test_csv_whose_columns_are_unclear_is_refused(tmp_path, text, said):
         read_rows(DatasetConfig(source=str(path)))
 
 
+def test_a_key_that_stands_twice_in_an_object_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": 1}\n{"prompt": "b", "prompt": "c", "answer": 2}\n')
+    with pytest.raises(ConfigError, match=r"two columns are called prompt\n.*a.jsonl, line 2"):
+        rows_of(tmp_path / "a.jsonl")
+
+
 def test_csv_values_stay_text(tmp_path):
     path = tmp_path / "codes.csv"
     path.write_text('prompt,answer\n"say, please",007\n')

@@ -7,7 +7,6 @@ knight, ``("lying", i)`` that person i is a knave, and ``("not", s)``, ``("and",
 ``("->", s, t)``, ``("<=>", s, t)`` combine them.
 """
 
-import ast
 import hashlib
 import random
 import re
@@ -118,23 +117,6 @@ def compact_prompt(puzzle: Puzzle) -> str:
     return " ; ".join(parts) + " ;"
 
 
-def puzzle_from_row(names: Any, statements: Any, solution: Any) -> Puzzle:
-    """A puzzle from the columns of the public dataset; statements may be the text of nested tuples.
-
-    Raises:
-        ValueError: columns of another form, or a solution that is not the only one.
-    """
-    try:
-        parsed = ast.literal_eval(statements) if isinstance(statements, str) else statements
-        puzzle = Puzzle(tuple(names), _as_tuples(parsed), tuple(bool(knight) for knight in solution))
-        solutions = solve(puzzle.statements)
-    except (ValueError, SyntaxError, TypeError, IndexError, KeyError, RecursionError) as error:
-        raise ValueError(f"not a puzzle: {error}") from error
-    if solutions != [puzzle.solution] or len(puzzle.names) != len(puzzle.statements):
-        raise ValueError(f"the statements have {len(solutions)} solutions; the published one is not the only one")
-    return puzzle
-
-
 def read_answer(value: Any) -> str:
     """The solution, one ``(1) Zoey is a knight`` per line, from text or the public dataset's mapping.
 
@@ -166,10 +148,6 @@ def solve(statements: Sequence[Statement]) -> list[tuple[bool, ...]]:
     return [
         tuple(bool(row >> person & 1) for person in range(people)) for row in range(1 << people) if fitting >> row & 1
     ]
-
-
-def _as_tuples(part: Any) -> Any:
-    return tuple(map(_as_tuples, part)) if isinstance(part, list | tuple) else part
 
 
 def digest(content: Any) -> str:

@@ -49,7 +49,7 @@ def canonical_form(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     Equal for all numberings of the same people.
     """
     return min(
-        tuple(_renumber(statements[person], numbers) for person in order)
+        tuple(renumber(statements[person], numbers) for person in order)
         for order, numbers in _numberings(_meanings(statements))
     )
 
@@ -91,17 +91,6 @@ def generate(split: Split, people: Sequence[int], size: int, seed: int = 0) -> l
         puzzle = _draw(rng, split, people[len(puzzles) % len(people)])
         puzzles.setdefault(canonical_form(puzzle.statements), puzzle)
     return list(puzzles.values())
-
-
-def disguised(puzzle: Puzzle, rng: random.Random) -> Puzzle:
-    """Return a puzzle under other names, with its people in another order."""
-    order = rng.sample(range(len(puzzle.names)), len(puzzle.names))
-    numbers = {person: number for number, person in enumerate(order)}
-    return Puzzle(
-        tuple(rng.sample(NAMES, len(order))),
-        tuple(_renumber(puzzle.statements[person], numbers) for person in order),
-        tuple(puzzle.solution[person] for person in order),
-    )
 
 
 def existing(split: Split, people: int) -> int | None:
@@ -181,11 +170,12 @@ def _signature(meaning: Meaning, speaker: int, ranks: Sequence[int]) -> tuple[An
     return table.bit_count(), tuple(sorted(about))
 
 
-def _renumber(statement: Statement, numbers: Mapping[int, int]) -> Statement:
+def renumber(statement: Statement, numbers: Mapping[int, int]) -> Statement:
+    """Return a statement about people who have other numbers."""
     kind = statement[0]
     if kind in ROLES:
         return (kind, numbers[statement[1]])
-    return (kind, *(_renumber(part, numbers) for part in statement[1:]))
+    return (kind, *(renumber(part, numbers) for part in statement[1:]))
 
 
 def _draw(rng: random.Random, split: Split, people: int) -> Puzzle:

@@ -1,3 +1,4 @@
+import ast
 import itertools
 import re
 
@@ -6,14 +7,7 @@ import pytest
 
 from tests.paths import DATA
 from tests.trainer.problems.tasks.plain_logic import holds
-from trainer.problems.tasks.knights_knaves import (
-    Puzzle,
-    compact_prompt,
-    difficulty,
-    puzzle_from_row,
-    read_answer,
-    solve,
-)
+from trainer.problems.tasks.knights_knaves import Puzzle, compact_prompt, difficulty, read_answer, solve
 from trainer.problems.tasks.puzzle_generator import generate
 
 PUBLISHED = pq.read_table(DATA / "knights_knaves.parquet").to_pylist()
@@ -25,6 +19,10 @@ SPEAKING = re.compile(
     r'(According to|As) (?P<fn>\w+)( put it)?, "(?P<f>[^"]*)"\.|In a statement by (?P<gn>\w+): "(?P<g>[^"]*)"\.|'
     r'In (?P<hn>\w+)\'s words: "(?P<h>[^"]*)"\.'
 )
+
+
+def _as_tuples(part):
+    return tuple(map(_as_tuples, part)) if isinstance(part, list | tuple) else part
 
 
 def brute_force(statements):
@@ -67,7 +65,9 @@ def test_solve_agrees_with_trying_every_assignment():
 def test_published_puzzles_have_the_published_solution_and_our_form():
     assert len(PUBLISHED) == 20
     for row in PUBLISHED:
-        puzzle = puzzle_from_row(row["names"], row["statements"], row["solution"])
+        statements = _as_tuples(ast.literal_eval(row["statements"]))
+        puzzle = Puzzle(tuple(row["names"]), statements, tuple(row["solution"]))
+        assert solve(statements) == [puzzle.solution]
         assert puzzle.solution_text == row["solution_text_format"]
         assert difficulty(puzzle.solution_text) == str(len(row["names"]))
         head, tail = re.split(r"(?<=inhabitants: ).* (?=So who)", row["quiz"], flags=re.DOTALL)
@@ -116,17 +116,6 @@ def test_the_key_ignores_wording_and_knows_names():
     renamed = Puzzle(puzzle.names[::-1], puzzle.statements, puzzle.solution)
     assert same.key == puzzle.key != renamed.key
     assert same.text == puzzle.text
-
-
-def test_a_wrong_published_solution_is_refused():
-    row = PUBLISHED[0]
-    flipped = [not role for role in row["solution"]]
-    with pytest.raises(ValueError, match="solutions"):
-        puzzle_from_row(row["names"], row["statements"], flipped)
-    with pytest.raises(ValueError, match="not a puzzle"):
-        puzzle_from_row(row["names"], "(('telling-truth', ", row["solution"])
-    with pytest.raises(ValueError, match="not a"):
-        puzzle_from_row(row["names"], "__import__('os').getcwd()", row["solution"])
 
 
 @pytest.mark.parametrize("value", ["42", None, {"statements": "()"}, {"solution_text_format": None}, ["a"]])

@@ -1,6 +1,5 @@
 import functools
 import itertools
-import random
 from collections import Counter
 
 import numpy as np
@@ -9,14 +8,7 @@ import pytest
 from tests.trainer.problems.tasks.plain_logic import holds
 from trainer.errors import ConfigError
 from trainer.problems.tasks.knights_knaves import NAMES, OPERATORS, solve
-from trainer.problems.tasks.puzzle_generator import (
-    EXISTING,
-    canonical_form,
-    disguised,
-    generate,
-    logical_form,
-    split_of,
-)
+from trainer.problems.tasks.puzzle_generator import EXISTING, canonical_form, generate, logical_form, split_of
 
 SPLITS = ("train", "dev", "test")
 
@@ -145,16 +137,6 @@ def test_the_number_asked_for_is_that_of_the_turns_of_each_size():
     assert Counter(len(p.names) for p in generate("test", [2, 3, 3], 197, seed=0)) == {2: 66, 3: 131}
     with pytest.raises(ConfigError, match="67 test puzzles with 2 people"):
         generate("test", [2, 3, 3], 199, seed=0)
-
-
-def test_a_disguised_puzzle_is_the_same_under_other_names():
-    rng = random.Random(0)
-    for puzzle in generate("train", [3], 20, seed=0):
-        other = disguised(puzzle, rng)
-        assert canonical_form(other.statements) == canonical_form(puzzle.statements)
-        assert solve(other.statements) == [other.solution]
-        assert sorted(other.solution) == sorted(puzzle.solution)
-    assert len({disguised(puzzle, rng).text for _ in range(20)}) == 20
 
 
 def test_generated_puzzles_differ_and_have_one_solution():
