@@ -23,7 +23,7 @@ from sweep.driver.control import StopControl, orderly_signals, watched
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
 from sweep.record.best import choose_best
 from sweep.record.disk import CheckpointRoom, EndedTrials
-from sweep.record.folder import hold, raise_held, write_spec
+from sweep.record.folder import free_name, hold, raise_held, write_spec
 from sweep.record.sweep_record import SweepRecord, report_failure_told
 from sweep.search.searcher import ConfigurationSearcher
 from sweep.space.points import input_configs
@@ -125,7 +125,6 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
     say("checks model, data and reward")
     options.check(sweep.spec)
-    is_new = not folder.root.exists()
     try:
         with hold(folder):
             _keep_inputs(sweep, options)
@@ -134,8 +133,8 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
     except ResumableError:
         raise
     except (ConfigError, MissingError, StorageError):
-        if is_new and not folder.ledger.exists():
-            shutil.rmtree(folder.root, ignore_errors=True)
+        if not folder.ledger.exists():
+            free_name(folder)
         raise
 
 

@@ -14,6 +14,7 @@ from sweep.space.spec import SweepSpec
 from trainer.errors import MissingError, StorageError
 from trainer.files import write_atomically
 from trainer.shell import run_folder
+from trainer.tracking.inputs import INPUTS_FILE
 
 _HEADING = re.compile(r"# crc32 of the lines below: ([0-9a-f]{8})")
 
@@ -130,6 +131,14 @@ def hold(folder: SweepFolder) -> AbstractContextManager[None]:
 def raise_held(folder: SweepFolder) -> None:
     """Raise a NameHeldError if another process holds the sweep."""
     run_folder.raise_held(folder.root, "sweep", _held_hint(folder))
+
+
+def free_name(folder: SweepFolder) -> None:
+    """Remove what a start wrote that failed before any trial was issued; files of anybody else stay."""
+    for path in (folder.root / INPUTS_FILE, folder.space, folder.lock, folder.log, folder.stop):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # not empty, or gone
+        folder.root.rmdir()
 
 
 def request_stop(folder: SweepFolder) -> None:

@@ -136,7 +136,7 @@ def test_a_start_without_a_cluster_leaves_no_folder_but_what_was_there(tmp_path,
             SweepRecord(load_space(write_space(tmp_path / "space.yaml")), folder), Options(address="head:6379")
         )
     assert [path.name for path in folder.runs_dir.rglob("*") if path.is_file()] == list(kept)
-    assert folder.runs_dir.exists() == bool(kept)
+    assert folder.root.exists() == bool(kept)
 
 
 def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resumed(tmp_path, monkeypatch):
@@ -145,7 +145,7 @@ def test_a_start_without_mlflow_leaves_no_folder_and_one_without_ray_can_be_resu
     monkeypatch.setattr("sweep.driver.run.ray_running", lambda *arguments: nullcontext([Node(2, 0)]))
     with pytest.raises(StorageError, match="MLflow does not answer"):
         start_sweep(SweepRecord(spec, folder), Options())
-    assert not folder.runs_dir.exists()
+    assert not folder.root.exists()
 
     def fail(*arguments: object) -> None:
         raise RuntimeError("a daemon did not come up")

@@ -37,7 +37,7 @@ def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, w
     monkeypatch.setattr("trainer.commands.start._train", lambda *_: pytest.fail("came to the model"))
     assert main(["run", "tiny_kk", "--name", "r", *words]) == code
     assert said in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "runs" / "r").exists()
 
 
 @pytest.mark.parametrize("command", [["ls"], ["status", "r"], ["resume", "r"], ["export", "r"]])
