@@ -15,7 +15,6 @@ STRATEGIES = {
     "zero-2-offload": {**DEEPSPEED, "parallel.zero_stage": 2, "parallel.offload": "optimizer"},
     "zero-3-offload": {**DEEPSPEED, "parallel.zero_stage": 3, "parallel.offload": "parameters"},
 }
-CHECKS = dict.fromkeys(("reference", "engine", "ratio", "memory", "resume"), True)
 
 
 def configs(names, dtypes=("bfloat16", "float32")):
@@ -39,10 +38,8 @@ def strategies():
 @pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), ON_GPU])
 def test_every_strategy_trains_saves_and_resumes_on_one_device(device, tmp_path):
     chosen = configs(strategies()) if device == "cuda" else configs(["ddp", "zero-3-offload"], ["float32"])
-    found = rehearse(chosen, tmp_path, device=device, ranks=1)
-    for one in found:
-        print(one.row())
-    assert {one.name: one.checks() for one in found} == dict.fromkeys(chosen, CHECKS)
+    for one in rehearse(chosen, tmp_path, device=device, ranks=1):
+        assert one.failed() == [], one.row()
 
 
 @pytest.mark.gpu
@@ -50,13 +47,12 @@ def test_every_strategy_trains_saves_and_resumes_on_one_device(device, tmp_path)
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_ranks_on_several_gpus_share_a_model_over_nccl(tmp_path):
     ranks = 4 if torch.cuda.device_count() >= 4 else 2
-    found = rehearse(configs(["ddp", "zero-2", "zero-3"]), tmp_path, device="cuda", ranks=ranks)
-    assert {one.name: one.checks() for one in found} == {one.name: CHECKS for one in found}
+    for one in rehearse(configs(["ddp", "zero-2", "zero-3"]), tmp_path, device="cuda", ranks=ranks):
+        assert one.failed() == [], one.row()
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(900)
 def test_the_paper_s_preset_in_small_on_this_gpu(tmp_path):
     [one] = rehearse({"kk_3b": load_config("kk_3b")}, tmp_path, "transformers", "cuda", 1)
-    print(one.row())
-    assert one.checks() == CHECKS
+    assert one.failed() == [], one.row()

@@ -2,16 +2,13 @@
 
 import gc
 import json
+import math
 import os
 import sys
-import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.update import UpdateStatistics
@@ -26,76 +23,53 @@ from trainer.tracking.tracker import NullTracker
 from trainer.types import RunContext, TrainBatch
 
 LONG = 2000  # positions before the completion on which engine and policy are compared
-_COMPARED = ("policy/loss", "optim/grad_norm")
 STEPS = 2  # trained before the checkpoint; one more is trained with and without resuming from it
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Measurements of one rank."""
+def measure(config: TrainConfig, folder: Path) -> dict[str, float]:
+    """Rehearse a configuration, collectively with the other ranks, and return how far it is from what must hold.
 
-    engine: str
-    stored: str  # dtype of the policy's weights
-    reference: float | None  # largest |log-probability of the policy - of the reference| before the first update
-    engine_short: float  # mean |engine's - policy's log-probability| of the completions of a step
-    engine_long: float  # the same of a completion after `LONG` tokens
-    ratio: float  # largest |importance ratio - 1| in the first optimizer step
-    held_bytes: list[int]  # tensors that exist at the start of each step
-    accuracy: list[float]  # of every evaluation
-    resumed_at: int
-    resumed: list[float]  # loss and gradient norm of the step after the checkpoint, resumed
-    not_resumed: list[float]  # of the same step
-    seconds: float
-
-
-def measure(config: TrainConfig, folder: Path) -> Measured:
-    """Rehearse one configuration, collectively with the other ranks.
+    ``reference``: largest |log-probability of the policy - of the reference| before the first update.
+    ``short``, ``long``: mean |engine's - policy's log-probability| of completions, and of one after `LONG` tokens.
+    ``ratio - 1``: largest |importance ratio - 1| in the first optimizer step.
+    ``leaked MiB``: tensors of the last step beyond those of the one before.
+    ``resumed``: relative difference of loss and gradient norm in the step after the checkpoint; infinite where the
+    run went on from elsewhere, or learned nothing.
 
     Raises:
         UserError: what would keep the run from going on.
     """
-    started = time.perf_counter()
     trainer = _trainer(apply_overrides(config, {"optim.old_logprobs": "recompute"}), folder / "probe")
     batch = _scored(trainer)
     assert batch.rollout_logprobs is not None
-    reference = batch.ref_logprobs
-    found: dict[str, Any] = {
-        "engine": type(trainer.engine).__name__.removesuffix("Engine").lower(),
-        "stored": str(trainer.models.stored_dtype).removeprefix("torch."),
-        "reference": None if reference is None else float((batch.old_logprobs - reference).abs().max()),
-        "engine_short": _mean((batch.old_logprobs - batch.rollout_logprobs)[batch.completion_mask.bool()]),
-        "engine_long": _engine_after_a_long_prompt(trainer),
-        "ratio": _first_ratio(trainer),
+    reference = batch.old_logprobs if batch.ref_logprobs is None else batch.ref_logprobs
+    found = {
+        "reference": float((batch.old_logprobs - reference).abs().max()),
+        "short": _mean((batch.old_logprobs - batch.rollout_logprobs)[batch.completion_mask.bool()]),
+        "long": _engine_after_a_long_prompt(trainer),
+        "ratio - 1": _first_ratio(trainer),
     }
     trainer.close()
 
     trainer = _trainer(config, folder / "run")
     trainer.run_period()  # the evaluation before the first step
     held = []
-    metrics: dict[str, float] = {}
     for step in range(STEPS + 1):
         gc.collect()  # tensors in reference cycles
         held.append(live_bytes())
-        metrics = _compared_step(trainer)
+        first = _compared_step(trainer)
         if step < STEPS:
             trainer.run_period()  # its evaluation and its checkpoint
             trainer.save_checkpoint()  # waits: while one is being written, a copy of the state is held
-    accuracy = [value for _, value in trainer.evaluations]
     trainer.close()
 
     resumed = _trainer(config, folder / "run")
-    resumed_at = resumed.resume()
+    right = resumed.resume() == STEPS
     again = _compared_step(resumed)
     resumed.close()
-    return Measured(
-        **found,
-        held_bytes=held,
-        accuracy=accuracy,
-        resumed_at=resumed_at,
-        resumed=[again[name] for name in _COMPARED],
-        not_resumed=[metrics[name] for name in _COMPARED],
-        seconds=time.perf_counter() - started,
-    )
+    apart = max(abs(again[name] - first[name]) / max(1.0, abs(first[name])) for name in first)
+    learned = right and again["optim/grad_norm"] > 0
+    return found | {"leaked MiB": (held[-1] - held[-2]) / 2**20, "resumed": apart if learned else math.inf}
 
 
 def live_bytes() -> int:
@@ -108,7 +82,8 @@ def live_bytes() -> int:
 def _compared_step(trainer: Trainer) -> dict[str, float]:
     # A prefix that an evaluation has left in vLLM's cache rounds otherwise than one that is computed.
     trainer.engine.sync_weights(trainer.models.causal_lm)
-    return trainer.training_step()
+    metrics = trainer.training_step()
+    return {name: metrics[name] for name in ("policy/loss", "optim/grad_norm")}
 
 
 def _trainer(config: TrainConfig, run_dir: Path) -> Trainer:
@@ -153,17 +128,11 @@ def _mean(difference: Tensor) -> float:
     return float(difference.abs().mean())
 
 
-@record  # what ends a rank, for whoever started it
 def main(folder: Path) -> None:
-    """Rehearse the configurations of a folder, each in turn, and write what was found of each."""
-    results: dict[str, Any] = {}
-    rank = os.environ.get("RANK", "0")
-    for path in sorted(folder.glob("case-*.yaml")):
-        results[path.stem] = asdict(measure(load_config(str(path)), folder / path.stem))
-        if rank == "0":
-            path.with_suffix(".done").touch()  # for whoever waits
+    """Rehearse the configuration in a folder, and write what was found of it there."""
+    found = measure(load_config(str(folder / "config.yaml")), folder)
     leave_ranks()
-    (folder / f"rank-{rank}.json").write_text(json.dumps(results))
+    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
     end_rank(0)
 
 
