@@ -42,7 +42,7 @@ from sweep.views.progress import SweepCallback, say
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
 from trainer.tracking.inputs import check_inputs, record_inputs
-from trainer.tracking.tracker import CONFIG_FILE
+from trainer.tracking.shipping import CONFIG_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -48,7 +48,6 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path:
         for late in (
             lambda step=step: old.log({"policy/loss": 9.0}, step),
             lambda step=step: old.log_completions([{"prompt": "late"}], step),
-            lambda: old.log_artifact(metrics),
             lambda: old._shipper.finish("KILLED"),
             lambda step=step: checkpoint(1, step),
             lambda: Tracker(config_for(uri), replace(context, attempt=1)),

@@ -22,11 +22,11 @@ from trainer.rollouts.collect import scoring_error
 from trainer.rollouts.engine import RolloutEngine
 from trainer.rollouts.prepared import Prepared, prepare
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
+from trainer.tracking.shipping import RESULT_FILE
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import Rollout, RunContext
 
 EXPERIMENT = "evaluate"
-_RESULT_FILE = "evaluation.json"
 
 
 def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: Path, as_json: bool) -> int:
@@ -47,7 +47,7 @@ def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: 
             if parallel.is_main:
                 rows = evaluation_rows(result, pass_at(config.evaluation))
                 summary = _summary(config, model, rows, time.monotonic() - started)
-                file = runs_dir / name / _RESULT_FILE
+                file = runs_dir / name / RESULT_FILE
                 _record(tracker, result, summary, file)
                 if as_json:
                     print(json.dumps(summary, indent=2))
@@ -125,4 +125,3 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
     for name, rollouts in result.rollouts.items():
         tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), summary["step"])
     file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    tracker.log_artifact(file)

@@ -10,7 +10,7 @@ import yaml
 
 from trainer.checkpoint.files import damaged_files, steps_on_disk
 from trainer.commands.runs import existing_run
-from trainer.commands.start import CONFIG_FILE, rule_of
+from trainer.commands.start import rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.evaluation.correctness import read_correctness
@@ -20,6 +20,7 @@ from trainer.metrics.declared import CORRECTNESS_FILE
 from trainer.rules.names import label_of
 from trainer.shell.arguments import add_runs_dir
 from trainer.tracking.inputs import recorded_files
+from trainer.tracking.shipping import CONFIG_FILE
 
 _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
 

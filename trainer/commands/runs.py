@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.commands.start import CONFIG_FILE, rule_of
+from trainer.commands.start import rule_of
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import MissingError, StorageError, UserError
 from trainer.files import read_records
@@ -15,7 +15,7 @@ from trainer.shell.preflight import check_port
 from trainer.shell.run_folder import check_name, holder, resume_command, run_path
 from trainer.shell.table import number, print_table
 from trainer.tracking.mlflow_store import connect, sqlite_path, tracking_uri
-from trainer.tracking.shipping import STATE_FILE
+from trainer.tracking.shipping import CONFIG_FILE, RESULT_FILE, STATE_FILE
 from trainer.tracking.tracker import upload
 from trainer.tracking.ui import serve
 
@@ -102,7 +102,7 @@ def summary(folder: Path) -> RunSummary:
 
 def _list_runs(arguments: argparse.Namespace) -> int:
     folders = sorted(config.parent for config in arguments.runs_dir.glob(f"*/{CONFIG_FILE}"))
-    others = ("evaluation.json", _SWEEP_FILE)
+    others = (RESULT_FILE, _SWEEP_FILE)
     found = [summary(folder) for folder in folders if not any((folder / other).is_file() for other in others)]
     if arguments.json:
         print(json.dumps([asdict(run) for run in found], indent=2))

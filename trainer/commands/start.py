@@ -26,8 +26,7 @@ from trainer.shell.main import rank
 from trainer.shell.preflight import check_early, share_cores
 from trainer.shell.run_folder import check_name, hold, resume_command
 from trainer.tracking.inputs import check_inputs, record_inputs
-
-CONFIG_FILE = "config.yaml"
+from trainer.tracking.shipping import CONFIG_FILE
 
 # What may differ between a run and its resumption without making it another run.
 _RESUMABLE = ("max_steps", "epochs", "tracking", "checkpoint.keep_last", "checkpoint.keep_best", "rollout.vllm.server")

@@ -1,25 +1,27 @@
-"""Sending a run's local record to MLflow, and remembering how far that has come.
+"""Sending a run's local record to MLflow.
 
-``metrics.jsonl`` is the queue. ``tracking.json`` beside it holds the offset up to which lines were sent. Where a
-process dies, or an answer is lost, after MLflow has taken lines, these are sent again just as they were: MLflow keeps
-one copy of equal (metric, step, time, value). Steps that a resumed run computes again are sent again too; of a step's
-values the newest is that of the record.
+``metrics.jsonl`` is the queue, and every process that opens the record sends it from the beginning: MLflow keeps one
+copy of equal (metric, step, time, value), so that a request whose answer was lost, or a process that died, need not
+be remembered. Steps that a resumed run computes again are sent again too; of a step's values the newest is that of
+the record. ``tracking.json`` beside it says which MLflow run it is, and whether that has been ended.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from trainer.config.schema import TrainConfig, dotted_values
 from trainer.errors import StorageError
 from trainer.files import Record, read_json_lines, write_atomically
-from trainer.metrics.declared import COMPLETIONS_TABLE, declaration
-from trainer.tracking.mlflow_store import mlflow_name
+from trainer.metrics.declared import COMPLETIONS_TABLE, CORRECTNESS_FILE, declaration
+from trainer.metrics.tags import CHANGES_TAG
+from trainer.tracking.inputs import INPUTS_FILE
+from trainer.tracking.mlflow_store import connect, find_experiment, log_missing_params, mlflow_name, open_run, retry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 METRICS_FILE = "metrics.jsonl"
 COMPLETIONS_FILE = "completions.jsonl"
+CONFIG_FILE = "config.yaml"
+RESULT_FILE = "evaluation.json"  # of `trainer evaluate`
 STATE_FILE = "tracking.json"
 
 _MAX_METRICS_PER_BATCH = 1000  # MLflow's limit for one request
@@ -82,6 +86,9 @@ def recorded_times(path: Path) -> tuple[int, int] | None:
     return round(1000 * (first["time"] - seconds)), round(1000 * records[-1]["time"])
 
 
+_saving = Lock()
+
+
 @dataclass
 class TrackingState:
     """The state that lets a later process continue a run's MLflow record; stored as ``tracking.json``."""
@@ -91,13 +98,10 @@ class TrackingState:
     run_name: str
     tags: dict[str, str]
     runs_dir: str
-    uri: str | None = None  # the store that run_id and the offsets belong to
+    uri: str | None = None  # the store that run_id belongs to
     run_id: str | None = None
-    metrics_sent: int = 0  # bytes of metrics.jsonl
-    completions_sent: int = 0  # bytes of completions.jsonl
-    artifacts: list[tuple[str, str]] = field(default_factory=list)  # (file, artifact folder) still to send
     status: str | None = None  # FINISHED, FAILED or KILLED once the run has ended
-    status_sent: bool = False
+    status_sent: bool = False  # and with it all that the record holds
 
     @classmethod
     def load(cls, run_dir: Path) -> "TrackingState | None":
@@ -116,14 +120,10 @@ class TrackingState:
                 f"cannot read the tracking state: {error}", str(path), "remove it to send the run anew"
             ) from None
 
-    def reset(self) -> None:
-        """Note that nothing has been sent: to another store, or to a run that was deleted."""
-        self.metrics_sent = 0
-        self.completions_sent = 0
-
     def save(self, run_dir: Path) -> None:
-        """Replace the stored state."""
-        write_atomically(run_dir / STATE_FILE, json.dumps(asdict(self)))
+        """Replace the stored state, whatever thread has changed it."""
+        with _saving:
+            write_atomically(run_dir / STATE_FILE, json.dumps(asdict(self)))
 
 
 def has_unsent(run_dir: Path) -> bool:
@@ -133,91 +133,66 @@ def has_unsent(run_dir: Path) -> bool:
         StorageError: the stored state cannot be read.
     """
     state = TrackingState.load(run_dir)
-    if state is None:
-        return False
-    queues = ((METRICS_FILE, state.metrics_sent), (COMPLETIONS_FILE, state.completions_sent))
-    waiting = any((run_dir / name).exists() and (run_dir / name).stat().st_size > sent for name, sent in queues)
-    return waiting or bool(state.artifacts) or not state.status_sent
-
-
-@dataclass
-class Connection:
-    """A store and how the run is opened there; the client once it is."""
-
-    uri: str
-    open: Callable[[TrackingState], tuple["MlflowClient", str]]  # gives client and run id
-    check: Callable[[], None] = lambda: None  # raises where another attempt has taken over the run
-    client: "MlflowClient | None" = None
-    monitor: "SystemMetricsMonitor | None" = None
+    return state is not None and not state.status_sent
 
 
 class Shipper:
-    """Sends what a run directory holds beyond its state's offsets.
+    """Sends what a run's folder holds to a store.
 
-    Every method that talks to MLflow raises whatever MLflow raises and leaves the state as it was; calling
-    it again is always safe.
+    Every method that talks to MLflow raises whatever MLflow raises; calling it again is always safe. ``check`` raises
+    where another attempt has taken over the run; ``monitored`` has MLflow record the metrics of this machine.
     """
 
-    def __init__(self, connection: "Connection", run_dir: Path, state: TrackingState, lock: Lock) -> None:
-        self.connection = connection
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        uri: str,
+        state: TrackingState,
+        check: Callable[[], None] = lambda: None,
+        monitored: bool = False,
+    ) -> None:
+        self.uri = uri
+        self._config = config
         self._run_dir = run_dir
         self._state = state
-        self._lock = lock  # guards the state; never held while MLflow is called
-
-    def send_all(self) -> None:
-        """Send everything that is on disk now."""
-        self.connect()
-        for send in (self._send_metrics, self._send_completions, self._send_artifact):
-            while send():
-                pass
+        self._check = check
+        self._monitored = monitored
+        self._monitor: SystemMetricsMonitor | None = None
+        self._opened: MlflowClient | None = None
+        self._metrics_sent = 0  # bytes of metrics.jsonl
+        self._completions_sent = 0  # bytes of completions.jsonl
 
     def connect(self) -> None:
-        """Open the run in MLflow, where that has not been done yet.
+        """Find the run again in MLflow or create it, and describe it, where that has not been done yet.
 
         Raises:
             StorageError: MLflow does not answer, or refuses.
         """
-        if self.connection.client is None:
-            self.connection.check()
-            client, run_id = self.connection.open(self._state)
-            uri = self.connection.uri
-            with self._remember():
-                if (self._state.uri, self._state.run_id) != (uri, run_id):
-                    self._state.reset()
-                self._state.uri, self._state.run_id = uri, run_id
-            self.connection.client = client
+        if self._opened is not None:
+            return
+        self._check()
+        client, state = connect(self.uri), self._state
+        experiment_id = find_experiment(client, self.uri, state.experiment)
+        times = recorded_times(self._run_dir / METRICS_FILE)
+        run_id = open_run(client, self.uri, experiment_id, state.run_name, state.tags, state.key, times and times[0])
+        retry(lambda: self._describe(client, run_id), self.uri)
+        state.uri, state.run_id = self.uri, run_id
+        self._check()
+        state.save(self._run_dir)
+        self._opened = client
+        if self._monitored:
+            from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    @property
-    def _client(self) -> "MlflowClient":
-        assert self.connection.client is not None, "connect() comes first"
-        self.connection.check()  # before each request
-        return self.connection.client
+            self._monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=self.uri)
+            self._monitor.start()
 
-    @property
-    def _run_id(self) -> str:
-        assert self._state.run_id is not None, "connect() comes first"
-        return self._state.run_id
-
-    def _send_metrics(self) -> bool:
-        """Send one batch of lines; False when none is left."""
-        batch: list[Any] = []
-        offset = self._state.metrics_sent
-        path = self._run_dir / METRICS_FILE
-        if not path.exists() or path.stat().st_size <= offset:
-            return False
-        for record, end in read_json_lines(path, offset):
-            line = [_metric(record, name) for name in metric_values(record)]
-            if batch and len(batch) + len(line) > _MAX_METRICS_PER_BATCH:
-                break
-            batch += line
-            offset = end
-        if offset == self._state.metrics_sent:
-            return False
-        for start in range(0, len(batch), _MAX_METRICS_PER_BATCH):
-            self._client.log_batch(self._run_id, metrics=batch[start : start + _MAX_METRICS_PER_BATCH])
-        with self._remember():
-            self._state.metrics_sent = offset
-        return True
+    def send_all(self) -> None:
+        """Send everything that is on disk now."""
+        self.connect()
+        while self._send_metrics():
+            pass
+        self._send_completions()
 
     def finish(self, otherwise: str = "FINISHED", ended: int | None = None) -> None:
         """Send everything and the run's final status, or another if it has none.
@@ -225,51 +200,70 @@ class Shipper:
         ``ended`` is when [ms since 1970], where that was not now.
         """
         self.send_all()
-        if self.connection.monitor is not None:
-            self.connection.monitor.finish()
+        for name in (CORRECTNESS_FILE, RESULT_FILE):
+            self._send_file(self._client, self._run_id, name)
+        if self._monitor is not None:
+            self._monitor.finish()
         self._client.set_terminated(self._run_id, self._state.status or otherwise, ended)
-        with self._remember():
-            self._state.status_sent = True
+        self._state.status_sent = True
+        self._check()
+        self._state.save(self._run_dir)
 
-    def _send_completions(self) -> bool:
-        """Send the table of completions, whole."""
-        path = self._run_dir / COMPLETIONS_FILE
-        if not path.exists() or path.stat().st_size <= self._state.completions_sent:
+    @property
+    def _client(self) -> "MlflowClient":
+        assert self._opened is not None, "connect() comes first"
+        self._check()  # before each request
+        return self._opened
+
+    @property
+    def _run_id(self) -> str:
+        assert self._state.run_id is not None, "connect() comes first"
+        return self._state.run_id
+
+    def _describe(self, client: "MlflowClient", run_id: str) -> None:
+        log_missing_params(client, run_id, dotted_values(self._config.model_dump(mode="json")))
+        for name in (CONFIG_FILE, INPUTS_FILE):
+            self._send_file(client, run_id, name)
+        if CHANGES_TAG in self._state.tags:
+            client.set_tag(run_id, CHANGES_TAG, self._state.tags[CHANGES_TAG])
+
+    def _send_file(self, client: "MlflowClient", run_id: str, name: str) -> None:
+        if (self._run_dir / name).is_file():
+            client.log_artifact(run_id, str(self._run_dir / name))
+
+    def _send_metrics(self) -> bool:
+        """Send one batch of lines; False when none is left."""
+        path, offset = self._run_dir / METRICS_FILE, self._metrics_sent
+        if not path.exists() or path.stat().st_size <= offset:
             return False
-        rows, offset = [], 0
-        for record, end in read_json_lines(path):
-            rows.append(record)
+        batch: list[Any] = []
+        for record, end in read_json_lines(path, offset):
+            line = [_metric(record, name) for name in metric_values(record)]
+            if batch and len(batch) + len(line) > _MAX_METRICS_PER_BATCH:
+                break
+            batch += line
             offset = end
-        rows = rows[-_MAX_TABLE_ROWS:]
+        if offset == self._metrics_sent:
+            return False
+        for start in range(0, len(batch), _MAX_METRICS_PER_BATCH):
+            self._client.log_batch(self._run_id, metrics=batch[start : start + _MAX_METRICS_PER_BATCH])
+        self._metrics_sent = offset
+        return True
+
+    def _send_completions(self) -> None:
+        """Send the table of completions, whole, if it has grown."""
+        path = self._run_dir / COMPLETIONS_FILE
+        if not path.exists() or path.stat().st_size <= self._completions_sent:
+            return
+        lines = list(read_json_lines(path))
+        rows = [record for record, _ in lines[-_MAX_TABLE_ROWS:]]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         # The form of MlflowClient.log_table, which would download and send the whole table for every row.
         table = {"columns": columns, "data": [[row.get(name) for name in columns] for row in rows]}
         self._client.log_dict(self._run_id, table, COMPLETIONS_TABLE)
         kind = json.dumps([{"path": COMPLETIONS_TABLE, "type": "table"}])
         self._client.set_tag(self._run_id, "mlflow.loggedArtifacts", kind)
-        with self._remember():
-            self._state.completions_sent = offset
-        return False
-
-    def _send_artifact(self) -> bool:
-        """Send one waiting file or folder; False when none is left."""
-        if not self._state.artifacts:
-            return False
-        file, folder = self._state.artifacts[0]
-        if Path(file).is_dir():
-            self._client.log_artifacts(self._run_id, file, folder or None)
-        elif Path(file).exists():
-            self._client.log_artifact(self._run_id, file, folder or None)
-        with self._remember():
-            self._state.artifacts.pop(0)
-        return True
-
-    @contextmanager
-    def _remember(self) -> Iterator[None]:
-        with self._lock:
-            self.connection.check()
-            yield
-            self._state.save(self._run_dir)
+        self._completions_sent = lines[-1][1] if lines else 0
 
 
 def _metric(record: Record, name: str) -> Any:

@@ -10,31 +10,21 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.attempt import Attempt, SupersededError
-from trainer.config.schema import TrainConfig, dotted_values, dump_config, load_config
+from trainer.config.schema import TrainConfig, dump_config, load_config
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
-from trainer.metrics.tags import CHANGES_TAG, RUN_TAG
-from trainer.tracking.inputs import INPUTS_FILE
-from trainer.tracking.mlflow_store import (
-    connect,
-    find_experiment,
-    log_missing_params,
-    open_run,
-    prepare_store,
-    reason,
-    retry,
-    tracking_uri,
-)
+from trainer.metrics.tags import RUN_TAG
+from trainer.tracking.mlflow_store import prepare_store, reason, retry, tracking_uri
 from trainer.tracking.shipping import (
     COMPLETIONS_FILE,
+    CONFIG_FILE,
     METRICS_FILE,
-    Connection,
     Shipper,
     TrackingState,
     end_of_step,
@@ -44,10 +34,6 @@ from trainer.tracking.shipping import (
 from trainer.tracking.writers import Writers
 from trainer.types import RunContext
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
-CONFIG_FILE = "config.yaml"
 SHIP_INTERVAL_S = 1.0
 _MAX_PAUSE_S = 10.0  # between attempts while the server is away
 _LAST_PAUSE_S = 0.2  # between attempts at the end
@@ -87,7 +73,6 @@ class Tracker:
         self._attempt = Attempt(context.run_dir, context.attempt)
         self._attempt.check()
         self._close_limit_s = close_limit_s
-        self._state_lock = threading.Lock()
         self._shipper: Shipper | None = None
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -98,8 +83,8 @@ class Tracker:
             raise storage_error("begin the run's record", self.run_dir, error) from error
         if not config.tracking.offline:
             uri = tracking_uri(config.tracking, context.runs_dir)
-            connection = _connection(config, self.run_dir, uri, self._attempt.check, config.tracking.system_metrics)
-            self._shipper = Shipper(connection, self.run_dir, self._state, self._state_lock)
+            monitored = config.tracking.system_metrics
+            self._shipper = Shipper(config, self.run_dir, uri, self._state, self._attempt.check, monitored)
             if must_connect:
                 self._shipper.connect()
         self._metrics = JsonLines(self.run_dir / METRICS_FILE)
@@ -144,16 +129,6 @@ class Tracker:
     def log_correctness(self, record: Mapping[str, Any], step: int) -> None:
         """Append which problems were answered correctly (`trainer.evaluation.correctness`)."""
         self._append(self._correctness, step, {"step": step, **record})
-        self.log_artifact(self._correctness.path)
-
-    def log_artifact(self, path: Path, artifact_path: str = "") -> None:
-        """Copy a file or folder to the MLflow run; it must stay in place until it has been sent."""
-        entry = (str(path.resolve()), artifact_path)
-        with self._changed_state() as state:
-            # The first of the queue may be half sent already.
-            if entry not in [tuple(waiting) for waiting in state.artifacts[1:]]:
-                state.artifacts.append(entry)
-        self._start_shipping()
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after ``step`` (-1: everything), before those steps are computed again.
@@ -162,9 +137,7 @@ class Tracker:
             StorageError: the run's folder cannot be written.
         """
         assert self._thread is None, "a run is rewound before it logs"
-        with self._changed_state() as state:  # before the lines go: a process can end between the two
-            state.metrics_sent = min(state.metrics_sent, end_of_step(self._metrics.path, step))
-            state.completions_sent = 0
+        self._attempt.check()
         for lines in (self._metrics, self._completions, self._correctness):
             lines.cut(end_of_step(lines.path, step))
         self._last_step = max(step, 0)
@@ -174,11 +147,12 @@ class Tracker:
         if self._closing.is_set():
             return True
         self._writers.close()
+        self._state.status = status
         try:
-            with self._changed_state() as state:
-                state.status = status
-        except StorageError as error:
-            _logger.warning("%s (%s)", error.what, error.where)
+            self._attempt.check()
+            self._state.save(self.run_dir)
+        except (OSError, StorageError) as error:
+            _logger.warning("cannot end the run's record: %s", reason(error))
             return False
         finally:
             self._closing.set()
@@ -190,7 +164,7 @@ class Tracker:
         if not self._state.status_sent:
             _logger.warning(
                 "MLflow at %s does not have the whole run; nothing is lost: trainer upload %s",
-                self._shipper.connection.uri,
+                self._shipper.uri,
                 self.run_dir,
             )
         return self._state.status_sent
@@ -201,16 +175,6 @@ class Tracker:
             lines.append(*records)
         except StorageError as error:
             raise StorageError(f"{error.what}; step {step} is missing", error.where, error.hint) from error
-
-    @contextlib.contextmanager
-    def _changed_state(self) -> Iterator[TrackingState]:
-        try:
-            with self._state_lock:
-                self._attempt.check()
-                yield self._state
-                self._state.save(self.run_dir)
-        except OSError as error:
-            raise storage_error("write the run's record", self.run_dir, error) from error
 
     def _start_shipping(self) -> None:
         if self._shipper is not None and self._thread is None:
@@ -258,7 +222,7 @@ class NullTracker:
     def _ignore(self, *given: Any, **named: Any) -> None:
         pass
 
-    log = summarize = log_completions = log_correctness = log_artifact = rewind = _ignore
+    log = summarize = log_completions = log_correctness = rewind = _ignore
 
     def close(self, status: str = "FINISHED") -> bool:
         """Nothing is left to send."""
@@ -284,7 +248,7 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     state.tags |= tags or {}
     target = uri or tracking_uri(config.tracking, Path(state.runs_dir))
     prepare_store(target)
-    shipper = Shipper(_connection(config, run_dir, target), run_dir, state, threading.Lock())
+    shipper = Shipper(config, run_dir, target, state)
     # A run that never closed was killed.
     times = recorded_times(run_dir / METRICS_FILE)
     retry(lambda: shipper.finish("KILLED", times and times[1]), target)
@@ -302,35 +266,3 @@ def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
     state.key, state.tags, state.status, state.status_sent = key, tags, None, False
     state.runs_dir = str(context.runs_dir.resolve())
     return state
-
-
-def _connection(
-    config: TrainConfig, run_dir: Path, uri: str, check: Callable[[], None] = lambda: None, monitored: bool = False
-) -> Connection:
-    """Open the MLflow run of a folder: find it again or create it, describe it, and have its machine ``monitored``."""
-
-    def open_in_store(state: TrackingState) -> tuple["MlflowClient", str]:
-        client = connect(uri)
-        experiment_id = find_experiment(client, uri, state.experiment)
-        times = recorded_times(run_dir / METRICS_FILE)
-        started = times and times[0]
-        run_id = open_run(client, uri, experiment_id, state.run_name, state.tags, state.key, started)
-
-        def describe() -> None:
-            log_missing_params(client, run_id, dotted_values(config.model_dump(mode="json")))
-            for file in (CONFIG_FILE, INPUTS_FILE):
-                if (run_dir / file).is_file():
-                    client.log_artifact(run_id, str(run_dir / file))
-            if CHANGES_TAG in state.tags:
-                client.set_tag(run_id, CHANGES_TAG, state.tags[CHANGES_TAG])
-
-        retry(describe, uri)
-        if monitored:
-            from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-            connection.monitor = SystemMetricsMonitor(run_id, resume_logging=True, tracking_uri=uri)
-            connection.monitor.start()
-        return client, run_id
-
-    connection = Connection(uri, open_in_store, check)
-    return connection

@@ -18,9 +18,7 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path
     for step in (1, 2):
         tracker.log({"policy/loss": step / 4, "eval/accuracy/SET(1).2": 0.5}, step)
     tracker.log_completions([{"prompt": "p", "completion": "c", "reward": 3.0}], 2)
-    report = tmp_path / "note.txt"
-    report.write_text("hello")
-    tracker.log_artifact(report, "notes")
+    tracker.log_correctness({"shares": {}}, 2)
     tracker.summarize({"final/best_accuracy": 0.75})
     assert tracker.close("FINISHED") is True
     assert not has_unsent(tracker.run_dir)
@@ -35,7 +33,7 @@ def test_a_run_holds_metrics_params_config_completions_and_status(tmp_path: Path
     assert run.data.params["evaluation.sets.dev.size"] == "100"
     assert run.data.tags["loptune.trial"] == "t1" and run.data.tags["team"] == "a"
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert artifacts == {"config.yaml", "completions.json", "notes"}
+    assert artifacts == {"config.yaml", "completions.json", "correctness.jsonl"}
     assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "completions.json", "type": "table"}]
     table = json.loads(Path(client.download_artifacts(run.info.run_id, "completions.json")).read_text())
     assert table == {"columns": ["prompt", "completion", "reward", "step"], "data": [["p", "c", 3.0, 2]]}
