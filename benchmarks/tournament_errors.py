@@ -2,7 +2,7 @@
 
     python -m benchmarks.tournament_errors --sweeps 400
 
-A rule's score is a parabola in one parameter on [0, 1] (the logarithm of a learning rate), `depth` standard
+A rule's score is a parabola in each of its parameters on [0, 1] (the logarithm of a learning rate), `depth` standard
 deviations between seeds from its top to the far end; all rules are equally good at their own best, which lies at
 the same place for all or at another for each. A rule is tuned on one seed: a third of its trials at the same
 random places for all rules, each further one near its best so far. The best setting of each then runs on fresh
@@ -11,9 +11,12 @@ seeds. Behind every rate stands its standard error.
     fresh alone     a paired t test on fresh seeds, corrected for the number of rules: what was found may differ
     the verdict     `dashboards.statistics.tournament`, which allows for the luck of tuning
     better by 3 sd  how often the verdict finds one rule that is, at its own best
+
+A second table has rules that tune unequal numbers of parameters, on unequal budgets, or with trials that fail.
 """
 
 import argparse
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,64 +25,122 @@ from scipy import stats
 from benchmarks.tables import percent, print_rows
 from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.seed_noise import Scores
-from dashboards.statistics.tournament import standings
+from dashboards.statistics.tournament import Tuning, standings
 
 Array = NDArray[np.float64]
 _NEAR = 0.15  # standard deviation of proposals around the best so far
-LAYOUTS = [(2, 8, 8), (2, 12, 8), (7, 12, 8), (7, 24, 8)]  # rules, trials of each, fresh seeds
+_SEEDS = 8  # fresh ones of each rule
 
 
-def tuned(generator: np.random.Generator, trials: int, depth: float, tops: Array, gain: Array) -> tuple[Array, Array]:
-    """Scores of all tuning trials [R, T], and the true score of the setting that each rule chose [R]."""
-    rules, places, scores = np.arange(len(tops)), np.empty((len(tops), trials)), np.empty((len(tops), trials))
+@dataclass(frozen=True)
+class Layout:
+    """How the rules of a tournament are tuned, the baseline first."""
 
-    def truth(at: Array) -> Array:
-        return np.asarray(gain - depth * ((at - tops) / np.maximum(tops, 1 - tops)) ** 2)
+    parameters: tuple[int, ...]
+    trials: tuple[int, ...]
+    failing: float = 0.0  # share of tuning trials
+    depth: float = 0.0
+    same: bool = True  # whether all rules are best at the same place
+    gain: float = 0.0  # of the second rule, at its best
+    seeds: int = _SEEDS
 
+    @property
+    def name(self) -> str:
+        """The layout as a cell of a table."""
+        rules = zip(self.parameters, self.trials, strict=True)
+        failed = f", {self.failing:.0%} fail" if self.failing else ""
+        return "; ".join(f"{parameters} in {trials}" for parameters, trials in rules) + failed
+
+
+ALIKE = [Layout((1,) * rules, (trials,) * rules) for rules, trials in [(2, 8), (2, 12), (7, 12), (7, 24)]]
+UNLIKE = [
+    Layout((1, 1), (12, 24)),
+    Layout((1, 1), (24, 8)),
+    Layout((1, 2), (12, 24)),
+    Layout((1, 2), (24, 24)),
+    Layout((2, 2), (24, 24)),
+    Layout((2, 1), (24, 24)),
+    Layout((1, 3), (24, 24)),
+    Layout((1, 1, 2, 2, 3), (24,) * 5),
+    Layout((1, 1), (16, 16), failing=0.25),
+    Layout((1, 2), (36, 36), failing=0.25),
+]
+
+
+def tuned(
+    generator: np.random.Generator, first: Array, trials: int, top: Array, layout: Layout
+) -> tuple[Array, float]:
+    """Scores of a rule's complete tuning trials, and the true score of the chosen setting below the best one.
+
+    Args:
+        generator: of the proposals and the noise.
+        first: random places with which every rule begins, [T, P].
+        trials: of this rule.
+        top: its best place, [P].
+        layout: depth, and how many trials fail.
+    """
+    startup = max(2, trials // 3)
+    places, scores = np.empty((trials, len(top))), np.full(trials, -np.inf)
+    losses = np.empty(trials)
     for trial in range(trials):
-        if trial < max(2, trials // 3):
-            places[:, trial] = generator.random()
+        best = places[scores[:trial].argmax()] if trial else None
+        if trial < startup or best is None:
+            places[trial] = first[trial, : len(top)]
         else:
-            best = places[rules, scores[:, :trial].argmax(axis=1)]
-            places[:, trial] = np.clip(best + _NEAR * generator.standard_normal(len(tops)), 0, 1)
-        scores[:, trial] = truth(places[:, trial]) + generator.standard_normal(len(tops))
-    return scores, truth(places[rules, scores.argmax(axis=1)])
+            places[trial] = np.clip(best + _NEAR * generator.standard_normal(len(top)), 0, 1)
+        losses[trial] = layout.depth * (((places[trial] - top) / np.maximum(top, 1 - top)) ** 2).sum()
+        if generator.random() >= layout.failing:
+            scores[trial] = generator.standard_normal() - losses[trial]
+    return scores[np.isfinite(scores)], -float(losses[scores.argmax()])
 
 
-def claims(layout: tuple[int, int, int], depth: float, same: bool, gain: float, sweeps: int) -> tuple[Array, Array]:
-    """Whether each sweep names a rule better (rule 1 where it is): by fresh seeds alone, and by the verdict."""
-    rules, trials, seeds = layout
-    generator, gains = np.random.default_rng(0), np.zeros(rules)
-    gains[1] = gain
-    alone, verdict = np.zeros(sweeps, bool), np.zeros(sweeps, bool)
+def claims(layout: Layout, sweeps: int) -> tuple[Array, Array, float]:
+    """Whether each sweep names a rule better (the second where it is), and the share of comparisons that are refused.
+
+    By fresh seeds alone, and by the verdict.
+    """
+    rules, generator = len(layout.trials), np.random.default_rng(0)
+    alone, verdict, refused = np.zeros(sweeps, bool), np.zeros(sweeps, bool), 0
     for sweep in range(sweeps):
-        tops = np.full(rules, 0.5) if same else generator.uniform(0.25, 0.75, rules)
-        scores, truth = tuned(generator, trials, depth, tops, gains)
-        fresh = truth[:, None] + generator.standard_normal((rules, seeds))
-        apart = fresh[1:] - fresh[0]
-        t = apart.mean(axis=1) / (apart.std(axis=1, ddof=1) / np.sqrt(seeds))
-        alone[sweep] = (t > stats.t.isf(FALSE_CLAIMS / (rules - 1), seeds - 1))[: 1 if gain else None].any()
+        first, fresh, tunings = generator.random((max(layout.trials), max(layout.parameters))), [], {}
+        for rule, (parameters, trials) in enumerate(zip(layout.parameters, layout.trials, strict=True)):
+            top = np.full(parameters, 0.5) if layout.same else generator.uniform(0.25, 0.75, parameters)
+            scores, truth = tuned(generator, first, trials, top, layout)
+            gain = layout.gain * (rule == 1)
+            tunings[str(rule)] = Tuning([*(scores + gain)], parameters)
+            fresh.append(truth + gain + generator.standard_normal(layout.seeds))
+        apart = np.array(fresh[1:]) - fresh[0]
+        t = apart.mean(axis=1) / (apart.std(axis=1, ddof=1) / np.sqrt(layout.seeds))
+        alone[sweep] = (t > stats.t.isf(FALSE_CLAIMS / (rules - 1), layout.seeds - 1))[
+            : 1 if layout.gain else None
+        ].any()
         named: Scores = {str(rule): dict(enumerate(row.tolist())) for rule, row in enumerate(fresh)}
-        found = standings(named, "0", {str(rule): list(row) for rule, row in enumerate(scores)})
-        verdict[sweep] = any(one.better and (not gain or one.rule == "1") for one in found)
-    return alone, verdict
+        found = standings(named, "0", tunings)
+        verdict[sweep] = any(one.better and (not layout.gain or one.rule == "1") for one in found)
+        refused += sum(one.refusal is not None for one in found)
+    return alone, verdict, refused / (sweeps * (rules - 1))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=400, help="simulated sweeps a cell")
     sweeps = parser.parse_args().sweeps
-    table = []
-    for layout in LAYOUTS:
-        for depth in (0.0, 2.0, 5.0, 20.0):
-            for same in (True, False)[: 2 if depth else 1]:
-                alone, verdict = claims(layout, depth, same, 0.0, sweeps)
-                _, found = claims(layout, depth, same, 3.0, sweeps)
-                size = f"{layout[0]} x {layout[1]}, {layout[2]}"
-                where = "the same" if same else "its own"
-                table.append([size, f"{depth:g} sd", where, percent(alone), percent(verdict), percent(found)])
-    headings = ["rules x trials, fresh seeds", "depth", "best place", "fresh alone", "the verdict", "better by 3 sd"]
-    print_rows("False claims of a tournament, and found, %", headings, table)
+    headings = ["depth", "best place", "fresh alone", "the verdict", "better by 3 sd", "refused"]
+    for title, layouts, depths in [
+        ("Rules that tune one parameter each", ALIKE, (0.0, 2.0, 5.0, 20.0)),
+        ("Unequal rules: parameters in trials of each, the baseline first", UNLIKE, (2.0, 5.0, 20.0)),
+    ]:
+        table = []
+        for layout in layouts:
+            for depth in depths:
+                for same in (True, False)[: 2 if depth else 1]:
+                    cell = replace(layout, depth=depth, same=same)
+                    alone, verdict, refused = claims(cell, sweeps)
+                    _, found, _ = claims(replace(cell, gain=3.0), sweeps)
+                    where = "the same" if same else "its own"
+                    rates = [percent(alone), percent(verdict), percent(found), f"{100 * refused:.0f}"]
+                    table.append([layout.name, f"{depth:g} sd", where, *rates])
+        print_rows(f"{title}: false claims of a tournament, and found, %", ["layout", *headings], table)
 
 
 if __name__ == "__main__":

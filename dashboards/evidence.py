@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dashboards.results import Results
 from dashboards.statistics.verdict import Undecided
-from dashboards.words import reason, signed
+from dashboards.words import reason, refusal, signed
 from trainer.config.variants import short_names, shown
 
 HEADINGS = ("rule", "against", "metric", "model", "task", "sweep", "gain", "90% interval", "seeds", "")
@@ -60,6 +60,9 @@ def measured_in(results: Results) -> list[Measured]:
     rules = [rule for rule in dict.fromkeys(map(str, of.values())) if rule != nothing.baseline]
     if not rules:
         return [replace(nothing, left_out="it tried no other rule than its baseline's")]
+    # A rule may owe its place to luck where another was left behind.
+    behind = not results.arms and any(rule not in chosen for rule in rules)
+    nothing = replace(nothing, chosen="chosen for its luck" if behind else "")
     return [
         _judged(results, fresh, chosen[rule], replace(nothing, rule=rule))
         if rule in chosen
@@ -78,10 +81,10 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
     if results.arms:  # rules at their own best: the luck of tuning counts
         arms = {trial.configuration: trial.arm for trial in results.trials}
         arm = arms[fresh.numbers[label]]
-        told = next(standing.interval for standing in results.arm_standings if standing.rule == arm)
-        if told is None:
-            return replace(nothing, left_out="too few tuning trials to tell the tuning variance")
-        interval = told
+        standing = next(one for one in results.arm_standings if one.rule == arm)
+        if standing.interval is None:
+            return replace(nothing, left_out=refusal(standing))
+        interval = standing.interval
     sign = results.objective.sign
     low, high = interval[::sign]
     changed = fresh.changed(label).items()
@@ -91,7 +94,6 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
         seeds=found.seeds,
         gain=sign * found.difference,
         interval=(sign * low, sign * high),
-        chosen="" if results.arms else "chosen for its luck",
     )
 
 

@@ -333,9 +333,13 @@ class Results:
         if len(fresh) < 2 or all(map(math.isnan, base.values())):
             return []
         means = self.comparable.groupby(["arm", "configuration"]).score.mean()
-        arms = set(self.comparable.arm)
-        tuned = {arm: list(means[arm]) for arm in self.arms if arm in arms}
-        return tournament.standings(fresh, self.arms[0], tuned, self.objective.mode)
+        searched = [name for name in self.searched if self.kinds.get(name) != "by"]
+        parameters = (self.table.groupby("arm")[searched].nunique() > 1).sum(axis="columns")
+        tunings = {
+            arm: tournament.Tuning(list(means.loc[means.index.get_level_values("arm") == arm]), int(parameters[arm]))
+            for arm in fresh
+        }
+        return tournament.standings(fresh, self.arms[0], tunings, self.objective.mode)
 
     @cached_property
     def fresh_arm_scores(self) -> SeedScores:

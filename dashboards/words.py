@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from dashboards.statistics.power import MAX_SEEDS
 from dashboards.statistics.sequential import Decision
+from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal
 from dashboards.statistics.tournament import Standing as RuleStanding
 from dashboards.statistics.verdict import Tested, Undecided, Verdict
 from trainer.shell.table import counted
@@ -29,6 +30,15 @@ _REMEDIES = {
     "no shared seed": "Run the baseline and the best configurations on at least 3 seeds each.",
     "one seed": "Run the baseline and the best configurations on at least 3 seeds each.",
     "no spread": "Evaluate on more problems, or run more seeds.",
+}
+_REFUSALS: Mapping[Refusal, str] = {
+    "few trials": f"tuning variance shows in {FEWEST_TRIALS} complete trials of both rules or more",
+    "smaller budget": "the baseline has fewer than half as many complete trials",
+    "baseline tunes more": "the baseline tunes more parameters, so it stays further from its best",
+    "few trials of two": f"the luck of tuning two parameters shows in {FEWEST_OF_TWO} complete trials or more",
+    "many parameters": "the luck of tuning three parameters or more does not show in its trials",
+    "failed seed": "a fresh seed of it failed",
+    "no spread": "its differences on fresh seeds do not vary",
 }
 _DECISIONS: Mapping[Decision, str] = {
     "better": "is better than the baseline",
@@ -225,20 +235,24 @@ def rounds_outcome(outcome: str, stands: Mapping[str, Stands], worthwhile: float
 def rule_bounds(rule: RuleStanding) -> str:
     """Write a rule's difference with its interval."""
     if rule.interval is None:
-        return f"{signed(rule.difference)}, without an interval"
+        return f"{signed(rule.difference)}, not compared: {refusal(rule)}"
     return f"{signed(rule.difference)}, {between(rule.interval)}"
+
+
+def refusal(rule: RuleStanding) -> str:
+    """State why a rule is not compared with the baseline; empty where it is."""
+    return "" if rule.refusal is None else _REFUSALS[rule.refusal]
 
 
 def rules(found: Sequence[RuleStanding], baseline: str) -> str:
     """State which rules beat the baseline's at their own best, on fresh seeds."""
     sentences = [f"{rule.rule} beats {baseline} by {rule_bounds(rule)}" for rule in found if rule.better]
-    others = [rule for rule in found if not rule.better]
+    others = [rule for rule in found if rule.interval is not None and not rule.better]
     if others:
         rest = "no other" if sentences else "none"
         nearest = f"the nearest is {others[0].rule}: {rule_bounds(others[0])}"
         sentences.append(f"{rest} is shown to be better than {baseline} at its best ({nearest})")
-    if all(rule.interval is None for rule in found):
-        sentences.append("tuning variance shows in eight complete trials of a rule or more, so nothing is claimed")
+    sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in found if rule.interval is None]
     return (
         f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}. Intervals are corrected for "
         f"{counted(len(found), 'comparison')} and allow for tuning variance."

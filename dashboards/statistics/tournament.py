@@ -6,7 +6,11 @@ a difference is therefore that of the fresh seeds, by the paired differences of 
 second is taken from the tuning itself: the trials of a rule, split at random into halves, are two smaller tunings,
 and half the squared difference of their best scores estimates the variance of a best score that half the budget
 finds. That is larger than what the whole budget leaves, and the noise of the scores is in it as well, so it stands
-for the difference of two rules. `benchmarks/tournament_errors.py` simulates what it costs and prevents.
+for the difference of two rules.
+
+Rules that tune equally many parameters share that variance. With more parameters a tuning stays further from its
+best than halves of it tell, and a baseline that does is beaten too easily. Such comparisons are refused.
+`benchmarks/tournament_errors.py` simulates what all this costs and prevents.
 """
 
 import math
@@ -21,7 +25,26 @@ from dashboards.statistics.dunnett import FALSE_CLAIMS
 from dashboards.statistics.seed_noise import Scores, paired_differences
 
 _SPLITS = 100
-_FEWEST = 8  # complete trials of a rule: halves of fewer tell too little
+FEWEST_TRIALS = 8  # complete ones of a rule: halves of fewer tell too little
+FEWEST_OF_TWO = 24  # of a rule that tunes two parameters; those of three are never enough
+
+Refusal = Literal[
+    "few trials",
+    "smaller budget",
+    "baseline tunes more",
+    "few trials of two",
+    "many parameters",
+    "failed seed",
+    "no spread",
+]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a rule was tuned."""
+
+    scores: Sequence[float]  # of its complete trials
+    parameters: int  # that had several values
 
 
 @dataclass(frozen=True)
@@ -30,50 +53,72 @@ class Standing:
 
     rule: str
     difference: float  # mean over shared fresh seeds, in units of the score
-    interval: tuple[float, float] | None  # each bound holds with 95 %, simultaneous over all rules
-    p_value: float | None  # one-sided, corrected for the number of rules
-    better: bool
+    interval: tuple[float, float] | None = None  # each bound holds with 95 %, simultaneous over all rules
+    p_value: float | None = None  # one-sided, corrected for the number of rules
+    refusal: Refusal | None = None  # why there is no interval
+
+    @property
+    def better(self) -> bool:
+        """Whether a gain is shown."""
+        return self.p_value is not None and self.p_value < FALSE_CLAIMS
 
 
-def tuning_variance(tuned: Mapping[str, Sequence[float]], mode: Literal["max", "min"] = "max") -> float:
-    """Variance of the best score of a tuning with half the budget, the mean over rules.
-
-    NaN where no rule has eight scores. ``tuned`` is rule -> score of each of its complete tuning trials.
-    """
-    sign, generator, found = (1.0 if mode == "max" else -1.0), np.random.default_rng(0), []
-    for scores in tuned.values():
-        values, half = sign * np.array(scores, dtype=float), len(scores) // 2
-        if len(values) < _FEWEST:
-            continue
-        drawn = values[generator.permuted(np.tile(np.arange(len(values)), (_SPLITS, 1)), axis=1)]
-        apart = drawn[:, :half].max(axis=1) - drawn[:, half : 2 * half].max(axis=1)
-        found.append(float(np.mean(apart**2)) / 2)
-    return float(np.mean(found)) if found else math.nan
+def tuning_variance(scores: Sequence[float]) -> float:
+    """Variance of the largest score of a tuning with half the budget."""
+    values, half = np.array(scores, dtype=float), len(scores) // 2
+    order = np.random.default_rng(0).permuted(np.tile(np.arange(len(values)), (_SPLITS, 1)), axis=1)
+    drawn = values[order]
+    apart = drawn[:, :half].max(axis=1) - drawn[:, half : 2 * half].max(axis=1)
+    return float(np.mean(apart**2)) / 2
 
 
 def standings(
-    fresh: Scores, baseline: str, tuned: Mapping[str, Sequence[float]], mode: Literal["max", "min"] = "max"
+    fresh: Scores, baseline: str, tunings: Mapping[str, Tuning], mode: Literal["max", "min"] = "max"
 ) -> list[Standing]:
     """Every rule but the baseline, the best first.
 
-    ``fresh`` is rule -> fresh seed -> score of its best setting, NaN where the trial failed; ``tuned`` as in
-    `tuning_variance`.
+    ``fresh`` is rule -> fresh seed -> score of its best setting, NaN where the trial failed.
 
     Raises:
         ValueError: the baseline has no score.
     """
-    sign, tuning = (1.0 if mode == "max" else -1.0), tuning_variance(tuned, mode)
+    sign = 1.0 if mode == "max" else -1.0
+    variances: dict[int, list[float]] = {}  # by the number of parameters
+    for tuning in tunings.values():
+        if len(tuning.scores) >= FEWEST_TRIALS:
+            found = tuning_variance([sign * score for score in tuning.scores])
+            variances.setdefault(tuning.parameters, []).append(found)
     paired = paired_differences(fresh, baseline)
-    found = []
-    for rule, one in paired.items():
-        values = np.array(list(one.by_seed.values()))
-        difference, interval, p_value = one.mean.value, None, None
+    standings = []
+    for rule, pair in paired.items():
+        values, difference = np.array(list(pair.by_seed.values())), pair.mean
+        own, base = tunings[rule], tunings[baseline]
+        refusal = _refusal(own, base)
         # A rule that lost a seed is left with its luckier ones, and scores that never differ are coarse.
-        whole = all(map(math.isfinite, fresh[rule].values())) and len(values) > 1 and float(np.ptp(values)) > 0
-        if whole and not math.isnan(tuning):
-            error, freedom = math.sqrt(float(values.var(ddof=1)) / len(values) + tuning), len(values) - 1
-            half = float(stats.t.isf(FALSE_CLAIMS / len(paired), freedom)) * error
-            interval = (difference - half, difference + half)
-            p_value = min(1.0, len(paired) * float(stats.t.sf(sign * difference / error, freedom)))
-        found.append(Standing(rule, difference, interval, p_value, p_value is not None and p_value < FALSE_CLAIMS))
-    return sorted(found, key=lambda one: -sign * one.difference)
+        if not all(map(math.isfinite, fresh[rule].values())):
+            refusal = "failed seed"
+        elif len(values) < 2 or float(np.ptp(values)) == 0:
+            refusal = "no spread"
+        if refusal is not None:
+            standings.append(Standing(rule, difference, refusal=refusal))
+            continue
+        tuned = np.mean([np.mean(variances[one.parameters]) for one in (own, base)])
+        error, freedom = math.sqrt(float(values.var(ddof=1)) / len(values) + tuned), len(values) - 1
+        half = float(stats.t.isf(FALSE_CLAIMS / len(paired), freedom)) * error
+        p_value = min(1.0, len(paired) * float(stats.t.sf(sign * difference / error, freedom)))
+        standings.append(Standing(rule, difference, (difference - half, difference + half), p_value))
+    return sorted(standings, key=lambda one: -sign * one.difference)
+
+
+def _refusal(own: Tuning, base: Tuning) -> Refusal | None:
+    """Return why the tunings of a rule and of the baseline cannot be compared."""
+    if min(len(own.scores), len(base.scores)) < FEWEST_TRIALS:
+        return "few trials"
+    if 2 * len(base.scores) < len(own.scores):
+        return "smaller budget"
+    if base.parameters > own.parameters:
+        return "baseline tunes more"
+    if own.parameters > 2:
+        return "many parameters"
+    few = any(tuning.parameters == 2 and len(tuning.scores) < FEWEST_OF_TWO for tuning in (own, base))
+    return "few trials of two" if few else None

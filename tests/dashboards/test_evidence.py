@@ -24,12 +24,19 @@ def confirmed(name: str, task: str, gains: list[float], *others: tuple[str, floa
 
 def test_a_rule_is_measured_against_its_baseline_with_the_noise_of_both_stages() -> None:
     (ar, lopti, *_) = measured_in(confirmed("one", "easy", [0.10, 0.14, 0.12]))
+    assert ar.chosen == "chosen for its luck"
     assert (ar.rule, ar.baseline, ar.seeds, ar.left_out) == ("grpo + AR", "grpo", 3, "")
     assert (ar.differs, ar.gain) == ("ar_alpha 0.3 (not 0)", pytest.approx(0.12))
     # Fresh differences vary by 0.02 (two degrees of freedom), those of the search, 0.2 and 0.2, by nothing (one).
     error = (2 * 0.02**2 / 3 / 3) ** 0.5
     assert ar.interval[0] == pytest.approx(0.12 - 2.353 * error, rel=1e-3)
     assert lopti.left_out == "tried, and not among the finalists"
+
+
+def test_no_rule_is_chosen_for_its_luck_where_all_were_carried_to_fresh_seeds() -> None:
+    sweep = confirmed("one", "easy", [0.10, 0.14, 0.12], ("2", 0.3))
+    whole = with_trials(sweep, sweep.table[sweep.table.configuration.isin(["0", "1", "2"])])
+    assert {(row.rule, row.chosen) for row in measured_in(whole)} == {("grpo + AR", ""), ("grpo + Lopti", "")}
 
 
 def test_fresh_seeds_do_not_choose_among_finalists_of_a_rule() -> None:
@@ -56,7 +63,9 @@ def test_of_a_tournament_the_luck_of_tuning_counts() -> None:
     assert (found.gain, found.interval) == (pytest.approx(0.105), standing.interval)
     assert standing.interval is not None and standing.interval[0] < 0.07  # fresh seeds alone, t(1): 0.073
     few = with_trials(sweep, sweep.table.iloc[:10])
-    assert "too few tuning trials to tell the tuning variance" in {one.left_out for one in measured_in(few)}
+    assert "tuning variance shows in 8 complete trials of both rules or more" in {
+        one.left_out for one in measured_in(few)
+    }
 
 
 def test_a_setting_counts_once_and_what_is_not_confirmed_not_at_all() -> None:

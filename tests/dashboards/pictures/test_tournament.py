@@ -6,17 +6,18 @@ import pytest
 from dashboards.pages.html import render_page
 from dashboards.pictures.tournament import rule_table, tournament, tournament_line, tuning_curves
 from dashboards.pictures.verdict import verdict
-from dashboards.results import Results
+from dashboards.results import ALPHA, ETA, Results
 from dashboards.statistics.verdict import Tested
 from tests.dashboards.table import results_of, with_trials
 
 RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the last digit
+SHARES = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes
 
 
 def tuned() -> Results:
-    """Two rules: plain with eight configurations, AR with six, of which one failed."""
+    """Two rules: plain with eight configurations, AR with nine, of which one failed; each tunes one parameter."""
     plain = results_of()
-    first = plain.table[plain.table.configuration.isin(["0", "1", "2"])]
+    first = plain.table[plain.table.configuration != "4"]
     more = [
         first.assign(
             configuration=f"{n}" + first.configuration, trial=f"{n}" + first.trial, score=first.score - n / 10
@@ -24,7 +25,9 @@ def tuned() -> Results:
         for n in (1, 2, 3)
     ]
     trials = pd.concat([plain.table, *more], ignore_index=True)
-    trials = trials.assign(arm=trials.configuration.str[-1].map(RULES))
+    last = trials.configuration.str[-1]
+    trials = trials.assign(arm=last.map(RULES), **{"algorithm.advantage": "grpo", ETA: last.map(SHARES).fillna(0.0)})
+    trials.loc[trials.arm == "AR", ALPHA] = 0.0
     return with_trials(plain, trials, arms=("plain", "AR"), adaptive=True)
 
 
@@ -39,8 +42,8 @@ def confirmed(gain: float) -> Results:
 def test_the_best_so_far_of_every_rule_by_its_own_trials() -> None:
     curves = tuning_curves(tuned())
     found = {arm: [round(best, 3) for best in own.best] for arm, own in curves.groupby("arm")}
-    assert found == {"plain": [0.55, *[0.75] * 7], "AR": [0.55] * 6}
-    assert list(curves[curves.arm == "AR"].trial) == [1, 2, 3, 4, 5, 6]  # the failed one took a place
+    assert found == {"plain": [0.55, *[0.75] * 7], "AR": [0.55] * 9}
+    assert list(curves[curves.arm == "AR"].trial) == [*range(1, 10)]  # the failed one took a place
     least = tuning_curves(replace(tuned(), objective=replace(tuned().objective, mode="min")))
     found = [round(best, 3) for best in least[least.arm == "plain"].best]
     assert found == [best for best in (0.55, 0.45, 0.35, 0.25) for _ in range(2)]
@@ -50,7 +53,7 @@ def test_nothing_is_compared_on_the_seeds_of_the_tuning() -> None:
     sweep = tuned()
     assert sweep.baseline_label == "#1 plain α 0.3"  # the first rule at its best
     lines = verdict(sweep)
-    assert lines[0].startswith("2 rules were tuned by 6 to 8 configurations each.")
+    assert lines[0].startswith("2 rules were tuned by 8 to 9 configurations each.")
     assert "sweep confirm demo" in lines[0]
     assert not any("candidate" in line or "Best:" in line for line in lines)
 
@@ -65,10 +68,10 @@ def test_rules_are_compared_on_fresh_seeds() -> None:
     headings, rows = rule_table(sweep)
     table = pd.DataFrame(rows, columns=headings).set_index("rule")
     assert table.loc["AR", "best setting"] == "#2 AR η 0.5"
-    # Of 0.25 to 0.75 in eights, and of 0.55 to 0.25 with the seed that is left of the failed one, 0.45.
-    assert table["median trial"].to_list() == pytest.approx([0.5, 0.45])
+    # Of 0.25 to 0.75 in eights, and of 0.15 to 0.55 with the seed that is left of the failed one, 0.45.
+    assert table["median trial"].to_list() == pytest.approx([0.5, 0.35])
     assert table["fresh seeds"].to_list() == pytest.approx([0.51, 9.515])
-    assert table.loc["AR", "tuning gained"] == pytest.approx(9.515 - 0.45)
+    assert table.loc["AR", "tuning gained"] == pytest.approx(9.515 - 0.35)
     assert table.loc["AR", "low"] < table.loc["AR", "against plain"] < table.loc["AR", "high"]
 
 

@@ -1,19 +1,17 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.tournament_errors import claims
-from dashboards.statistics.tournament import standings, tuning_variance
+from benchmarks.tournament_errors import Layout, claims
+from dashboards.statistics.tournament import Tuning, standings, tuning_variance
 
 
 def test_the_variance_of_tuning_is_that_of_the_best_of_halves() -> None:
     # However eight trials are split, one half has the 5 and the other a 1: half the square of 4.
-    assert tuning_variance({"A": [1, 5, *[1] * 6]}) == pytest.approx(8.0)
-    assert tuning_variance({"A": [1, 5, *[1] * 6], "B": [2] * 8, "C": [9, *[1] * 6]}) == pytest.approx(4.0)
-    assert tuning_variance({"A": [-1, -5, *[-1] * 6]}, "min") == pytest.approx(8.0)
-    assert math.isnan(tuning_variance({"A": [1, 2, 3, 4, 5, 6, 7]}))
+    assert tuning_variance([1, 5, *[1] * 6]) == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
@@ -25,23 +23,51 @@ def test_a_rule_is_judged_by_fresh_seeds_and_the_luck_of_tuning(mode) -> None:
         "better": {0: sign * 11.0, 1: sign * 12.0, 2: sign * 13.0},
         "failed": {0: sign * 5.0, 1: math.nan, 2: sign * 5.1},
     }
-    tuned = {"plain": [sign * 1.2, *[sign * 1.0] * 7]}  # 0.2 apart: variance 0.02
-    best, failed, worst = standings(fresh, "plain", tuned, mode)
+    # 0.2 apart: variance 0.02, shared with the rules whose trials do not vary.
+    tunings = dict.fromkeys(fresh, Tuning([sign * 1.0] * 8, 1)) | {"plain": Tuning([sign * 1.2, *[sign * 1.0] * 7], 1)}
+    best, failed, worst = standings(fresh, "plain", tunings, mode)
     assert [best.rule, failed.rule, worst.rule] == ["better", "failed", "worse"]
-    error = math.sqrt(1 / 3 + 0.02)
+    error = math.sqrt(1 / 3 + 0.02 / 4)
     half = stats.t.isf(0.05 / 3, 2) * error
     assert best.difference == pytest.approx(sign * 12)
     assert best.interval == pytest.approx((sign * 12 - half, sign * 12 + half))
     assert best.p_value == pytest.approx(3 * stats.t.sf(12 / error, 2))
     assert (best.better, failed.better, worst.better) == (True, False, False)
-    assert failed.interval is None and failed.p_value is None
+    assert failed.interval is None and failed.refusal == "failed seed"
     assert worst.p_value == 1
-    assert not any(one.better for one in standings(fresh, "plain", {"plain": [1.0]}, mode))  # tuning unknown
 
 
-@pytest.mark.parametrize(("depth", "same"), [(0.0, True), (5.0, True), (5.0, False), (20.0, False)])
-def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(depth, same) -> None:
+@pytest.mark.parametrize(
+    ("base", "own", "refusal"),
+    [
+        ((8, 1), (16, 1), None),
+        ((8, 1), (24, 2), "smaller budget"),
+        ((8, 1), (7, 1), "few trials"),
+        ((7, 1), (8, 1), "few trials"),
+        ((24, 2), (24, 1), "baseline tunes more"),
+        ((12, 1), (24, 2), None),
+        ((24, 2), (23, 2), "few trials of two"),
+        ((24, 1), (24, 3), "many parameters"),
+    ],
+)
+def test_what_the_trials_cannot_tell_is_not_compared(base, own, refusal) -> None:
+    tunings = {name: Tuning([*range(trials)], tuned) for name, (trials, tuned) in (("plain", base), ("AR", own))}
+    fresh = {"plain": {0: 0.0, 1: 0.0, 2: 0.0}, "AR": {0: 99.0, 1: 98.0, 2: 97.0}}
+    (found,) = standings(fresh, "plain", tunings)
+    assert (found.refusal, found.interval is None, found.better) == (refusal, bool(refusal), not refusal)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((1, 1, 1), (8, 8, 8), same=True),
+        Layout((1, 1, 1), (8, 8, 8), depth=20.0, same=False),
+        Layout((1, 2, 1), (12, 24, 12), depth=5.0, same=False),
+        Layout((1, 1), (16, 16), depth=5.0, same=False, failing=0.25),
+    ],
+)
+def test_rules_that_are_equal_at_their_best_are_named_in_no_more_than_one_sweep_of_twenty(layout) -> None:
     sweeps = 300
-    alone, verdict = claims((3, 8, 5), depth, same, 0.0, sweeps)
-    assert verdict.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / sweeps)
+    alone, verdict, refused = claims(replace(layout, seeds=5), sweeps)
+    assert refused < 0.05 and verdict.mean() <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / sweeps)
     assert np.all(alone | ~verdict)  # the allowance only widens
