@@ -19,12 +19,6 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(sorted(set(names)))}
 
 
-def algorithm_colours(trials: pd.DataFrame) -> dict[str, str]:
-    """The colour of each algorithm: that of its plain update rule, where there is none that of its first rule."""
-    shades, rules = colours(trials.rule), trials.groupby("algorithm").rule
-    return {str(name): shades[str(name) if name in shades else min(own)] for name, own in rules}
-
-
 def configuration_labels(trials: pd.DataFrame, searched: Sequence[str]) -> "pd.Series[str]":
     """The configuration of every trial in a few words, e.g. ``#3 grpo α 0.3 lr=1e-05``.
 

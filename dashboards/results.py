@@ -1,7 +1,7 @@
 """Results of a set of trials, wherever they were recorded: one value, and everything that follows from it."""
 
 import math
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from dashboards.labels import configuration_labels
 from dashboards.statistics import tournament
 from dashboards.statistics.comparison import count_failures
 from dashboards.statistics.problems import Answers
-from dashboards.statistics.seed_noise import Scores, paired_differences
+from dashboards.statistics.seed_noise import Scores
 from dashboards.statistics.sequential import Standing
 from dashboards.statistics.verdict import Verdict, oriented, verdict
 from trainer.metrics.declared import METRICS
@@ -24,8 +24,10 @@ TRAINING_CURVES = (
     "policy/clip_fraction",
     "rollout/completion_length",
     "optim/grad_norm",
+    "reward/format_failures",
+    "reward/timeouts",
+    "reward/errors",
 )
-AUDIT = ("reward/format_failures", "reward/timeouts", "reward/errors")
 TEST_SET = "test"  # the held-out problems: only runs that confirm a sweep are evaluated on them
 ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
 FIELDS = (  # columns of `Results.table` besides the parameters, label the last
@@ -360,32 +362,6 @@ class Results:
         base = settings.loc[self.baseline_label]
         pairs = {name: (ours[name], base[name]) for name in self.varied}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and pd.notna(list(pair)).any()}
-
-    def only_changed(self, parameters: Collection[str]) -> pd.DataFrame:
-        """Return configurations that differ from another in ``parameters`` alone, where that has the baseline's.
-
-        Returns:
-            label, value (of the first of the parameters), gain (mean difference on shared seeds).
-        """
-        columns = ["label", "value", "gain"]
-        settings = self.comparable.drop_duplicates("label").set_index("label")
-        changing = [name for name in self.varied if name in parameters]
-        fixed = [name for name in self.varied if name not in parameters]
-        if self.baseline_label is None or not changing:
-            return pd.DataFrame(columns=columns)
-        plain = settings.loc[self.baseline_label, changing]
-        if fixed:
-            settings = settings[settings.duplicated(fixed, keep=False)]
-        alike = settings.groupby(fixed, dropna=False, sort=False) if fixed else [((), settings)]
-        rows: list[tuple[str, Any, float]] = []
-        for _, group in alike:
-            references = group.index[(group[changing] == plain).all(axis=1)]
-            if not len(references):
-                continue
-            scores = {str(label): self.seed_scores[str(label)] for label in group.index}
-            gains = paired_differences(scores, str(references[0]))
-            rows += [(label, group[changing[0]][label], gain.mean.value) for label, gain in gains.items()]
-        return pd.DataFrame(rows, columns=columns)
 
 
 def unit_of(metric: str) -> str:

@@ -1,10 +1,10 @@
 """Every sentence about a verdict, made of typed values; pages and commands add what to type."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from dashboards.statistics.power import MAX_SEEDS
-from dashboards.statistics.sequential import Decision
+from dashboards.statistics.sequential import Decision, Standing
 from dashboards.statistics.tournament import FEWEST_OF_TWO, FEWEST_TRIALS, Refusal
 from dashboards.statistics.tournament import Standing as RuleStanding
 from dashboards.statistics.verdict import Tested, Undecided, Verdict
@@ -46,30 +46,6 @@ _DECISIONS: Mapping[Decision, str] = {
     "worse": "is worse than the baseline",
     "open": "is undecided",
 }
-
-
-class Stands(Protocol):
-    """A finalist after a look, as `sequential.Standing` or as a row of a table."""
-
-    @property
-    def seeds(self) -> int:
-        """Its fresh seeds."""
-
-    @property
-    def gain(self) -> float:
-        """Its gain over the baseline."""
-
-    @property
-    def low(self) -> float | None:
-        """Lower bound of the gain."""
-
-    @property
-    def high(self) -> float | None:
-        """Upper bound of the gain."""
-
-    @property
-    def decision(self) -> Decision:
-        """What is decided."""
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -208,20 +184,20 @@ def next_step(verdict: Verdict) -> str:
     )
 
 
-def bounds(stands: Stands) -> str:
+def bounds(stands: Standing) -> str:
     """Write a finalist's gain with its bounds."""
     if stands.low is None or stands.high is None or stands.low != stands.low:
         return signed(stands.gain)
     return f"{signed(stands.gain)} ({signed(stands.low)} to {signed(stands.high)})"
 
 
-def standing(name: str, stands: Stands, worthwhile: float) -> str:
+def standing(name: str, stands: Standing, worthwhile: float) -> str:
     """State where a finalist stands after its last look."""
     decided = _DECISIONS[stands.decision].format(worthwhile)
     return f"{name} {decided} after {counted(stands.seeds, 'seed')}: {bounds(stands)}"
 
 
-def rounds_outcome(outcome: str, stands: Mapping[str, Stands], worthwhile: float) -> str:
+def rounds_outcome(outcome: str, stands: Mapping[str, Standing], worthwhile: float) -> str:
     """State the outcome of rounds, by the last standing of every finalist."""
     better = {name: one for name, one in stands.items() if one.decision == "better"}
     if better:

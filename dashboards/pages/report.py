@@ -10,7 +10,7 @@ from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.decision import decision
 from dashboards.pictures.figures import best_differences, parameter_importance
-from dashboards.pictures.mechanism import probability_bands, reward_audit
+from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.precision import precision
 from dashboards.pictures.theme import Picture
@@ -28,7 +28,7 @@ _TRIALS_FILE = "trials.csv"
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [tournament, best_differences, finalists, decision, precision],
     "What matters": [parameter_importance],
-    "How training went": [learning_curves, training_health, probability_bands, reward_audit, failures],
+    "How training went": [learning_curves, training_health, probability_bands, failures],
 }
 # Key of a picture -> the decision that it serves.
 _DECIDES = {
@@ -39,9 +39,8 @@ _DECIDES = {
     "precision": "whether to add seeds or evaluation problems",
     "importance": "which parameters to leave out of the next search",
     "curves": "whether to train longer or to stop earlier",
-    "health": "which settings collapse, and should leave the search",
+    "health": "which settings collapse, and whether the reward needs repair",
     "bands": "whether AR and Lopti change what they are meant to change",
-    "audit": "whether the reward or its limits need repair before the next search",
     "failures": "what to repair before `sweep resume --retry-failed`",
 }
 _NEXT_SEARCH = "where to search next"  # of a score against a parameter

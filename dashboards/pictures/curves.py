@@ -22,6 +22,9 @@ _CURVE_TITLES = {
     "policy/clip_fraction": "Clip fraction",
     "rollout/completion_length": "Completion length",
     "optim/grad_norm": "Gradient norm",
+    "reward/format_failures": "Answers that could not be parsed",
+    "reward/timeouts": "Scorings cut off by a limit",
+    "reward/errors": "Scorings that raised",
 }
 
 
@@ -64,11 +67,11 @@ def _ceiling(curve: Saturation) -> str:
 
 
 def training_health(results: Results) -> Picture:
-    """KL, entropy, clip fraction, completion length and gradient norm over training steps."""
+    """The training metrics over training steps; what is 0 throughout is not drawn."""
     title, drawings, ends, averaged = "Training health", [], [], False
     for metric in TRAINING_CURVES:
         values = results.history(metric)
-        if values.empty:
+        if not values.value.any():
             continue
         unit = unit_of(metric)
         label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")

@@ -6,17 +6,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.theme import (
-    FAILED,
-    MUTED,
-    Picture,
-    dots_and_means,
-    figure,
-    label_rows,
-    rows,
-    spread,
-    translucent,
-)
+from dashboards.pictures.theme import FAILED, MUTED, Picture, dots_and_means, figure, label_rows, rows, translucent
 from dashboards.results import Results
 from dashboards.statistics.estimates import MIN_CONFIGURATIONS, importances
 from dashboards.words import signed
@@ -90,15 +80,13 @@ def parameter_importance(results: Results) -> Picture:
     drawing = figure("share of rank variance explained", height=130 + 46 * len(found))
     called, upwards = short_names(results.searched), found[::-1]
     names = [called[importance.parameter] for importance in upwards]
-    value, low, high = zip(*[(one.share.value, one.share.low, one.share.high) for one in upwards], strict=True)
     drawing.add_bar(
-        x=value,
+        x=[importance.share for importance in upwards],
         y=names,
         orientation="h",
         width=0.35,
         name="this sweep",
         marker={"color": translucent("#3d85c6", 0.8)},
-        error_x=spread(value, low, high, color=MUTED),
     )
     drawing.add_scatter(
         x=[importance.chance for importance in upwards],
@@ -108,11 +96,11 @@ def parameter_importance(results: Results) -> Picture:
         marker={"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": FAILED}},
     )
     label_rows(drawing, names)
-    above = [called[importance.parameter] for importance in found if importance.share.value > importance.chance]
+    above = [called[importance.parameter] for importance in found if importance.share > importance.chance]
     first = found[0]
     text = (
-        f"{called[first.parameter]} explains the most, {first.share.value:.0%} of the rank variance of "
-        f"{len(configurations)} configurations (interval {first.share.low:.0%} to {first.share.high:.0%}); "
+        f"{called[first.parameter]} explains the most, {first.share:.0%} of the rank variance of "
+        f"{len(configurations)} configurations; "
         + (f"above chance: {', '.join(above)}." if above else "no parameter stands above chance.")
     )
     return Picture("importance", title, text, (drawing,))

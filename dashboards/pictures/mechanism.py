@@ -1,23 +1,16 @@
-"""Pictures of what the update does to tokens of low and high probability, and of how rewards came about."""
+"""Pictures of what the update does to tokens of low and high probability."""
 
 import re
 
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.curves import trial_lines
-from dashboards.pictures.theme import MUTED, Picture, figure, rows
-from dashboards.results import AUDIT, Results
-from dashboards.words import number
+from dashboards.pictures.theme import MUTED, Picture, figure
+from dashboards.results import Results
 
 _BAND = re.compile(r"tokens/(\w+)/([\d.]+-[\d.]+)")
 _LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
 _QUANTITIES = {"gradient_share": "share of the gradient norm", "advantage_share": "share of the advantage mass"}
-_AUDIT_TITLES = {
-    "reward/format_failures": "answers that could not be parsed",
-    "reward/timeouts": "scorings cut off by a limit",
-    "reward/errors": "scorings that raised",
-}
 
 
 def probability_bands(results: Results) -> Picture:
@@ -71,29 +64,3 @@ def _bands_sentence(table: pd.DataFrame) -> str:
         values = low["advantage_share"]
         text += f"; of the advantage mass they hold {values.min():.1%} to {values.max():.1%}"
     return text + ". AR is there to lower both; Lopti updates these tokens in a pass of their own."
-
-
-def reward_audit(results: Results) -> Picture:
-    """Answers without a parseable form, and scorings that failed, over training steps."""
-    title, drawings, sentences = "Reward audit", [], []
-    for metric in AUDIT:
-        values = results.history(metric)
-        if values.empty:
-            continue
-        label = _AUDIT_TITLES[metric]
-        if not values.value.any():
-            sentences.append(f"{label}: none")
-            continue
-        drawing = figure("training step", metric.removeprefix("reward/").replace("_", " "), height=300)
-        trial_lines(drawing, results, values, width=1)
-        drawing.update_yaxes(tickformat=".0%", rangemode="tozero")
-        drawings.append(drawing)
-        ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
-        worst = rows(values.nlargest(1, "value"))[0]
-        sentences.append(
-            f"{label}: {ends['first'].median():.1%} at the first step, {ends['last'].median():.1%} at the last "
-            f"(medians), at most {number(worst.value * 100)} % (trial {worst.trial}, step {worst.step})"
-        )
-    if not sentences:
-        return Picture("audit", title, "No step has been scored yet.")
-    return Picture("audit", title, "; ".join(sentences).capitalize() + ".", tuple(drawings))

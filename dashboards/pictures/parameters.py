@@ -6,13 +6,12 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboards.labels import algorithm_colours, colours
+from dashboards.labels import colours
 from dashboards.pictures.theme import Picture, add_points, figure, hover, rows, word_axis
 from dashboards.results import ALPHA, ETA, Results
-from dashboards.words import number, signed
-from trainer.config.variants import RULE, short_name, short_names, shown
+from dashboards.words import number
+from trainer.config.variants import short_name, short_names, shown
 
-_MAX_NAMED = 3  # values named in a sentence
 _TITLES = {ALPHA: "AR strength alpha", ETA: "Lopti threshold eta"}
 _NAMES = {ALPHA: "alpha", ETA: "eta"}
 
@@ -27,22 +26,18 @@ def score_against(results: Results, parameter: str) -> Picture:
     name = _name(results, parameter)
     title = f"Score against {name}"
     configurations = results.configurations
-    by, shades = "rule", colours(results.table.rule)
-    if parameter in RULE:
-        by, shades = "algorithm", algorithm_colours(results.table)
     drawing = figure(_TITLES.get(parameter, parameter), results.objective.metric)
     drawing.update_xaxes(scale(results, parameter))
     if not pd.api.types.is_numeric_dtype(results.table[parameter]):
         word_axis(drawing, sorted(results.table[parameter].dropna().astype(str).unique()))
-    for rule, shade in shades.items():
-        _seed_dots(drawing, results.table[results.table[by] == rule], parameter, rule, shade)
+    for rule, shade in colours(results.table.rule).items():
+        _seed_dots(drawing, results.table[results.table.rule == rule], parameter, rule, shade)
     if configurations.empty:
         return Picture(parameter, title, "No trial has a score yet.")
     scores = configurations["mean"]
     where: Any = scores.idxmax() if results.objective.mode == "max" else scores.idxmin()
     best = configurations.loc[where]
     text = f"The best mean score, {number(best['mean'])}, was at {name} {shown(best[parameter])} ({best.label})."
-    text += _alone(results, parameter, name)
     return Picture(parameter, title, text, (drawing,))
 
 
@@ -54,22 +49,6 @@ def scale(results: Results, parameter: str) -> dict[str, Any]:
     decades = range(math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1)
     ticks = [float(f"{first}e{decade}") for decade in decades for first in ((1, 3) if len(decades) < 4 else (1,))]
     return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [shown(tick) for tick in ticks]}
-
-
-def _alone(results: Results, parameter: str, name: str) -> str:
-    """The effect of the parameter where nothing else was changed, if other parameters vary too."""
-    others = [other for other in results.varied if other != parameter]
-    if not others or results.baseline_label is None:
-        return ""
-    changed = results.only_changed([parameter])
-    if changed.empty:
-        named = " and ".join(_name(results, other) for other in others)
-        return f" No two configurations differ in {name} alone, starting from the baseline's: {named} vary with it."
-    said = [
-        f"{shown(value)} {signed(gains.mean())}" + (f" (mean of {len(gains)})" if len(gains) > 1 else "")
-        for value, gains in list(changed.groupby("value").gain)[:_MAX_NAMED]
-    ]
-    return f" Where nothing else differs, against the baseline's {name}: {', '.join(said)}."
 
 
 def _name(results: Results, parameter: str) -> str:

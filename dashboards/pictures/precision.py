@@ -1,4 +1,4 @@
-"""The limits of a verdict: variance that pairing by seed removes, coarse evaluation, few problems or few seeds."""
+"""The limits of a verdict: coarse evaluation, few problems or few seeds."""
 
 import math
 
@@ -6,10 +6,9 @@ from scipy import stats
 
 from dashboards.pictures.theme import Picture
 from dashboards.results import Results
-from dashboards.statistics.problems import Array, ProblemSplit, evaluation_interval, paired_answers, split
-from dashboards.statistics.seed_noise import seed_share
+from dashboards.statistics.problems import Array, ProblemSplit, paired_answers, split
 from dashboards.statistics.verdict import Verdict
-from dashboards.words import number, signed
+from dashboards.words import number
 
 _HALF = 0.5  # share of the variance from which one of the two counts as what limits the verdict
 _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of a gain that is found 8 times in 10
@@ -17,20 +16,11 @@ _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of
 
 def precision(results: Results) -> Picture:
     """Where the variance of scores comes from, and what would narrow the interval."""
-    said, found = [_removed(seed_share(results.seed_scores)), _coarse(results)], results.verdict
+    said, found = [_coarse(results)], results.verdict
     pair = None if found is None else paired_answers(results.answers, found.best, found.baseline)
     if found is not None and pair is not None:
         said.append(_what_limits(found, *pair, results.objective.worthwhile))
     return Picture("precision", "What limits the verdict: seeds or problems", " ".join(said))
-
-
-def _removed(share: float) -> str:
-    if math.isnan(share):
-        return "What pairing by seed removes is unknown: it takes two configurations on two seeds."
-    return (
-        f"Pairing by seed removed {share:.0%} of the variance between scores: seeds are good or bad for all "
-        "configurations alike, and only what is left counts as noise."
-    )
 
 
 def _coarse(results: Results) -> str:
@@ -51,11 +41,7 @@ def _coarse(results: Results) -> str:
 def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float) -> str:
     found = split(ours, theirs)
     if found.training is None:
-        low, high = evaluation_interval(ours, theirs)
-        return (
-            f"Paired by problem, {verdict.best} differs from {verdict.baseline} by {signed(low)} to "
-            f"{signed(high)} (90%) for the noise of evaluation alone; that of seeds comes on top."
-        )
+        return "More seeds tell whether seeds or problems limit it."
     share = found.evaluation_share
     if share is None:
         return "The best configuration and the baseline differ by the same on every seed."

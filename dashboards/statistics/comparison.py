@@ -140,7 +140,7 @@ def compare(
     decisions = []
     for name, pair in candidates.items():
         gains = np.array(list(pair.by_seed.values()))
-        decision = Decision(name, len(gains), pair.mean.value, float(np.median(gains)))
+        decision = Decision(name, len(gains), pair.mean, float(np.median(gains)))
         if known and len(gains) > 1:
             evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)

@@ -1,6 +1,5 @@
-"""The importance of parameters. Resampling is seeded: the same sweep gives the same page."""
+"""The importance of parameters."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from dashboards.statistics.seed_noise import Interval
-from trainer.evaluation.estimators import bootstrap_interval
-
 Vector = NDArray[np.float64]
 
-_COVERAGE = 0.9
-_RESAMPLES = 250
 MIN_CONFIGURATIONS = 8  # below this an importance is noise
 
 
@@ -25,8 +19,8 @@ class Importance:
     """How much of the score's variance one parameter explains alone."""
 
     parameter: str
-    share: Interval
-    chance: float  # the 95th percentile of the same share when scores are shuffled
+    share: float
+    chance: float  # what a parameter without influence exceeds in 5 %
 
 
 def importances(configurations: pd.DataFrame, parameters: Sequence[str]) -> list[Importance]:
@@ -39,20 +33,21 @@ def importances(configurations: pd.DataFrame, parameters: Sequence[str]) -> list
     if len(configurations) < MIN_CONFIGURATIONS:
         return []
     scores = stats.rankdata(configurations["mean"].to_numpy(float))
-    generator = np.random.default_rng(0)
+    total = float(scores.var(ddof=1))
     found = []
     for name in parameters:
         column = configurations[name]
-        if column.isna().any() or column.nunique() < 2:
+        if column.isna().any() or column.nunique() < 2 or total == 0:
             continue
         design = _design(column)
-        of_drawn = functools.partial(_adjusted_r2, design, scores)
-        low, high = bootstrap_interval(len(scores), of_drawn, _COVERAGE, _RESAMPLES)
-        shuffled = [_adjusted_r2(design, generator.permutation(scores)) for _ in range(_RESAMPLES)]
-        share = max(0.0, _adjusted_r2(design, scores))
-        interval = Interval(share, min(share, max(0.0, low)), max(share, high))
-        found.append(Importance(name, interval, max(0.0, float(np.quantile(shuffled, 0.95)))))
-    return sorted(found, key=lambda one: -one.share.value)
+        fitted, _, rank, _ = np.linalg.lstsq(design, scores, rcond=None)
+        left, used = len(scores) - int(rank), int(rank) - 1
+        if left < 1:
+            continue
+        share = 1 - float(((scores - design @ fitted) ** 2).sum()) / left / total
+        chance = 1 - (left + used) / (left + used * stats.f.isf(0.05, used, left))
+        found.append(Importance(name, max(0.0, share), float(chance)))
+    return sorted(found, key=lambda one: -one.share)
 
 
 def _design(column: "pd.Series[Any]") -> Vector:
@@ -62,14 +57,3 @@ def _design(column: "pd.Series[Any]") -> Vector:
     else:
         columns = [(column == value).to_numpy(float) for value in column.unique()[1:]]
     return np.column_stack([np.ones(len(column)), *columns])
-
-
-def _adjusted_r2(design: Vector, scores: Vector, drawn: NDArray[np.int64] | slice = slice(None)) -> float:
-    design, scores = design[drawn], scores[drawn]
-    total = float(((scores - scores.mean()) ** 2).sum())
-    rank = int(np.linalg.matrix_rank(design))
-    if total == 0 or len(scores) <= rank:
-        return 0.0
-    fitted = design @ np.linalg.lstsq(design, scores, rcond=None)[0]
-    residual = float(((scores - fitted) ** 2).sum())
-    return 1 - (residual / (len(scores) - rank)) / (total / (len(scores) - 1))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from dashboards.statistics.seed_noise import Noise
 
@@ -73,13 +72,3 @@ def paired_answers(answers: Answers, name: str, other: str) -> tuple[Array, Arra
     if name == other or not seeds:
         return None
     return np.array([ours[seed] for seed in seeds]), np.array([theirs[seed] for seed in seeds])
-
-
-def evaluation_interval(ours: Array, theirs: Array, level: float = 0.9) -> tuple[float, float]:
-    """Interval of the mean difference of these very policies over problems like these, from the paired problems.
-
-    It knows nothing of other seeds: a difference outside of it may still be one of training luck.
-    """
-    by_problem = (np.asarray(ours, float) - np.asarray(theirs, float)).mean(axis=0)
-    half = float(stats.t.ppf((1 + level) / 2, len(by_problem) - 1) * stats.sem(by_problem))
-    return float(by_problem.mean()) - half, float(by_problem.mean()) + half

@@ -1,4 +1,4 @@
-"""How much the scores of one configuration differ between seeds, and what pairing by seed removes.
+"""How much the scores of one configuration differ between seeds.
 
 A configuration's scores are a mapping of seed to score. Two configurations are compared on the seeds they
 share: a seed fixes the order of the problems and the randomness of the rollouts, so its effect cancels in the
@@ -14,19 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 Vector = NDArray[np.float64]
 Scores = Mapping[str, Mapping[Hashable, float]]  # configuration -> seed -> score
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its interval; bounds are NaN where the data cannot give any."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -34,7 +24,7 @@ class PairedDifference:
     """A configuration minus the baseline on the seeds that both have."""
 
     by_seed: Mapping[Hashable, float]
-    mean: Interval
+    mean: float
 
 
 class Noise(NamedTuple):
@@ -55,11 +45,7 @@ class Noise(NamedTuple):
 
 
 def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDifference]:
-    """Every configuration minus the baseline on shared seeds, each with its own 95 % paired t interval.
-
-    The intervals are not corrected for looking at many; a verdict is. Configurations that share no seed with
-    the baseline are left out; with one shared seed the bounds are NaN.
-    """
+    """Every configuration minus the baseline on shared seeds; without those that share none."""
     finite = finite_scores(scores)
     require(finite, baseline)
     found = {}
@@ -68,12 +54,10 @@ def paired_differences(scores: Scores, baseline: str) -> dict[str, PairedDiffere
         if name == baseline or not shared:
             continue
         values = np.array(list(shared.values()))
-        mean, half = float(values.mean()), math.nan
+        mean = float(values.mean())
         if abs(mean) <= 1e-9 * np.abs(values).max():  # no more than rounding, which would name a winner
             mean = 0.0
-        if len(values) > 1:
-            half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-        found[name] = PairedDifference(shared, Interval(mean, mean - half, mean + half))
+        found[name] = PairedDifference(shared, mean)
     return found
 
 
@@ -92,25 +76,6 @@ def seed_noise(scores: Scores) -> Noise:
 def residuals(scores: Scores) -> Vector:
     """Residuals of the additive model of `seed_noise`."""
     return _additive(scores)[0]
-
-
-def seed_share(scores: Scores) -> float:
-    """Share of the variance between seeds that configurations have in common, which pairing removes.
-
-    The intraclass correlation of the additive model with seeds as random effects, from the mean squares of
-    the two-way table of the configurations that have every seed; NaN below two of either. A share around 0
-    says that seeds differ for every configuration in another way.
-    """
-    finite = {name: row for name, row in finite_scores(scores).items() if row}
-    seeds = {seed for row in finite.values() for seed in row}
-    table = np.array([[row[seed] for seed in seeds] for row in finite.values() if len(row) == len(seeds)])
-    if table.ndim < 2 or min(table.shape) < 2:
-        return math.nan
-    count, repeats = table.shape
-    left = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    noise = float((left**2).sum()) / ((count - 1) * (repeats - 1))
-    seed_variance = max(0.0, (count * float(table.mean(0).var(ddof=1)) - noise) / count)
-    return seed_variance / (seed_variance + noise) if seed_variance + noise > 0 else math.nan
 
 
 def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:

@@ -181,9 +181,9 @@ def shrunken_difference(
     fewer than three differences, which have no such variance, the single one is shrunk towards zero. ``deviation``
     is that of one score between seeds.
     """
-    means = np.array([pair.mean.value for pair in candidates.values()])
+    means = np.array([pair.mean for pair in candidates.values()])
     seeds = np.array([len(pair.by_seed) for pair in candidates.values()])
-    value = candidates[best].mean.value
+    value = candidates[best].mean
     noise = deviation**2 / len(candidates[best].by_seed)
     if len(means) < 3:
         kept = max(0.0, 1 - 2 * noise / value**2) if value else 0.0

@@ -5,9 +5,8 @@ from typing import Any, Literal
 
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Design, Standing
-from sweep.record.folder import SweepFolder
+from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import LOOK, PLAN
-from sweep.search.ledger import read_ledger
 
 Outcome = Literal["better", "not better", "undecided", "open"]
 
@@ -35,12 +34,10 @@ class Decision:
         return "undecided" if len(self.looks) == len(self.design.looks) else "open"
 
 
-def read_decision(folder: SweepFolder) -> Decision | None:
+def decision_of(sweep: SweepRecord) -> Decision | None:
     """Return the decision that a sweep's ledger records; None where the sweep is not run in rounds."""
-    if not folder.ledger.exists():
-        return None
     plan, looks = None, []
-    for record in read_ledger(folder.ledger):
+    for record in sweep.events:
         if record.get("event") == PLAN:
             plan = record
         elif record.get("event") == LOOK:

@@ -52,13 +52,11 @@ def sweep_noise(sweep: SweepRecord) -> Noise:
 
 def unpaired_noise(sweep: SweepRecord) -> Noise:
     """The noise between the seeds of each configuration; effects of a seed on all configurations stay in it."""
-    squares, freedom = 0.0, 0
-    for one in sweep.configurations:
-        values = [value for seed in one.results if not math.isnan(value := score(one, seed))]
-        if len(values) > 1:
-            squares += (len(values) - 1) * statistics.variance(values)
-            freedom += len(values) - 1
-    return Noise(math.sqrt(squares / freedom), freedom) if freedom else Noise(math.nan, 0)
+    rows = (
+        [value for seed in one.results if not math.isnan(value := score(one, seed))] for one in sweep.configurations
+    )
+    own = [Noise(statistics.stdev(values), len(values) - 1) for values in rows if len(values) > 1]
+    return functools.reduce(Noise.pooled, own, Noise(math.nan, 0))
 
 
 def score(configuration: Configuration, seed: int) -> float:

@@ -8,21 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.results import (
-    ALPHA,
-    AUDIT,
-    ETA,
-    TRAINING_CURVES,
-    Curve,
-    Objective,
-    Results,
-    Rounds,
-    Solved,
-    State,
-    Trial,
-)
-from sweep.record.decision import read_decision
-from sweep.record.folder import SweepFolder, holder, read_spec
+from dashboards.results import ALPHA, ETA, TRAINING_CURVES, Curve, Objective, Results, Rounds, Solved, State, Trial
+from sweep.record.decision import decision_of
+from sweep.record.folder import holder, read_spec
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, TrialKey
 from sweep.space.arms import arm_of, arms
@@ -74,7 +62,7 @@ def _results(sweep: SweepRecord, curves: bool, searched: tuple[str, ...] | None 
         if (trial := read.trial(configuration, seed)) is not None
     ]
     model, task = setting_of(spec.base)
-    rounds = _rounds(sweep.folder, spec)
+    rounds = _rounds(sweep)
     return Results(
         name=sweep.folder.name,
         objective=objective,
@@ -144,7 +132,7 @@ class _Reading:
             return setting(spec.base, parameters, name)
 
         wanted = (objective.metric, objective.sealed)
-        found = {name: _curve(records, name) for name in (*wanted, *(AUDIT if curves else ()))}
+        found = {name: _curve(records, name) for name in wanted}
         found |= {name: _curve(records, name, _MAX_POINTS) for name in (TRAINING_CURVES if curves else ())}
         evaluated = found[objective.metric]
         score = evaluated.end(objective.window)
@@ -201,8 +189,8 @@ def _solved(path: Path, objective: Objective) -> Solved | None:
     return Solved(tuple(map(float, accuracy)), 1 / (len(accuracy) * last[-1][1]))
 
 
-def _rounds(folder: SweepFolder, spec: SweepSpec) -> Rounds | None:
-    decision = read_decision(folder)
+def _rounds(sweep: SweepRecord) -> Rounds | None:
+    spec, decision = sweep.spec, decision_of(sweep)
     if decision is None:
         return None
     standings = (standing for look in decision.looks for standing in look)

@@ -33,9 +33,14 @@ class SweepRecord:
     folder: SweepFolder
 
     @cached_property
+    def events(self) -> list[Record]:
+        """The lines of its ledger, read without disturbing the driver that writes it."""
+        return list(read_ledger(self.folder.ledger)) if self.folder.ledger.exists() else []
+
+    @cached_property
     def configurations(self) -> list[Configuration]:
-        """Everything proposed so far with its results, read without disturbing the driver that writes it."""
-        return replay(read_ledger(self.folder.ledger)) if self.folder.ledger.exists() else []
+        """Everything proposed so far with its results."""
+        return replay(self.events)
 
     def read_again(self) -> "SweepRecord":
         """The sweep as its ledger is now."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sweep.record.sweep_record import SweepRecord, planned_trials
+from sweep.record.sweep_record import SweepRecord
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, TrialState, trial_outcomes
 from sweep.tracking.view import save_view
@@ -123,10 +123,8 @@ class ParentRun:
         return retry(action, self.uri)
 
 
-def open_parent_run(
-    uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str], params: Mapping[str, Any]
-) -> ParentRun:
-    """Find the sweep's parent run again, or create it; tags are replaced, params it has stay as they are.
+def open_parent_run(uri: str, experiment: str, sweep_name: str, tags: Mapping[str, str]) -> ParentRun:
+    """Find the sweep's parent run again, or create it; tags are replaced.
 
     Raises:
         StorageError: MLflow cannot be reached.
@@ -137,7 +135,6 @@ def open_parent_run(
     run_id = open_run(client, uri, experiment_id, f"sweep {sweep_name}", every_tag, f"sweep/{sweep_name}")
     parent = ParentRun(client, uri, run_id, experiment_id)
     parent.set_tags(tags)
-    retry(lambda: log_missing_params(client, run_id, params), uri)
     return parent
 
 
@@ -173,7 +170,7 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
     uri = tracking_uri(spec.base.tracking, sweep.folder.runs_dir)
     prepare_store(uri)
     tags = _parent_tags(spec) | change_tags(sweep.folder.root)
-    parent = open_parent_run(uri, spec.experiment, spec.name, tags, _parent_params(spec))
+    parent = open_parent_run(uri, spec.experiment, spec.name, tags)
     for file in (sweep.folder.space, sweep.folder.root / INPUTS_FILE):
         if file.is_file():
             parent.log_artifact(file)
@@ -185,17 +182,3 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
 def _parent_tags(spec: SweepSpec) -> dict[str, str]:
     confirms = spec.confirms
     return {**spec.base.tracking.tags, **({CONFIRMS_TAG: confirms.sweep} if confirms else {})}
-
-
-def _parent_params(spec: SweepSpec) -> dict[str, str]:
-    return {
-        "objective": f"{spec.objective.mode} {spec.objective.metric}",
-        "objective.window": str(spec.objective.window),
-        "objective.worthwhile": f"{spec.objective.worthwhile:g}",
-        "sampler": spec.search.sampler,
-        "configurations": str(planned_trials(spec) // len(spec.seeds)),
-        "seeds": ", ".join(map(str, spec.seeds)),
-        "gpus_per_trial": f"{spec.resources.gpus_per_trial:g}",
-        "cpus_per_trial": str(spec.resources.workers_per_trial * spec.resources.cpus_per_worker),
-        **{f"space.{key}": parameter.kind for key, parameter in spec.parameters.items()},
-    }

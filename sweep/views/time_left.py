@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from sweep.record.sweep_record import SweepRecord
 from sweep.record.table import TrialRow
 from sweep.search.history import ENDED, STARTED, TrialKey
-from sweep.search.ledger import read_ledger
 
 
 def seconds_left(sweep: SweepRecord, rows: Sequence[TrialRow]) -> tuple[dict[str, float], float | None]:
@@ -18,7 +17,7 @@ def seconds_left(sweep: SweepRecord, rows: Sequence[TrialRow]) -> tuple[dict[str
     """
     started: dict[TrialKey, float] = {}
     whole: list[float] = []
-    for record in read_ledger(sweep.folder.ledger):
+    for record in sweep.events:
         if record["event"] not in (STARTED, ENDED):
             continue
         key = TrialKey(record["configuration"], record["seed"])

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Standing, make_design, standings
 from dashboards.words import rounds_outcome, standing
-from sweep.record.decision import Decision, read_decision
+from sweep.record.decision import Decision, decision_of
 from sweep.record.folder import hold, read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
 from sweep.record.sweep_record import SweepRecord
@@ -85,7 +85,8 @@ def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tup
     folder = sweep.folder.confirmation
     if not folder.ledger.exists():
         _begin(sweep, asked)
-    fresh, decision = SweepRecord(read_spec(folder), folder), read_decision(folder)
+    fresh = SweepRecord(read_spec(folder), folder)
+    decision = decision_of(fresh)
     if decision is None or fresh.spec.confirms is None:
         raise ConfigError(
             f"the finalists of {sweep.folder.name} run on fixed seeds, which are not fresh any more",

@@ -1,8 +1,7 @@
 import pandas as pd
 import pytest
 
-from dashboards.labels import algorithm_colours, colours, configuration_labels
-from tests.dashboards.table import results_of
+from dashboards.labels import configuration_labels
 from trainer.config.variants import short_name, short_names
 
 
@@ -34,10 +33,3 @@ def test_a_label_names_the_rule_and_what_else_differs(arms: list[str], labels: l
         }
     )
     assert list(configuration_labels(trials, ["algorithm.ar_alpha", "optim.lr", "rollout.temperature"])) == labels
-
-
-def test_an_algorithm_has_the_colour_of_its_plain_rule_or_of_its_first() -> None:
-    trials = results_of().table
-    assert algorithm_colours(trials) == {key: colours(trials.rule)[key] for key in ("grpo", "rpp")}
-    without_plain = trials[trials.rule != "rpp"]
-    assert algorithm_colours(without_plain)["rpp"] == colours(without_plain.rule)["rpp + AR + Lopti"]

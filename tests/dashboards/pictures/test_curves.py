@@ -47,8 +47,12 @@ def test_speed_and_ceiling_of_a_rule_stand_below_its_curves() -> None:
     assert "speed and ceiling apart" in picture.sentence
 
 
-def test_training_health_quotes_the_last_step() -> None:
-    picture = training_health(results_of())
+def test_training_health_quotes_the_last_step_of_what_happened() -> None:
+    sweep = results_of()
+    never = {"reward/timeouts": Curve((10, 20), (0.0, 0.0))}
+    picture = training_health(
+        replace(sweep, trials=tuple(replace(one, curves={**one.curves, **never}) for one in sweep.trials))
+    )
     assert len(picture.figures) == 1
     assert "KL to the reference 0.040 (0.040 to 0.040)" in picture.sentence
 

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from dashboards.pictures.mechanism import band_means, probability_bands, reward_audit
+from dashboards.pictures.mechanism import band_means, probability_bands
 from dashboards.results import Results
-from tests.dashboards.table import results_of, with_curves
+from tests.dashboards.table import results_of
 
 
 def sweep_with_bands() -> Results:
@@ -46,20 +46,3 @@ def test_bands_say_what_tokens_of_low_probability_send() -> None:
 def test_without_bands_the_page_says_how_to_get_them() -> None:
     picture = probability_bands(results_of())
     assert picture.figures == () and "tokens/*" in picture.sentence
-
-
-def test_audit_draws_what_happened_and_names_the_worst() -> None:
-    points = [
-        *(("0-s0", "reward/format_failures", step, value) for step, value in ((1, 0.2), (2, 0.1))),
-        *(("0-s1", "reward/format_failures", step, value) for step, value in ((1, 0.4), (2, 0.0))),
-        ("0-s0", "reward/timeouts", 1, 0.0),
-    ]
-    picture = reward_audit(with_curves(results_of(), points))
-    assert len(picture.figures) == 1  # nothing to see where every value is 0
-    assert picture.legend
-    unscathed = reward_audit(with_curves(results_of(), [(*point[:3], 0.0) for point in points]))
-    assert (unscathed.figures, unscathed.legend) == ((), {})
-    assert picture.sentence == (
-        "Answers that could not be parsed: 30.0% at the first step, 5.0% at the last (medians), at most 40 % "
-        "(trial 0-s1, step 1); scorings cut off by a limit: none."
-    )

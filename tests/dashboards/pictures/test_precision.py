@@ -20,15 +20,6 @@ def solved(sweep: Results, training: float) -> Results:
     return replace(sweep, trials=tuple(trials))
 
 
-def test_the_share_that_pairing_removed() -> None:
-    # The seeds' means 0.53, 0.62 and 0.73 have the mean square 0.020067; the differences 0.06, 0.04 and 0.06 leave
-    # 0.000067: (0.020067 - 0.000067) / 2 of seeds stands beside 0.000067 of noise.
-    sweep = sweep_with(SCORES)
-    picture = precision(sweep)
-    assert picture.sentence.startswith("Pairing by seed removed 99% of the variance")
-    assert picture.sentence.endswith("Which problems were solved is not on record.")
-
-
 def test_few_problems_limit_where_training_is_alike() -> None:
     sweep = solved(sweep_with(SCORES), training=0.0)
     text = precision(sweep).sentence
@@ -48,11 +39,3 @@ def test_steps_as_large_as_what_is_worthwhile_are_too_coarse() -> None:
     first = replace(sweep.trials[0], solved=Solved((0.0, 1.0) * 50, 1 / 100))
     text = precision(replace(sweep, trials=(first, *sweep.trials[1:]))).sentence
     assert "100 problems, so that eval/accuracy moves in steps of 0.010, too coarse for a worthwhile 0.01" in text
-
-
-def test_one_seed_has_an_interval_of_evaluation_alone() -> None:
-    sweep = solved(sweep_with({(0.0, 0.0): [0.5], (0.3, 0.0): [0.6]}), training=0.0)
-    picture = precision(sweep)
-    assert picture.sentence.startswith("What pairing by seed removes is unknown")
-    assert "#1 grpo α 0.3 differs from #0 grpo by" in picture.sentence
-    assert "that of seeds comes on top" in picture.sentence

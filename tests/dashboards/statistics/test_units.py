@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dashboards.statistics.estimates import importances
 from dashboards.statistics.power import assurance, minimum_detectable_effect, seeds_for
-from dashboards.statistics.problems import evaluation_interval, split
-from dashboards.statistics.seed_noise import Noise, baseline_noise, paired_differences, seed_noise, seed_share
+from dashboards.statistics.problems import split
+from dashboards.statistics.seed_noise import Noise, baseline_noise, paired_differences, seed_noise
 from dashboards.statistics.sequential import Design, make_design, standings
 from dashboards.statistics.verdict import Tested, verdict
 
@@ -77,10 +77,7 @@ def test_rounds_and_noise_are_the_same_in_every_unit(scores, factor, shift, mode
         one, other = noise(rows), noise(scaled)
         assert one.freedom == other.freedom and same(one.deviation**2, (other.deviation / factor) ** 2)
     for name, one in paired_differences(rows, "c0").items():
-        found = paired_differences(scaled, "c0")[name].mean
-        assert same([one.mean.value, one.mean.low], [found.value / factor, found.low / factor])
-    if seed_noise(rows).deviation > 1e-9:
-        assert same(seed_share(rows), seed_share(scaled))
+        assert same(one.mean, paired_differences(scaled, "c0")[name].mean / factor)
 
 
 @settings(max_examples=8, deadline=None)
@@ -90,12 +87,10 @@ def test_estimates_are_the_same_in_every_unit(seed, factor, shift):
     values, x = generator.integers(0, 20, 12) / 20, generator.uniform(0, 1, 12)
     table = pd.DataFrame({"mean": values, "x": x})
     one, other = (importances(table.assign(mean=y), ["x"]) for y in (values, factor * (values + shift)))
-    assert same([one[0].share.value, one[0].chance], [other[0].share.value, other[0].chance])
+    assert same([one[0].share, one[0].chance], [other[0].share, other[0].chance])
     ours, theirs = generator.random((2, 3, 40))
     one, other = split(ours, theirs), split(factor * (ours + shift), factor * (theirs + shift))
     assert same([one.training, one.evaluation], [other.training / factor**2, other.evaluation / factor**2])
-    low, high = evaluation_interval(ours, theirs)
-    assert same([low, high], np.divide(evaluation_interval(factor * ours, factor * theirs), factor))
 
 
 @pytest.mark.parametrize("factor", [100.0, 0.01, 1e-6])

@@ -61,11 +61,11 @@ def test_a_store_that_does_not_answer_costs_no_report(
 
 def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     uri = sqlite_store(tmp_path / "store")
-    parent = open_parent_run(uri, "demo", "demo", {}, {})
+    parent = open_parent_run(uri, "demo", "demo", {})
     file = tmp_path / RESULTS_FILE
     file.write_bytes(pack(demo_results()))
     parent.log_artifact(file)
-    open_parent_run(uri, "other", "without-results", {}, {})
+    open_parent_run(uri, "other", "without-results", {})
     assert main(["evidence", uri]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "not counted: every rule of demo, not confirmed on fresh seeds"
     assert main(["evidence", uri, "--json"]) == 0

@@ -71,7 +71,7 @@ def test_a_view_is_written_once_and_a_changed_one_is_left_alone(tmp_path: Path) 
     spec = read_spec(existing_sweep(tmp_path, "demo"))
     uri = sqlite_store(tmp_path)
     assert save_view(uri, spec) == ""  # nothing has been recorded
-    open_parent_run(uri, "demo", "demo", {}, {})
+    open_parent_run(uri, "demo", "demo", {})
     page = save_view(uri, spec)
     assert page.startswith("/#/experiments/1/runs?") and page.endswith(f"viewStateShareKey={view_id('demo')}")
     client = connect(uri)
@@ -88,7 +88,7 @@ def test_the_ui_shows_the_sweep_and_refuses_strangers(tmp_path: Path, browser: A
     write_sweep(tmp_path, "demo", SCORES)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     prepare_store(uri)
-    parent = open_parent_run(uri, "demo", "demo", {}, {})
+    parent = open_parent_run(uri, "demo", "demo", {})
     tags = {"loptune.sweep": "demo"}
     params = {ALPHA: 0.125, "algorithm.advantage": "grpo"}
     parent.reconcile([TrialOutcome("demo/a", "#1 grpo+AR · seed 0", "COMPLETE", "", 0.625, tags, params)])

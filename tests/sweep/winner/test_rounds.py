@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dashboards.statistics.sequential import Standing
-from sweep.record.decision import read_decision
+from sweep.record.decision import decision_of
 from sweep.record.folder import read_spec, write_spec
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.searcher import ConfigurationSearcher
@@ -58,7 +58,7 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     assert "judged after 3, " in said[0] and "a gain of 0.02 in eval/accuracy is worthwhile" in said[0]
     assert said[-1].startswith("demo: #1 is better than the baseline after 3 seeds: +0.")
     fresh = sweep.folder.confirmation
-    assert read_decision(fresh) == decision
+    assert decision_of(SweepRecord(read_spec(fresh), fresh)) == decision
     assert read_spec(fresh).seeds[0] == 3  # fresh ones
     space = read_spec(fresh)
     assert space.confirms is not None and space.confirms.configurations == [0, 1, 2]
