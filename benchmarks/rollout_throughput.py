@@ -37,7 +37,7 @@ def make_model(name: str) -> PreTrainedModel:
 def engine_run(
     model: PreTrainedModel, prompts: list[list[int]], limit: int, stop_ids: tuple[int, ...]
 ) -> Callable[[int], int]:
-    engine = TransformersEngine(model, pad_token_id=0, max_batch_tokens=10**6)
+    engine = TransformersEngine(model, pad_token_id=0)
     params = SamplingParams(temperature=1.0, max_new_tokens=limit, stop_token_ids=stop_ids)
 
     def run(seed: int) -> int:

@@ -62,10 +62,7 @@ def main() -> None:
         vllm = VllmEngine(model, EngineSetup(folder, PROMPT_TOKENS + max(arguments.new_tokens)))
         print(f"vLLM import and start: {time.perf_counter() - started:.1f} s")
     vllm.sync_weights(model)
-    engines: dict[str, RolloutEngine] = {
-        "vllm": vllm,
-        "transformers": TransformersEngine(model, pad_token_id=0, max_batch_tokens=10**6),
-    }
+    engines: dict[str, RolloutEngine] = {"vllm": vllm, "transformers": TransformersEngine(model, pad_token_id=0)}
     for engine in engines.values():
         sample(engine, prompts, 8, 99)
     for new_tokens in arguments.new_tokens:

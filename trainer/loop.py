@@ -173,7 +173,7 @@ class Trainer:
         split_seed = derive_seed(config.seed, "isolation", self.step, parallel.rank)
         split_generator = torch.Generator().manual_seed(split_seed)
         with stopwatch("step"):
-            sample = self.source.next_groups(self.step, self.total_steps, stopwatch)
+            sample = self.source.next_groups(self.step, stopwatch)
             with stopwatch("logprobs"):
                 batch, plan = self.scorer.score(sample.groups)
                 check_scores(batch, step, parallel)
@@ -222,16 +222,9 @@ class Trainer:
             "silent_steps": self.silent_steps,
             "sampler": self.source.state_dict(),
         }
-        staged = (
-            stage_training_state(models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel),
-            self.source.stage(),
-        )
+        write_files = stage_training_state(models.causal_lm, self._own_tokenizer, models.optimizer, state, parallel)
         settings, attempt = self.config.checkpoint, Attempt(root.parent, self.context.attempt)
         best = best_evaluation(self.evaluations) if settings.keep_best else None
-
-        def write_files(partial: Path) -> None:
-            for write_part in staged:
-                write_part(partial)
 
         def write() -> None:
             write_checkpoint(root, step, write_files, parallel, attempt)
@@ -256,7 +249,7 @@ class Trainer:
             self.step = self._saved_step = state["step"]
             self.evaluations = [(step, accuracy) for step, accuracy in state["evaluations"]]
             self.silent_steps = state["silent_steps"]
-            self.source.load(state["sampler"], root / name)
+            self.source.load(state["sampler"])
             self.engine.sync_weights(self.models.causal_lm)
         # Without a checkpoint the evaluation before the first step is done again, too.
         self.tracker.rewind(self.step if name is not None else -1)

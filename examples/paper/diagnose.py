@@ -27,6 +27,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from examples.paper.language import rank_correlation
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.algorithm.batching import UpdateBatch, with_rewards
 from trainer.algorithm.isolation import isolation_passes
@@ -38,7 +39,6 @@ from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.parallel import ParallelConfig
 from trainer.config.schema import TrainConfig, load_config
 from trainer.errors import ConfigError
-from trainer.evaluation.estimators import rank_correlation
 from trainer.loop import Trainer
 from trainer.metrics.bands import BANDS, band_of
 from trainer.metrics.stopwatch import Stopwatch
@@ -104,7 +104,7 @@ class Diagnosis:
     def parameter_rank_correlation(self) -> float:
         """Spearman's rank correlation for gradient norms over all parameters."""
         measured = ~self.parameter_norms.isnan()
-        return rank_correlation(self.parameter_norms[measured], self.rest[measured])
+        return rank_correlation(self.parameter_norms[measured].numpy(), self.rest[measured].numpy())
 
     def bounds(self) -> tuple[float, float]:
         """Proposition 4.2 for the logits: what the norm by them over ``|w| (1 - probability)`` lies between.
@@ -201,7 +201,7 @@ def diagnose(
             metrics = trainer.training_step()
             trainer.progress.step(trainer.step, metrics)
         trainer.progress.phase("the batch of the diagnosis")
-        found = trainer.source.next_groups(trainer.step, trainer.step + 1, Stopwatch())
+        found = trainer.source.next_groups(trainer.step, Stopwatch())
         groups = found.scores.result().groups
         scorer = replace(trainer.scorer, models=replace(trainer.models, kept_forward=None))  # no update follows
         batch, plan = scorer.score(groups)

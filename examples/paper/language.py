@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from trainer.evaluation.estimators import bootstrap_interval, rank_correlation
+from trainer.evaluation.estimators import bootstrap_interval
 from trainer.files import read_json_lines
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -122,6 +122,13 @@ def _correlation_interval(x: Floats, y: Floats) -> tuple[float, float]:
         return float(stats.pearsonr(of_x, of_y).statistic) if varies else math.nan
 
     return bootstrap_interval(len(x), correlation)
+
+
+def rank_correlation(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> float:
+    """Return Spearman's rank correlation, ties at their mean rank; NaN where either side never varies."""
+    if len(np.unique(x)) < 2 or len(np.unique(y)) < 2:
+        return math.nan
+    return float(stats.spearmanr(x, y).statistic)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -50,7 +50,7 @@ def test_figures_1_to_3_of_the_built_in_model_are_those_of_the_paper(tmp_path, c
 
 
 def next_batch(trainer):
-    sample = trainer.source.next_groups(trainer.step, trainer.step + 1, Stopwatch())
+    sample = trainer.source.next_groups(trainer.step, Stopwatch())
     return trainer.scorer.score(sample.scores.result().groups)
 
 

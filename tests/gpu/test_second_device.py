@@ -17,7 +17,6 @@ ALONE, TOGETHER = 7, 15
 RUNS = {
     "lopti and ar": ({}, ALONE, TOGETHER),
     "adapter": ({"model.lora.r": 4}, ALONE, TOGETHER),
-    "one step stale": ({"rollout.lag": 1, "algorithm.engine_correction.cap": 2.0}, ALONE, TOGETHER + 2),
     "dynamic sampling": ({"rollout.dynamic_sampling": True}, ALONE, TOGETHER + 1),
     "autocast": ({"model.dtype": "bfloat16"}, ALONE, TOGETHER),
 }

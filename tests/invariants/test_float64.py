@@ -11,9 +11,10 @@ from tests.rounding import UNIT
 from tests.trainer.test_loop import build, small_config
 from trainer.algorithm import scoring
 from trainer.algorithm.batching import build_batch, map_tensors
+from trainer.metrics.stopwatch import Stopwatch
 from trainer.policy.logprobs import TokenScores
 
-LAG = {"rollout.lag": 1, "algorithm.engine_correction.cap": 2.0, "algorithm.kl_coef": 0.0}
+CAPPED = {"algorithm.engine_correction.cap": 2.0, "algorithm.kl_coef": 0.0}
 CASES = {  # and by how much at least one rounding of the weights moves them in two steps
     "adapter": ({"model.lora.r": 4, "optim.eps": 1e-4, "optim.lr": 1e-3}, 1e-9),
     "collapsed adapter": ({"model.lora.r": 4, "optim.eps": 1e-4, "optim.lr": 3e-2}, 1e-4),
@@ -46,18 +47,18 @@ def norm(self, states):  # transformers' computes in float32
 
 
 def trained(config, folder, monkeypatch, sampled, rounding=None):
-    """The trained weights after two steps, on the completions in ``sampled``, which are put there if it is empty.
+    """The trained weights after two steps, on the completions of the start policy in ``sampled``, put there first.
 
     With ``rounding`` in float64, from weights that differ by up to so much of their size.
     """
     trainer, generator = build(config, folder), torch.Generator().manual_seed(0)
-    sample, recorded = trainer.source.next_groups, iter([*sampled])
+    if rounding is None:
+        sampled += [trainer.source.next_groups(step, Stopwatch()) for step in range(2)]
+    recorded = iter(sampled)
     with monkeypatch.context() as patch:
-        if rounding is None:
-            patch.setattr(trainer.source, "next_groups", lambda *asked: sampled.append(sample(*asked)) or sampled[-1])
-        else:
-            patch.setattr(trainer.source, "next_groups", lambda *asked: next(recorded))
-            patch.setattr(trainer.source, "sync_weights", lambda *asked: None)
+        patch.setattr(trainer.source, "next_groups", lambda *asked: next(recorded))
+        patch.setattr(trainer.source, "sync_weights", lambda *asked: None)
+        if rounding is not None:
             patch.setattr(Qwen2RMSNorm, "forward", norm)
             patch.setattr(scoring, "build_batch", double_batch)
             for parameter in trainer.models.causal_lm.double().parameters():
@@ -74,7 +75,7 @@ def trained(config, folder, monkeypatch, sampled, rounding=None):
 @pytest.mark.parametrize("name", CASES)
 def test_float32_is_as_far_from_float64_as_roundings_of_the_weights_take_it(name, tiny_policy, tmp_path, monkeypatch):
     settings, least = CASES[name]
-    config, sampled = small_config(tiny_policy, **LAG, **settings), []
+    config, sampled = small_config(tiny_policy, **CAPPED, **settings), []
     single, log_ratio = trained(config, tmp_path / "32", monkeypatch, sampled)
     double, rounded = (trained(config, tmp_path / f"{r}", monkeypatch, sampled, r)[0] for r in (0.0, UNIT))
     of_float32, of_rounding = (float((one - double).abs().max()) for one in (single, rounded))

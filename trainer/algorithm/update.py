@@ -146,7 +146,9 @@ class Updater:
                 token_mask = token_mask.to(device, non_blocking=True)
                 is_new = needed.to(device, non_blocking=True).bool()
                 logprobs = torch.where(is_new, scores.logprobs, part.old_logprobs)
-                inputs = LossInputs.of(part, logprobs, token_mask, totals, scores.entropies)
+                # A kept forward has entropies, and a gradient of weight 0 through them costs as much as any other.
+                entropies = scores.entropies if self.algorithm.entropy_coef > 0 else None
+                inputs = LossInputs.of(part, logprobs, token_mask, totals, entropies)
                 output = update_loss(inputs, self.algorithm)
                 self.parallel.backward(output.loss)
             loss_sum += output.loss.detach()

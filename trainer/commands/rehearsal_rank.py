@@ -92,7 +92,7 @@ def _trainer(config: TrainConfig, run_dir: Path) -> Trainer:
 
 
 def _scored(trainer: Trainer) -> TrainBatch:
-    sample = trainer.source.next_groups(0, 1, Stopwatch())
+    sample = trainer.source.next_groups(0, Stopwatch())
     batch, _ = trainer.scorer.score(sample.scores.result().groups)
     trainer.source.sync_weights(trainer.models.causal_lm, Stopwatch())
     return batch
@@ -113,7 +113,7 @@ def _engine_after_a_long_prompt(trainer: Trainer) -> float:
 
 def _first_ratio(trainer: Trainer) -> float:
     """By the optimizer step that a training step begins with, on all tokens of its update batch."""
-    sample = trainer.source.next_groups(0, 1, Stopwatch())
+    sample = trainer.source.next_groups(0, Stopwatch())
     batch, plan = trainer.scorer.score(sample.scores.result().groups)
     batch = estimate_advantages(batch, trainer.config.algorithm, trainer.parallel.sum)
     statistics = UpdateStatistics.of(batch)

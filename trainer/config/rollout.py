@@ -62,11 +62,6 @@ class RolloutConfig(Section):
         description="after this many rounds fill the batch with dropped groups",
         json_schema_extra=needs("dynamic_sampling"),
     )
-    lag: Literal[0, 1] = Field(
-        0,
-        description="updates by which the sampling weights lag (staleness; 1: one step off-policy); with 1 and "
-        "vllm.mode server the next step's completions are sampled while this one updates",
-    )
     temperature: Positive = Field(0.7, description="temperature of sampling and of all log-probabilities")
     top_p: Fraction = Field(1.0, description="probability mass of nucleus sampling")
     top_k: Annotated[int, Field(ge=0)] = Field(0, description="tokens kept; 0 keeps all")

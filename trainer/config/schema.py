@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.data import DataConfig, DatasetConfig
-from trainer.config.engine_logprobs import engine_logprob_problems, lag_problems
+from trainer.config.engine_logprobs import engine_logprob_problems
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.extends import resolve
 from trainer.config.model import ModelConfig
@@ -61,7 +61,7 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "TrainConfig":
         sections = (self.algorithm, self.rollout, self.optim)
-        for problem in (*lag_problems(*sections), *engine_logprob_problems(*sections)):
+        for problem in engine_logprob_problems(*sections):
             raise ValueError(problem)
         if self.rollout.dynamic_sampling and self.rollout.group_size == 1:
             raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")

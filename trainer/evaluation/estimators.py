@@ -26,8 +26,8 @@ def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.
     return estimate
 
 
-def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval of the mean over problems of their accuracies, or pass@k, [P], each of so many ``completions`` [P].
+def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike) -> tuple[float, float]:
+    """95 % interval of the mean of accuracies, or pass@k, of problems [P], each of so many ``completions`` [P].
 
     Wilson's score interval [J. Am. Stat. Assoc. 22, 1927], where problems have several completions for as many
     independent ones as the spread over problems shows, between one of each and all, with Student's quantile because
@@ -36,7 +36,7 @@ def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike, confidence:
     """
     from scipy import stats  # takes half a second, and no training needs it
 
-    shares, tail = np.asarray(accuracies, dtype=float), (1 + confidence) / 2
+    shares, tail = np.asarray(accuracies, dtype=float), 0.975
     size, rate, z = float(len(shares)), float(shares.mean()), float(stats.norm.ppf(tail))
     if np.max(completions) > 1 and np.ptp(shares) > 0:
         z = float(stats.t.ppf(tail, len(shares) - 1))
@@ -47,31 +47,17 @@ def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike, confidence:
 
 
 def bootstrap_interval(
-    count: int,
-    statistic: Callable[[NDArray[np.int64]], float],
-    confidence: float = 0.95,
-    resamples: int = 1000,
-    seed: int = 0,
+    count: int, statistic: Callable[[NDArray[np.int64]], float], confidence: float = 0.95, resamples: int = 1000
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a statistic of ``count`` units, given the indices of those that are drawn.
 
     What depends on each other is one unit. Resamples in which the statistic is NaN are left out; the interval's
     ends are NaN where those are all.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     found = np.array([statistic(generator.integers(0, count, count)) for _ in range(resamples)])
     found = found[~np.isnan(found)]
     if not len(found):
         return math.nan, math.nan
     low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
-
-
-def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
-    """Spearman's rank correlation, ties at their mean rank; NaN where either side never varies."""
-    from scipy import stats
-
-    xs, ys = np.asarray(x), np.asarray(y)
-    if len(np.unique(xs)) < 2 or len(np.unique(ys)) < 2:
-        return math.nan
-    return float(stats.spearmanr(xs, ys).statistic)

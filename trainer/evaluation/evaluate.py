@@ -67,13 +67,12 @@ def pass_at(evaluation: EvaluationConfig) -> dict[str, int]:
     return {name: own.pass_at_k or own.completions_per_problem for name, own in by_set.items()}
 
 
-def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int] | None = None) -> dict[str, float]:
+def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int]) -> dict[str, float]:
     """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
 
     Those of further sets are called ``eval/accuracy/SET`` and so on. With several completions per problem an
     accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added. The completions of a problem follow each
-    other and share a ``group_id``. ``k`` is that of pass@k by set; all completions of a problem for sets that
-    are not in it.
+    other and share a ``group_id``. ``k`` is that of pass@k by set.
     """
     failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}
@@ -85,7 +84,7 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int] 
         metrics[f"eval/truncated{suffix}"] = _mean([r.completion.finish_reason == "length" for r in answers])
         correct, completions = correct_by_problem(answers)
         if completions.min() > 1:
-            estimates = pass_at_k(correct, completions, (k or {}).get(name, int(completions.min())))
+            estimates = pass_at_k(correct, completions, k[name])
             metrics[f"eval/pass_at_k{suffix}"] = float(estimates.mean())
         by_difficulty: dict[str, list[bool]] = defaultdict(list)
         for r in answers:

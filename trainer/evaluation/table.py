@@ -14,6 +14,10 @@ from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
 from trainer.types import Rollout
 
 _WIDTH = 160  # columns
+_HEADINGS = (
+    *("set", "part", "problems", "completions each", "accuracy", "95 % interval", "pass@k"),
+    *("length", "truncated", "unparsed", "timeouts", "errors"),
+)
 
 
 @dataclass(frozen=True)
@@ -80,33 +84,23 @@ def _row(
 
 
 def print_rows(rows: Sequence[EvaluationRow]) -> None:
-    """Print the table. Sets with different numbers of completions have them in a column."""
-    counts = {row.completions // row.problems for row in rows}
-    ks = {row.k for row in rows if row.completions > row.problems}
+    """Print the table as wide as it is; a narrower terminal breaks its lines between words."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("set", no_wrap=True)
-    table.add_column("part", no_wrap=True)
-    headings = ["problems", *(["completions each"] if len(counts) > 1 else [])]
-    headings += [f"avg@{min(counts)}" if len(counts) == 1 and ks else "accuracy", "95 % interval"]
-    headings += [f"pass@{min(ks)}" if len(ks) == 1 else "pass@k"] if ks else []
-    headings += ["length", "truncated", "unparsed", "timeouts", "errors"]
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("set", "part") else "right", no_wrap=True)
     for row in rows:
-        part = "all" if row.by == "all" else printable(f"{row.by} {row.value or 'none'}")
-        count = row.completions // row.problems
-        cells = [str(row.problems), *([str(count)] if len(counts) > 1 else [])]
-        cells += [f"{row.accuracy:.3f}", f"{row.low:.3f} .. {row.high:.3f}"]
-        at_k = f"{row.pass_at_k:.3f}" + (f" @{row.k}" if len(ks) > 1 else "")
-        cells += [at_k if count > 1 else "-"] if ks else []
-        cells += [f"{row.completion_length:.1f}"]
-        cells += [f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)]
-        table.add_row(row.set if row.by == "all" else "", part, *cells)
-    _print_table(table)
-
-
-def _print_table(table: Table) -> None:
-    """Print it as wide as it is; a narrower terminal breaks its lines between words."""
+        each = row.completions // row.problems
+        table.add_row(
+            row.set if row.by == "all" else "",
+            "all" if row.by == "all" else printable(f"{row.by} {row.value or 'none'}"),
+            str(row.problems),
+            str(each),
+            f"{row.accuracy:.3f}",
+            f"{row.low:.3f} .. {row.high:.3f}",
+            f"{row.pass_at_k:.3f} @{row.k}" if each > 1 else "-",
+            f"{row.completion_length:.1f}",
+            *(f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)),
+        )
     Console(width=_WIDTH, color_system=None).print(table)
 
 

@@ -83,7 +83,7 @@ _DECLARED = [
     Metric("optim/updates", "optimizer steps taken in the step", "count", "sum"),
     Metric("optim/updates_skipped", "update batches of a pass without a gradient: no optimizer step", "count", "sum"),
     Metric("update/tokens_computed", "positions that the model ran on in all passes, with padding", "tokens", "sum"),
-    Metric("time/rollout", "seconds spent sampling, or waiting for what is sampled during the update", "s", "max"),
+    Metric("time/rollout", "seconds spent sampling", "s", "max"),
     Metric("time/reward", "seconds spent waiting for scores", "s", "max"),
     Metric("time/logprobs", "seconds spent on old and reference log-probabilities", "s", "max"),
     Metric("time/update", "seconds spent in optimizer steps", "s", "max"),

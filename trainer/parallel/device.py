@@ -14,7 +14,6 @@ from trainer.parallel.gpus import driver_version, has_driver, visible_gpus
 from trainer.planning.memory import Device
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_MIN_DRIVER = {"12": 525, "13": 580}  # of each CUDA release, by its first number
 ON_CPU = "parallel.device=cpu to compute on the CPU all the same"
 
 
@@ -97,18 +96,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def _remedy() -> str:
     if torch.version.cuda is None:
         return "`make install-gpu` installs torch for GPUs"
-    needed = _MIN_DRIVER.get(torch.version.cuda.split(".")[0])
-    if needed is not None and not _is_at_least(driver_version(), needed):
-        return (
-            f"torch for CUDA {torch.version.cuda} needs NVIDIA driver {needed} or newer: update the driver, or, "
-            "on data-centre GPUs, put NVIDIA's cuda-compat libraries first on LD_LIBRARY_PATH (docs/gpu.md)"
-        )
-    return "check that `nvidia-smi` works here and that CUDA_VISIBLE_DEVICES names GPUs of this machine"
-
-
-def _is_at_least(driver: str | None, needed: int) -> bool:
-    found = (driver or "").split(".")[0]
-    return not found.isdigit() or int(found) >= needed  # an unknown driver is not blamed
+    return "compare the driver with docs/gpu.md, and CUDA_VISIBLE_DEVICES with the GPUs that `nvidia-smi` lists"
 
 
 def _use(device: torch.device) -> torch.device:

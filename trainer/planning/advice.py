@@ -51,12 +51,6 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
             "optim.lr",
             "try 1e-5 to 1e-4",
         )
-    if rollout.lag and not rollout.uses_servers:
-        yield Advice(
-            "sampling shares the device with the update here: stale completions save no time",
-            "rollout.lag",
-            "set it to 0, or sample on GPUs of their own: trainer serve, rollout.vllm.mode=server",
-        )
     judge, of_judge = max(config.reward.functions.items(), key=lambda one: abs(one[1]))
     if of_judge < 0:
         yield Advice(

@@ -31,7 +31,7 @@ def byte_level() -> Tokenizer:
     return tokenizer
 
 
-def write_random_model(folder: Path, seed: int = 0) -> None:
+def write_random_model(folder: Path) -> None:
     """Save model and tokenizer as `save_pretrained` does.
 
     Raises:
@@ -42,7 +42,7 @@ def write_random_model(folder: Path, seed: int = 0) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=of_bytes, clean_up_tokenization_spaces=False, **special)
     tokens = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = Qwen2ForCausalLM(Qwen2Config(vocab_size=of_bytes.get_vocab_size(), **_SHAPE, **tokens))
     disable_progress_bar()  # the model is written in no time
     save_model(model, tokenizer, folder)

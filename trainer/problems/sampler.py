@@ -3,7 +3,6 @@
 import math
 import random
 from collections.abc import Sequence
-from copy import copy
 
 from trainer.errors import ConfigError
 from trainer.types import Problem
@@ -40,10 +39,6 @@ class ProblemSampler:
             taken += [self._problems[index] for index in self._order[self._position : upto]]
             self._position = upto
         return taken
-
-    def peek(self, count: int) -> list[Problem]:
-        """The problems that `next` will return."""
-        return copy(self).next(count)
 
     def state_dict(self) -> dict[str, int]:
         """The position, as JSON values."""

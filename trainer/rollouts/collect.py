@@ -13,7 +13,7 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import RewardError
 from trainer.parallel.ranks import Parallel
 from trainer.problems.load import encode_prompt
-from trainer.rollouts.engine import CompletionSource, Sample, SamplingParams
+from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.types import Completion, Problem, Rollout, RolloutGroup
 
 
@@ -62,7 +62,7 @@ def sampling_params(config: RolloutConfig, tokenizer: PreTrainedTokenizerBase) -
 
 
 def sample_completions(
-    engine: CompletionSource,
+    engine: RolloutEngine,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Sequence[int]],
     seeds: Sequence[Sequence[int]],
@@ -83,10 +83,7 @@ def _completion(sample: Sample, tokenizer: PreTrainedTokenizerBase, params: Samp
 
 
 def sample_groups(
-    engine: CompletionSource,
-    tokenizer: PreTrainedTokenizerBase,
-    requests: Sequence[GroupRequest],
-    params: SamplingParams,
+    engine: RolloutEngine, tokenizer: PreTrainedTokenizerBase, requests: Sequence[GroupRequest], params: SamplingParams
 ) -> list[RolloutGroup]:
     """One group of rollouts per request, not scored: their rewards are NaN."""
     prompts = [tuple(encode_prompt(tokenizer, request.problem)) for request in requests]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
@@ -71,19 +71,16 @@ def sampling_options(params: SamplingParams, seed: int) -> dict[str, Any]:
     }
 
 
-class CompletionSource(Protocol):
-    """Gives completions."""
+class RolloutEngine:
+    """Samples completions from the current policy; what an engine does not define it need not do."""
+
+    news: Mapping[str, float] = {}  # metrics since the last call of `metrics`, by their declared names
 
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
     ) -> list[list[Sample]]:
         """Sample ``len(seeds[p])`` completions of ``prompts[p]``, completion g seeded with ``seeds[p][g]``."""
-
-
-class RolloutEngine(CompletionSource):
-    """Samples completions from the current policy; what an engine does not define it need not do."""
-
-    news: Mapping[str, float] = {}  # metrics since the last call of `metrics`, by their declared names
+        raise NotImplementedError
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Copy the policy's current weights."""
@@ -100,4 +97,4 @@ class RolloutEngine(CompletionSource):
         return news
 
     def close(self) -> None:
-        """Free everything, and end a ``generate`` that is under way in another thread."""
+        """Free everything."""

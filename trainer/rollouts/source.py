@@ -1,9 +1,8 @@
 """The groups of completions of each training step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,14 +12,12 @@ from rewards.sandbox import RewardPool
 from trainer.config.schema import TrainConfig
 from trainer.metrics.stopwatch import Stopwatch
 from trainer.parallel.ranks import Parallel
-from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler
 from trainer.progress import ProgressReport
-from trainer.rollouts.collect import GroupRequest, group_requests, sample_groups, sampling_params, score_groups
+from trainer.rollouts.collect import group_requests, sample_groups, sampling_params, score_groups
 from trainer.rollouts.dynamic_sampling import sample_with_spread
 from trainer.rollouts.engine import RolloutEngine
 from trainer.rollouts.overlong import punish_overlong
-from trainer.rollouts.pending import PendingSamples
 from trainer.types import RolloutGroup, SampledGroups
 
 
@@ -35,8 +32,7 @@ class StepGroups:
 class RolloutSource:
     """Samples the groups of each training step and has them scored.
 
-    The order of the problems, seeds, sampling one step ahead (`rollout.lag`), dynamic sampling and the punishment
-    of overlong completions are its affair.
+    The order of the problems, seeds, dynamic sampling and the punishment of overlong completions are its affair.
     """
 
     def __init__(
@@ -57,13 +53,10 @@ class RolloutSource:
         self._parallel = parallel
         self._progress = progress
         self._params = sampling_params(config.rollout, tokenizer)
-        self._pending = PendingSamples(engine, parallel, config.rollout.uses_servers)
         self._scoring = ThreadPoolExecutor(1, "scoring")  # waits for the processes that score
 
-    def next_groups(self, step: int, total_steps: int, stopwatch: Stopwatch) -> StepGroups:
+    def next_groups(self, step: int, stopwatch: Stopwatch) -> StepGroups:
         """Sample the groups of the step after ``step``; from here until `sync_weights` the engine sleeps.
-
-        After the last step nothing is sampled ahead.
 
         Raises:
             RewardError: from here or from ``scores``: scoring fails too often for the rewards to mean anything.
@@ -82,15 +75,11 @@ class RolloutSource:
         else:
             groups = self._sample(step, 0, rollout.prompts_per_step, stopwatch)
             scores = self._scoring.submit(self._score_all, groups)
-        if rollout.lag and step + 1 < total_steps:
-            self._sample_ahead(step + 1, stopwatch)
         self._engine.sleep()
         return StepGroups(groups, scores)
 
     def sync_weights(self, model: nn.Module, stopwatch: Stopwatch) -> None:
-        """Wake the engine with the model's weights, after sampling ahead with the previous weights has ended."""
-        with stopwatch("rollout"):
-            self._pending.wait()
+        """Wake the engine with the model's weights."""
         with stopwatch("sync"):
             self._engine.sync_weights(model)
             self._engine.wake()
@@ -99,43 +88,24 @@ class RolloutSource:
         """The position in the problems, as JSON values."""
         return self._sampler.state_dict()
 
-    def stage(self) -> Callable[[Path], None]:
-        """Gather the completions that are sampled ahead; returns what writes them into a checkpoint."""
-        return self._pending.stage()
-
-    def load(self, state: dict[str, Any], folder: Path) -> None:
-        """Continue from a checkpoint's `state_dict` and its completions sampled ahead.
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint's `state_dict`.
 
         Raises:
             ConfigError: the state belongs to another number of problems.
         """
         self._sampler.load_state_dict(state)
-        if self._config.rollout.lag:
-            self._pending.load(folder)
 
     def close(self) -> None:
-        """End scoring, the engine, and what it samples."""
+        """End scoring and the engine."""
         self._scoring.shutdown()
         self._engine.close()
-        self._pending.close()
-
-    def _requests(self, step: int, first: int, count: int, ahead: bool = False) -> list[GroupRequest]:
-        problems = self._sampler.peek(count) if ahead else self._sampler.next(count)
-        requests = group_requests(self._config, step, problems, self._parallel, first)
-        self._progress.phase("sampling", len(requests) * self._config.rollout.group_size, announce=False)
-        return requests
 
     def _sample(self, step: int, first: int, count: int, stopwatch: Stopwatch) -> list[RolloutGroup]:
-        requests = self._requests(step, first, count)
+        requests = group_requests(self._config, step, self._sampler.next(count), self._parallel, first)
+        self._progress.phase("sampling", len(requests) * self._config.rollout.group_size, announce=False)
         with stopwatch("rollout"):
-            return sample_groups(self._pending, self._tokenizer, requests, self._params)
-
-    def _sample_ahead(self, step: int, stopwatch: Stopwatch) -> None:
-        """Begin a step's completions, by the weights before this step's update."""
-        requests = self._requests(step, 0, self._config.rollout.prompts_per_step, ahead=True)
-        prompts = [encode_prompt(self._tokenizer, request.problem) for request in requests]
-        with stopwatch("rollout"):
-            self._pending.begin(prompts, [request.seeds for request in requests], self._params)
+            return sample_groups(self._engine, self._tokenizer, requests, self._params)
 
     def _score(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
         scored = score_groups(groups, self._rewards)

@@ -31,9 +31,6 @@ class TransformersEngine(RolloutEngine):
     Args:
         model: a Hugging Face causal language model with attention caches.
         pad_token_id: any valid token id; padding is masked.
-        max_batch_tokens: limit of rows x (longest prompt + ``max_new_tokens``) decoded together, the positions
-            of the KV cache. One row is decoded even where it is larger. None: as many as the free memory of a GPU
-            holds, `CPU_BATCH_TOKENS` on a CPU.
         compute_dtype: below that in which a float32 model is stored, the dtype of its products.
         whole_weights: makes a context in which the model's parameters are whole on this rank. Where it is a
             collective, so is every ``generate``.
@@ -43,7 +40,6 @@ class TransformersEngine(RolloutEngine):
     model: PreTrainedModel
     _: KW_ONLY
     pad_token_id: int
-    max_batch_tokens: int | None = None
     compute_dtype: torch.dtype = torch.float32
     whole_weights: Callable[[], AbstractContextManager[None]] = nullcontext
     on_finished: Callable[[int], None] = lambda count: None
@@ -66,7 +62,7 @@ class TransformersEngine(RolloutEngine):
         samples: dict[tuple[int, int], Sample] = {}
         longest = max(map(len, prompts), default=0)
         with self.whole_weights(), _evaluating(self.model), torch.no_grad(), self._autocast():
-            budget = self.max_batch_tokens or self._tokens_in_memory(longest + params.max_new_tokens)
+            budget = self._tokens_in_memory(longest + params.max_new_tokens)
             for rows in _split(prompts, seeds, params.max_new_tokens, budget):
                 samples.update(zip(rows, self._decode(rows, prompts, seeds, params), strict=True))
         return [[samples[p, g] for g in range(len(row_seeds))] for p, row_seeds in enumerate(seeds)]
@@ -76,7 +72,7 @@ class TransformersEngine(RolloutEngine):
         return torch.autocast(self.model.device.type, self.compute_dtype, enabled=is_lower)
 
     def _tokens_in_memory(self, row_length: int) -> int:
-        """Positions of rows of so many tokens for which there is room now."""
+        """Positions of the KV cache, of rows of so many tokens, for which there is room now."""
         device = self.model.device
         if device.type != "cuda":
             return CPU_BATCH_TOKENS

@@ -65,9 +65,3 @@ def test_what_is_left_out_is_in_neither_pass(batch, split):
         first, second = isolation_passes(cut, config, torch.Generator().manual_seed(seed))
         assert (first + second).tolist() == [[0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
         assert first.min() == second.min() == 0 and first.sum() == second.sum() == 1
-
-
-def test_eta_one_has_an_empty_second_pass_unless_a_token_is_certain(batch):
-    low, high = passes(batch, lopti_eta=1.0)
-    assert low == MASK.tolist()
-    assert not any(map(any, high))

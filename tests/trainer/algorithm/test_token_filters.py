@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.trainer.algorithm.batches import batch_of
-from trainer.algorithm.token_filters import counted_tokens, high_entropy_tokens, low_probability_tokens, select_tokens
+from trainer.algorithm.token_filters import counted_tokens, low_probability_tokens, select_tokens
 from trainer.config.algorithm import AlgorithmConfig
 
 MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
@@ -23,35 +23,6 @@ def test_a_token_at_eta_is_not_of_low_probability_and_padding_is_nothing():
     assert low_probability_tokens(old, MASK, 0.25).tolist() == [[0, 0, 1], [0, 0, 0]]
     assert low_probability_tokens(old, MASK, 1.0).tolist() == MASK.tolist()
     assert not low_probability_tokens(old, torch.zeros(2, 3), 1.0).any()  # of tokens that are left out
-
-
-def test_the_entropies_of_all_ranks_decide():
-    others = [1.0] * 20
-    assert not high_entropy_tokens(batch_with(ENTROPIES), 0.2, lambda items: [*items, *others]).any()
-    lower = [0.0] * 20
-    everything = high_entropy_tokens(batch_with(ENTROPIES), 0.2, lambda items: [*items, *lower])
-    assert torch.equal(everything, MASK)
-
-
-def test_a_quantile_lies_between_its_two_neighbours():
-    # Of 0.1 to 0.5 the one at 0.6 of the way from 0.3 to 0.4: 0.36.
-    kept = high_entropy_tokens(batch_with(ENTROPIES), 0.35, lambda items: items)
-    assert kept.tolist() == [[0, 1, 1], [0, 0, 0]]
-
-
-def test_equal_entropies_are_all_kept_and_no_token_is_none():
-    assert torch.equal(high_entropy_tokens(batch_with([[0.3] * 3] * 2), 0.01, lambda items: items), MASK)
-    nothing = batch_with(ENTROPIES, mask=torch.zeros(2, 3))
-    assert not high_entropy_tokens(nothing, 0.2, lambda items: items).any()
-
-
-@pytest.mark.parametrize("token_filter", ["none", "high_entropy"])
-def test_truncated_completions_are_left_out_where_asked(token_filter):
-    batch = batch_with(ENTROPIES, truncated=(1.0, 0.0))
-    kept = AlgorithmConfig(token_filter=token_filter, entropy_share=1.0)
-    left_out = AlgorithmConfig(token_filter=token_filter, entropy_share=1.0, mask_truncated=True)
-    assert select_tokens(batch, kept).tolist() == MASK.tolist()
-    assert select_tokens(batch, left_out).tolist() == [[0, 0, 0], [1, 1, 0]]
 
 
 @pytest.mark.parametrize(

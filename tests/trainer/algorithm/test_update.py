@@ -12,7 +12,7 @@ from trainer.algorithm.batching import plan_update_batches
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.loss import update_loss
 from trainer.algorithm.scoring import attach_logprobs
-from trainer.algorithm.update import Updater, UpdateStatistics, asked_tokens, learning_rate
+from trainer.algorithm.update import Updater, UpdateStatistics, learning_rate
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
 from trainer.cpu.attention import use_packed_attention
@@ -21,7 +21,7 @@ from trainer.metrics.reading import read_metrics
 from trainer.metrics.step import update_metrics
 from trainer.parallel.ranks import Parallel
 from trainer.policy.kept_forward import KeptForward
-from trainer.policy.logprobs import LogprobModel, TokenScores
+from trainer.policy.logprobs import LogprobModel
 from trainer.rules.inputs import LossInputs, UpdateTotals
 
 
@@ -54,14 +54,6 @@ def test_a_kept_forward_changes_nothing_but_the_number_of_forwards(budget, setti
     for computed, kept in zip(without, with_kept, strict=True):
         # A pass over some of the tokens scores fewer of them: its sums have another order.
         assert torch.equal(computed, kept) or ("lopti_eta" in settings and (computed - kept).abs().max() < 2e-5)
-
-
-def test_a_kept_forward_is_of_exactly_the_rows_asked_for_and_gone_before_the_weights_move():
-    kept_forward, scores = KeptForward(), TokenScores(torch.zeros(2, 3))
-    for asked in ([3, 1], [1, 3], [3], []):
-        kept_forward.keep(torch.tensor([3, 1]), scores)
-        assert kept_forward.take(torch.tensor(asked)) is (scores if asked == [3, 1] else None)
-        assert kept_forward.take(torch.tensor([3, 1])) is None
 
 
 @pytest.mark.parametrize("case", ["no token", "all clipped", "no advantage"])
@@ -181,16 +173,6 @@ def test_statistics_add_up_and_a_learning_rate_of_zero_moves_nothing():
     assert min(map(abs, found[0])) > 1e-3
     updater.set_learning_rate(0.25)
     assert [group["lr"] for group in updater.optimizer.param_groups] == [0.25]
-
-
-ASKED = torch.tensor([[0.0, 1, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]])
-
-
-def test_a_pass_asks_for_its_tokens_and_gspo_for_their_completions():
-    mask = torch.tensor([[1.0, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
-    assert torch.equal(asked_tokens(ASKED, mask, AlgorithmConfig()), ASKED)
-    whole = asked_tokens(ASKED, mask, AlgorithmConfig(loss="gspo")).tolist()
-    assert whole == [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]
 
 
 def scored(model: LogprobModel, algorithm: AlgorithmConfig, tokens: int = 10_000):

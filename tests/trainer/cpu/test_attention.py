@@ -1,6 +1,5 @@
 import copy
 import json
-import weakref
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,7 @@ from transformers import (
 
 from tests.trainer.grouped_rows import rows_of
 from trainer.cpu import attention
-from trainer.cpu.attention import (
-    BLOCK,
-    LONGEST_KEPT,
-    packed_attention,
-    packed_hidden_states,
-    takes_packed_rows,
-    use_packed_attention,
-)
+from trainer.cpu.attention import BLOCK, LONGEST_KEPT, packed_attention, takes_packed_rows, use_packed_attention
 from trainer.cpu.packing import Packing, pack
 from trainer.policy.logprobs import LogprobModel
 
@@ -126,16 +118,6 @@ def test_log_probabilities_and_gradients_are_those_of_padded_rows(kind: str, che
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-3, msg=name)
 
 
-def test_a_prompt_is_computed_once() -> None:
-    ours = model_of("qwen2")
-    use_packed_attention(ours)
-    seen = []
-    embedding = ours.get_input_embeddings()
-    embedding.register_forward_hook(lambda module, inputs, output: seen.append(tuple(inputs[0].shape)))
-    LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of((7, [9, 4]), (7, [1, 3]), vocabulary=SHAPE["vocab_size"]))
-    assert seen == [(1, 2 * 7 + 8 + 3 + 0 + 2)]
-
-
 def test_sliding_windows_and_other_attention_take_padded_rows() -> None:
     sliding = Qwen2ForCausalLM(Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1))
     window_everywhere = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8))
@@ -203,40 +185,6 @@ def test_bfloat16_takes_padded_rows() -> None:
     ours = model_of("qwen2")
     use_packed_attention(ours)
     assert not LogprobModel(ours, 1.0, chunk_tokens=64, compute_dtype=torch.bfloat16).packs_rows
-
-
-def test_a_layer_without_packing_sees_all_tokens_rather_than_their_order() -> None:
-    """What makes the trial at loading time safe: without the packing no layer gives plain causal attention."""
-    ours = model_of("qwen2")
-    use_packed_attention(ours)
-    ids, prompt_lengths, mask = rows_of((7, [3]), (7, [3]), vocabulary=SHAPE["vocab_size"])
-    packing = pack(ids[:1], prompt_lengths[:1], mask[:1])
-    with torch.no_grad():
-        right = packed_hidden_states(ours, packing)
-        ours.set_attn_implementation("sdpa")
-        wrong = packed_hidden_states(ours, packing)
-    assert float((right - wrong).abs().max()) > 1e-2
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_checkpointed_layers_hold_no_attention_weights(checkpointing: bool, monkeypatch) -> None:
-    ours = model_of("qwen2")
-    use_packed_attention(ours)
-    ours.train()
-    if checkpointing:
-        ours.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    compute, made = attention._weights, []
-
-    def recorded(*inputs):
-        weights = compute(*inputs)
-        made.append(weakref.ref(weights))
-        return weights
-
-    monkeypatch.setattr(attention, "_weights", recorded)
-    scores = LogprobModel(ours, 1.0, chunk_tokens=64)(*rows_of((7, [20]), (7, [18]), vocabulary=SHAPE["vocab_size"]))
-    assert len(made) == 6  # two layers, the prompts and two completions
-    assert sum(weights() is not None for weights in made) == (0 if checkpointing else 6)
-    scores.logprobs.sum().backward()
 
 
 def test_checkpoints_do_not_know(tmp_path: Path) -> None:

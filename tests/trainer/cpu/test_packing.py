@@ -1,6 +1,6 @@
 import torch
 
-from trainer.cpu.packing import Segment, pack
+from trainer.cpu.packing import pack
 
 
 def test_prompts_come_once_and_completions_without_their_last_token():
@@ -38,25 +38,6 @@ def test_rows_without_completion_and_with_one_token_need_their_prompt_only():
     assert packing.input_ids.tolist() == [7, 8]
     assert packing.predicting.tolist() == [1]
     assert len(packing.segments) == 1
-
-
-def test_sequences_are_padded_and_padding_is_dropped():
-    segment = Segment.of_lengths(2, torch.tensor([1, 3, 2]), slice(0, 2))
-    states = torch.arange(9.0)[:, None]
-    padded = segment.pad(states)
-    padding = segment.padding()
-    assert padding is not None
-    assert padded.shape == (3, 3, 1)
-    assert padding.tolist() == [[False, True, True], [False, False, False], [False, False, True]]
-    assert padded[~padding].flatten().tolist() == [2, 3, 4, 5, 6, 7]
-    assert segment.unpad(padded).flatten().tolist() == [2, 3, 4, 5, 6, 7]
-
-
-def test_sequences_of_one_length_have_no_padding():
-    segment = Segment.of_lengths(1, torch.tensor([2, 2]), slice(0, 1))
-    assert segment.padding() is None
-    assert segment.pad(torch.arange(6.0)).tolist() == [[1, 2], [3, 4]]
-    assert segment.unpad(torch.tensor([[1, 2], [3, 4]])).tolist() == [1, 2, 3, 4]
 
 
 def test_completions_are_seen_up_to_the_last_token_that_is_asked_for():

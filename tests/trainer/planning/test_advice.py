@@ -31,14 +31,6 @@ def test_what_is_seldom_meant_is_said(override, where, said):
     assert list(found) == [where] and said in found[where]
 
 
-def test_stale_completions_save_time_on_servers_alone():
-    stale = ["rollout.lag=1", "algorithm.engine_correction.cap=2"]
-    assert "save no time" in advice(*stale)["rollout.lag"]
-    assert advice(*stale, "rollout.vllm.mode=server") == {}
-    given = advice(*stale, "rollout.vllm.mode=server", "rollout.engine=transformers")
-    assert list(given) == ["rollout.vllm, rollout.engine", "rollout.lag"]
-
-
 @pytest.mark.parametrize(
     "override",
     [

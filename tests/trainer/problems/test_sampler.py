@@ -25,16 +25,6 @@ def test_sampler_crosses_epochs_and_may_take_more_than_there_are():
     assert [p.problem_id for p in sampler.next(9)] == ["2", "3", "0", "1", "2", "3", "0", "1", "2"]
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_sampler_can_be_asked_what_comes_next_without_moving(drop_last):
-    sampler = ProblemSampler(some_problems(10), seed=5, shuffle=True, drop_last=drop_last)
-    for _ in range(4):
-        before = sampler.state_dict()
-        upcoming = sampler.peek(7)
-        assert sampler.state_dict() == before
-        assert sampler.next(7) == upcoming
-
-
 @pytest.mark.parametrize("taken", [0, 3, 10, 17])
 def test_sampler_resumes_where_it_was(taken):
     one, other = (ProblemSampler(some_problems(10), seed=5, shuffle=True) for _ in range(2))

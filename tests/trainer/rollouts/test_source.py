@@ -50,9 +50,9 @@ class Rewards:
         return [ScoredText(Score(2.0, True, {}), "ok") for _ in answers]
 
 
-def source_of(rewards: Rewards, **overrides) -> tuple[RolloutSource, Engine]:
+def source_of(rewards: Rewards) -> tuple[RolloutSource, Engine]:
     settings = {"rollout.prompts_per_step": 2, "rollout.group_size": 2, "data.shuffle": False}
-    config = apply_overrides(TrainConfig(), settings | {"rollout.max_new_tokens": 1} | overrides)
+    config = apply_overrides(TrainConfig(), settings | {"rollout.max_new_tokens": 1})
     engine, sampler = Engine(), ProblemSampler(PROBLEMS, 0, shuffle=False)
     progress = ProgressReport()
     return RolloutSource(config, sampler, byte_tokenizer(), engine, rewards, Parallel(), progress), engine
@@ -65,7 +65,7 @@ def rewards_in(groups) -> list[float]:
 def test_completions_are_there_before_their_rewards():
     rewards = Rewards()
     source, engine = source_of(rewards)
-    sample = source.next_groups(0, 3, Stopwatch())
+    sample = source.next_groups(0, Stopwatch())
     assert all(map(math.isnan, rewards_in(sample.groups))) and not sample.scores.done()
     rewards.allowed.set()
     scored = sample.scores.result()
@@ -73,17 +73,6 @@ def test_completions_are_there_before_their_rewards():
     for one, other in zip(sample.groups, scored.groups, strict=True):
         assert [r.completion for r in one.rollouts] == [r.completion for r in other.rollouts]
     source.sync_weights(None, Stopwatch())
-    source.next_groups(1, 3, Stopwatch())
+    source.next_groups(1, Stopwatch())
     source.close()
     assert engine.events == ["ab", "sleep", "sync", "wake", "cd", "sleep"]
-
-
-def test_with_lag_the_next_step_is_sampled_before_the_weights_change():
-    rewards = Rewards()
-    rewards.allowed.set()
-    source, engine = source_of(rewards, **{"rollout.lag": 1, "algorithm.engine_correction.cap": 2.0})
-    for step in range(2):
-        source.next_groups(step, 2, Stopwatch()).scores.result()
-        source.sync_weights(None, Stopwatch())
-    source.close()
-    assert engine.events == ["ab", "cd", "sleep", "sync", "wake", "sleep", "sync", "wake"]

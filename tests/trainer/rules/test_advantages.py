@@ -7,21 +7,11 @@ import torch
 from tests.trainer.algorithm.batches import make_batch
 from trainer.algorithm.advantages import estimate_advantages
 from trainer.config.algorithm import AlgorithmConfig
-from trainer.rules.advantages import ADVANTAGES
 from trainer.rules.groups import whiten
-from trainer.types import TrainBatch
 
 
 def test_a_token_alone_is_whitened_to_zero():
     assert whiten(torch.tensor([[3.0]]), torch.ones(1, 1), lambda tensor: tensor).tolist() == [[0.0]]
-
-
-def five_completions(rewards: list[float]) -> TrainBatch:
-    """Two groups of two and a completion alone, of 2, 1, 1, 2 and 1 tokens."""
-    mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
-    ids = torch.tensor([4, 4, 7, 7, 9])
-    total = torch.tensor(rewards)
-    return replace(make_batch(), rewards=total, group_ids=ids, completion_mask=mask)
 
 
 @pytest.mark.parametrize(
@@ -52,16 +42,3 @@ def test_the_penalty_of_reinforce_plus_plus_is_in_the_reward_or_in_the_loss(sett
     found = estimate_advantages(batch, AlgorithmConfig(kl_coef=0.1, **settings)).advantages
     whitened = [(value - statistics.mean(values)) / statistics.stdev(values) for value in values]
     assert found[mask.bool()].tolist() == pytest.approx(whitened, abs=1e-6)
-
-
-@pytest.mark.parametrize("advantage", ADVANTAGES)
-def test_another_rank_with_equal_rewards_is_a_batch_of_twice_the_size(advantage):
-    batch, config = five_completions([2.0, 0.0, 1.0, 1.0, 3.0]), AlgorithmConfig(advantage=advantage)
-    both = replace(
-        batch,
-        rewards=batch.rewards.repeat(2),
-        group_ids=torch.cat([batch.group_ids, batch.group_ids + 10]),
-        completion_mask=batch.completion_mask.repeat(2, 1),
-    )
-    alone = estimate_advantages(batch, config, lambda tensor: 2 * tensor).advantages
-    assert torch.allclose(alone, estimate_advantages(both, config).advantages[:5], rtol=1e-6)

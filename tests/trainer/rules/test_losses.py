@@ -57,23 +57,6 @@ def test_tokens_that_a_loss_holds_back_are_marked(loss, old, new, advantages, cl
     assert token_losses(loss, old, new, advantages)[2] == clipped
 
 
-@pytest.mark.parametrize(
-    ("loss", "gradient"),
-    [
-        ("covariance:ClipCov", [0.0, 0.0, -2.0]),
-        ({"name": "covariance:KlCov", "coef": 3.0}, [-2.0 * math.exp(0.1) + 3.0, -2.0, -2.0]),
-    ],
-)
-def test_a_chosen_token_is_held_still_or_pulled_back(loss, gradient):
-    old = torch.tensor([[-1.0, -1.0, -1.0]])
-    logprobs = torch.tensor([[-0.9, -1.0 + 1e-6, -1.0]], requires_grad=True)  # the second moved by rounding alone
-    inputs = loss_inputs(
-        logprobs, old, torch.full((1, 3), 2.0), UpdateTotals(1, 1), chosen=torch.tensor([[True, True, False]])
-    )
-    LOSS.read(loss)(inputs).losses.sum().backward()
-    assert logprobs.grad[0].tolist() == pytest.approx(gradient, rel=1e-5)
-
-
 def test_lp_reg_pulls_chosen_tokens_up_to_the_proxy_and_no_further():
     # Chosen below the proxy, chosen above it, not chosen; all at ratio 1 with A = -1.
     old = torch.full((1, 3), -4.0)

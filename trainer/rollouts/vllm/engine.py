@@ -24,7 +24,7 @@ from trainer.rollouts.vllm.containment import (
     send_log_to,
 )
 from trainer.rollouts.vllm.failures import failures_named, start_error
-from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, check_request, llm_options, vllm_installed
+from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, engine_logprobs, load_weights
 
 _MEMORY = ("weights", "kv_cache")  # by vLLM's tags
@@ -155,12 +155,9 @@ class VllmEngine(RolloutEngine):
         The ranks of a tensor-parallel group call this together; each gets the completions of its own prompts.
 
         Raises:
-            ConfigError: a request is longer than the engine's context.
             EngineError: a request failed.
         """
         assert self._checked and not self._asleep, "the engine has no weights: synchronise and wake it first"
-        for place, prompt in enumerate(prompts):
-            check_request(place, prompt, params.max_new_tokens, self.setup.max_model_len)
         requests = [(tuple(prompt), seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
         samples = iter(self._complete(requests, params))
         return [[next(samples) for _ in row_seeds] for row_seeds in seeds]

@@ -8,8 +8,7 @@ import asyncio
 import base64
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
@@ -20,7 +19,7 @@ from trainer.config.rollout import VllmConfig
 from trainer.errors import ConfigError
 from trainer.rollouts.engine import RolloutEngine, Sample, SamplingParams
 from trainer.rollouts.vllm.client import VllmServer, sampling_session
-from trainer.rollouts.vllm.setup import INSTALL, check_request, transfer_kind, vllm_installed
+from trainer.rollouts.vllm.setup import INSTALL, transfer_kind, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, named_weights
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ class VllmServerEngine(RolloutEngine):
         self._pushed_to = self._servers if rank == 0 else []
         self._own = self._servers[rank % len(self._servers)]
         self.dtype = dtype
-        self.max_model_len = max_model_len
         name = [uuid.uuid4().hex]
         if dist.is_initialized():
             dist.broadcast_object_list(name)
@@ -58,7 +56,6 @@ class VllmServerEngine(RolloutEngine):
         self._synchronisations = 0
         self._checked = False
         self._check_ids = check_ids
-        self._sampling: asyncio.Task[Any] | None = None
         transfer = transfer_kind(settings, torch.cuda.is_available() and vllm_installed())
         for server in self._pushed_to or [self._own]:
             server.wait(settings.server_timeout_s)
@@ -93,24 +90,15 @@ class VllmServerEngine(RolloutEngine):
     def _name(self) -> str:
         return f"{self._run}-{self._synchronisations}"
 
-    def close(self) -> None:
-        """End a `generate` that is under way in another thread; the servers keep running."""
-        if (sampling := self._sampling) is not None:
-            with suppress(RuntimeError):  # its loop has just ended
-                sampling.get_loop().call_soon_threadsafe(sampling.cancel)
-
     def generate(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], params: SamplingParams
     ) -> list[list[Sample]]:
         """Sample ``len(seeds[p])`` completions of each prompt, in the order of ``prompts`` and ``seeds``.
 
         Raises:
-            ConfigError: a request is longer than the servers' context.
             EngineError: a request failed, or was answered with other weights than the last synchronised.
         """
         assert self._checked, "the servers have no weights: synchronise first"
-        for place, prompt in enumerate(prompts):
-            check_request(place, prompt, params.max_new_tokens, self.max_model_len)
         requested = [(prompt, seed) for prompt, row in zip(prompts, seeds, strict=True) for seed in row]
         call = uuid.uuid4().hex
         request_ids = [f"{call}-{place}" for place in range(len(requested))]
@@ -125,7 +113,7 @@ class VllmServerEngine(RolloutEngine):
         self, requested: Sequence[tuple[Sequence[int], int]], request_ids: Sequence[str], params: SamplingParams
     ) -> list[Sample]:
         """All completions at once, in order; the first error cancels the others."""
-        name, self._sampling = self._name(), asyncio.current_task()
+        name = self._name()
         async with sampling_session() as session:
             answers = [
                 asyncio.ensure_future(self._own.complete(session, prompt, seed, params, name, request_id))
@@ -137,7 +125,6 @@ class VllmServerEngine(RolloutEngine):
                 for answer in answers:
                     answer.cancel()
                 await asyncio.gather(*answers, return_exceptions=True)
-                self._sampling = None
 
 
 class HttpTransfer:

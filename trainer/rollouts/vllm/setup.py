@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -67,24 +66,6 @@ def check_dense(model: PreTrainedModel) -> None:
             f"{text.model_type} is a mixture of experts, whose weights vLLM cannot take over here",
             "rollout.engine",
             "rollout.engine=transformers, or a dense model",
-        )
-
-
-def check_request(place: int, token_ids: Sequence[int], max_new_tokens: int, max_model_len: int) -> None:
-    """Whether a prompt and its completion fit.
-
-    Raises:
-        ValueError: the prompt is empty.
-        ConfigError: they exceed the engine's context.
-    """
-    if not token_ids:
-        raise ValueError(f"prompt {place} has no tokens: give at least one, such as the BOS token")
-    if len(token_ids) + max_new_tokens > max_model_len:
-        raise ConfigError(
-            f"prompt {place} has {len(token_ids)} tokens: with {max_new_tokens} for its completion it exceeds "
-            f"the engine's context of {max_model_len}",
-            "rollout.vllm.max_model_len",
-            "raise it, or lower rollout.max_new_tokens or data.max_prompt_tokens",
         )
 
 

@@ -176,14 +176,6 @@ def test_prompt_log_probabilities_are_those_of_the_prompts_own_tokens(server):
     assert VllmServer(server.url).prompt_logprobs([3, 4, 6]).tolist() == [-4.0, -6.0]
 
 
-def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(server, engine):
-    engine.sync_weights(random_model())
-    server.asked.clear()
-    with pytest.raises(ConfigError, match="prompt 1 has 61 tokens"):
-        engine.generate([[1], [1] * 61], [[1], [2]], PARAMS)
-    assert not server.asked
-
-
 @pytest.mark.parametrize(
     ("status", "options", "settings", "error", "said"),
     [

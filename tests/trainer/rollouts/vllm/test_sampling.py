@@ -39,7 +39,7 @@ def test_greedy_completions_are_those_of_the_transformers_engine(shared):
     engine, model = shared
     asked = prompts((40, 70, 9, 17, 33, 5))
     params = SamplingParams(temperature=0, max_new_tokens=40, stop_token_ids=(STOP, 80))
-    theirs = TransformersEngine(model, pad_token_id=0, max_batch_tokens=4096).generate(asked, [[0]] * 6, params)
+    theirs = TransformersEngine(model, pad_token_id=0).generate(asked, [[0]] * 6, params)
     ours = engine.generate(asked, [[0]] * 6, params)
     assert [[s.token_ids for s in group] for group in ours] == [[s.token_ids for s in group] for group in theirs]
     assert [g[0].finish_reason for g in ours] == [g[0].finish_reason for g in theirs]

@@ -26,10 +26,8 @@ from tests.trainer.rollouts.vllm.models import AGREEMENT, STOP, adamw_step, larg
 from trainer.config.rollout import VllmConfig
 from trainer.errors import EngineError
 from trainer.parallel.interface import free_port
-from trainer.parallel.ranks import Parallel
 from trainer.policy.architectures import TINY_FOLDER
 from trainer.rollouts.engine import SamplingParams
-from trainer.rollouts.pending import PendingSamples
 from trainer.rollouts.vllm import server as vllm_server
 from trainer.rollouts.vllm.guard import authorization
 from trainer.rollouts.vllm.server import VllmServerEngine
@@ -227,44 +225,6 @@ def test_interrupted_sampling_ends_its_requests_on_the_server(served, monkeypatc
     assert after - before < 200 * 255 / 2
     time.sleep(2)
     assert sampled_tokens(server) == after, "the server goes on sampling"
-    assert len(engine.generate(prompts((20,)), [[1]], PARAMS)[0]) == 1
-
-
-def test_it_samples_by_the_weights_before_an_update_while_that_goes_on(served):
-    model, server = copy.deepcopy(served[0]), served[1]
-    engine = connect(server)
-    engine.sync_weights(model)
-    before, asked = copy.deepcopy(model), prompts((40, 70, 9))
-    pending = PendingSamples(engine, Parallel(), overlaps=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    first = engine.generate(asked, [[seed + 100 for seed in row] for row in SEEDS], PARAMS)
-    pending.begin(asked, SEEDS, PARAMS)
-    adamw_step(model, optimizer, asked, first)
-    pending.wait()
-    engine.sync_weights(model)
-    stale = pending.generate(asked, SEEDS, PARAMS)
-    assert largest_difference(before, asked, stale, 0.7) < AGREEMENT
-    assert largest_difference(model, asked, stale, 0.7) > 0.05, "the step must move the weights visibly"
-    assert largest_difference(model, asked, engine.generate(asked, SEEDS, PARAMS), 0.7) < AGREEMENT
-
-
-def test_closing_ends_what_is_sampled_meanwhile_on_the_server(served):
-    model, server = served
-    engine = connect(server)
-    engine.sync_weights(model)
-    pending, before = PendingSamples(engine, Parallel(), overlaps=True), sampled_tokens(server)
-    endless = SamplingParams(temperature=1.0, max_new_tokens=200)
-    pending.begin(prompts((20,)), [list(range(1, 257))], endless)  # ten seconds of sampling
-    while sampled_tokens(server) < before + 32:
-        time.sleep(0.3)
-    engine.close()
-    pending.close()
-    after = sampled_tokens(server)
-    assert after - before < 200 * 256 / 2
-    time.sleep(2)
-    assert sampled_tokens(server) == after, "the server goes on sampling"
-    with pytest.raises(asyncio.CancelledError):
-        pending.wait()
     assert len(engine.generate(prompts((20,)), [[1]], PARAMS)[0]) == 1
 
 

@@ -8,7 +8,7 @@ from trainer.config.rollout import VllmConfig
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
 from trainer.rollouts.vllm import setup
-from trainer.rollouts.vllm.setup import EngineSetup, check_request, engine_setup, llm_options, transfer_kind
+from trainer.rollouts.vllm.setup import EngineSetup, engine_setup, llm_options, transfer_kind
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -100,14 +100,3 @@ def test_ranks_that_share_an_engine_do_not_look_for_devices_they_are_not_shown(m
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     assert llm_options(two, GPU, ranks=4)["disable_custom_all_reduce"] is False
     assert "disable_custom_all_reduce" not in llm_options(EngineSetup("model", 64), GPU, ranks=4)
-
-
-def test_a_request_fits_to_the_last_token():
-    check_request(0, [1] * 6, max_new_tokens=4, max_model_len=10)
-    with pytest.raises(ConfigError) as refused:
-        check_request(3, [1] * 7, max_new_tokens=4, max_model_len=10)
-    assert refused.value.what == (
-        "prompt 3 has 7 tokens: with 4 for its completion it exceeds the engine's context of 10"
-    )
-    with pytest.raises(ValueError, match="prompt 2 has no tokens"):
-        check_request(2, [], max_new_tokens=4, max_model_len=10)
