@@ -74,14 +74,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Solved:
-    """Fraction of correct completions of every problem, over the evaluations that make up the score."""
-
-    accuracy: tuple[float, ...]  # [P]
-    step: float  # smallest change of the score of one evaluation: 1 / (problems x completions)
-
-
-@dataclass(frozen=True)
 class Trial:
     """One training run: a configuration with a seed."""
 
@@ -100,7 +92,7 @@ class Trial:
     test: float = math.nan  # score on the held-out problems
     curves: Mapping[str, Curve] = field(default_factory=dict)
     latest: Mapping[str, float] = field(default_factory=dict)  # the last tokens/*
-    solved: Solved | None = None
+    solved: tuple[float, ...] | None = None  # correct share of every problem, in the evaluations of the score
 
 
 @dataclass(frozen=True)
@@ -292,7 +284,7 @@ class Results:
         answers: dict[str, dict[Hashable, Any]] = {}
         for trial in self.trials:
             if trial.solved is not None and trial.name in whole:
-                accuracy = np.asarray(trial.solved.accuracy)
+                accuracy = np.asarray(trial.solved)
                 answers.setdefault(self.labels[trial.configuration], {})[trial.seed] = accuracy
         return answers
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from dashboards.pages.html import cell, render_page, render_table
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
-from dashboards.pictures.decision import decision
 from dashboards.pictures.figures import best_differences, parameter_importance
 from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
@@ -26,7 +25,7 @@ _TRIALS_FILE = "trials.csv"
 # The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it shows; None
 # where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
-    "Verdict": [tournament, best_differences, finalists, decision, precision],
+    "Verdict": [tournament, best_differences, finalists, precision],
     "What matters": [parameter_importance],
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
@@ -35,7 +34,6 @@ _DECIDES = {
     "tournament": "which rule to confirm, and which to tune with more trials",
     "paired": "whether to confirm, and which configuration",
     "finalists": "which configuration to export",
-    "decision": "whether to run another round, and which finalist to export",
     "precision": "whether to add seeds or evaluation problems",
     "importance": "which parameters to leave out of the next search",
     "curves": "whether to train longer or to stop earlier",

@@ -1,4 +1,4 @@
-"""The limits of a verdict: coarse evaluation, few problems or few seeds."""
+"""The limits of a verdict: few problems or few seeds."""
 
 import math
 
@@ -16,26 +16,11 @@ _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of
 
 def precision(results: Results) -> Picture:
     """Where the variance of scores comes from, and what would narrow the interval."""
-    said, found = [_coarse(results)], results.verdict
+    found, told = results.verdict, "Unknown: which problems were solved is not on record."
     pair = None if found is None else paired_answers(results.answers, found.best, found.baseline)
     if found is not None and pair is not None:
-        said.append(_what_limits(found, *pair, results.objective.worthwhile))
-    return Picture("precision", "What limits the verdict: seeds or problems", " ".join(said))
-
-
-def _coarse(results: Results) -> str:
-    """By how much the score of one evaluation can change at least."""
-    worthwhile = results.objective.worthwhile
-    one = next((trial.solved for trial in results.trials if trial.solved is not None), None)
-    if one is None:
-        return "Which problems were solved is not on record."
-    text = (
-        f"Evaluation: {len(one.accuracy)} problems, so that {results.objective.metric} moves in steps of "
-        f"{number(one.step, 2)}"
-    )
-    if one.step >= worthwhile:
-        return f"{text}, too coarse for a worthwhile {worthwhile:g}: a single answer more would seem to be one."
-    return f"{text}."
+        told = _what_limits(found, *pair, results.objective.worthwhile)
+    return Picture("precision", "What limits the verdict: seeds or problems", told)
 
 
 def _what_limits(verdict: Verdict, ours: Array, theirs: Array, worthwhile: float) -> str:

@@ -19,8 +19,8 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from dashboards.results import Results
-from dashboards.sources.runs import nearest
 from dashboards.sources.stored import RESULTS_FILE, unpack
+from trainer.config.yaml_document import nearest
 from trainer.errors import MissingError, StorageError, first_line
 from trainer.metrics.recorded_runs import search_runs
 from trainer.metrics.tags import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG

@@ -2,17 +2,17 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dashboards.results import FIELDS, Curve, Objective, Results, Solved, Trial
+from dashboards.results import FIELDS, Curve, Objective, Results, Trial
 from dashboards.statistics.verdict import Mode
 from trainer.config.variants import short_names, shown
+from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
 
 _SETTINGS = ("params.", "config.yaml:")  # columns that begin so hold settings and no results
@@ -127,13 +127,6 @@ def with_fresh(results: Results, table: pd.DataFrame, question: Question) -> Res
         baseline = next(iter(settings[results.arms[0]]))
     fresh = replace(chosen, trials=tuple(trials), baseline=baseline, arms=())
     return replace(results, fresh=fresh)
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return advice on the name that was meant."""
-    names = sorted(names)
-    close = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names[:_MAX_NAMED])}"
 
 
 def _typed(table: pd.DataFrame, question: Question) -> pd.DataFrame:
@@ -307,7 +300,6 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
     if rated.correct.isna().any():
         raise ConfigError("not every answer is right or wrong", "--problems", "write 1 or 0 in the column correct")
     table = rated.pivot_table(index="trial", columns="problem", values="correct", aggfunc="mean")
-    completions = int(rated.groupby(["trial", "problem"]).size().min())
     trials = []
     for trial in results.trials:
         if trial.state == "COMPLETE":
@@ -315,7 +307,6 @@ def _with_problems(results: Results, problems: pd.DataFrame) -> Results:
             if not abs(accuracy.mean() - trial.score) < _ROUNDING:
                 what = f"run {trial.name} scores {shown(trial.score)}, its problems {shown(float(accuracy.mean()))}"
                 raise ConfigError(what, "--problems", "give every run's problems, and the name of a run with --trial")
-            solved = Solved(tuple(map(float, accuracy)), 1 / (len(accuracy) * completions))
-            trial = replace(trial, solved=solved)
+            trial = replace(trial, solved=tuple(map(float, accuracy)))
         trials.append(trial)
     return replace(results, trials=tuple(trials))

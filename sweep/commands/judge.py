@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweep.commands.report import check_store
 from trainer.config.tracking import TrackingConfig
+from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError
 from trainer.shell.arguments import Commands, add_json, add_runs_dir, count
 from trainer.shell.table import print_json, print_table
@@ -108,8 +109,6 @@ def _table(place: str, arguments: argparse.Namespace) -> "pd.DataFrame":
         table = read_files(place)
     for column, value in _pairs(arguments.where).items():
         if column not in table:
-            from dashboards.sources.runs import nearest
-
             raise ConfigError(f"no column {column}", "--where", nearest(column, map(str, table.columns)))
         table = table[table[column].astype(str) == value]
     return table

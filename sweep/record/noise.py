@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scipy import stats
-
 from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.seed_noise import Noise, seed_noise
 from dashboards.statistics.sequential import make_design
@@ -31,12 +29,6 @@ class NoiseForecast:
     source: str
     detectable: float | None  # gain found 8 times in 10; None with one seed
     wanted: dict[str, tuple[float, int | None, int]]  # what -> gain, seeds of every configuration, seeds to decide
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The 80 % interval of the deviation."""
-        low, high = (self.freedom / stats.chi2.isf(tail, self.freedom) for tail in (0.1, 0.9))
-        return self.deviation * math.sqrt(low), self.deviation * math.sqrt(high)
 
 
 def sweep_noise(sweep: SweepRecord) -> Noise:
@@ -101,10 +93,9 @@ def noise_lines(forecast: NoiseForecast | None, spec: SweepSpec, planned: int) -
             "seeds of the baselines measure it: "
             f"sweep run SPACE search.configurations=0 'seeds=[0, 1]' --name {spec.name}-noise"
         ]
-    low, high = forecast.range
     lines = [
-        f"scores vary between seeds by a standard deviation of {forecast.deviation:.2g} ({forecast.source}; 80 % "
-        f"interval {low:.2g} to {high:.2g}, {counted(forecast.freedom, 'degree')} of freedom)"
+        f"scores vary between seeds by a standard deviation of {forecast.deviation:.2g} ({forecast.source}, "
+        f"{counted(forecast.freedom, 'degree')} of freedom)"
     ]
     seeds = f"with {counted(len(spec.seeds), 'seed')} of {counted(planned, 'configuration')}"
     if forecast.detectable is None:

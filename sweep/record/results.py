@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.results import ALPHA, ETA, TRAINING_CURVES, Curve, Objective, Results, Rounds, Solved, State, Trial
+from dashboards.results import ALPHA, ETA, TRAINING_CURVES, Curve, Objective, Results, Rounds, State, Trial
 from sweep.record.decision import decision_of
 from sweep.record.folder import holder, read_spec
 from sweep.record.sweep_record import SweepRecord, spent_seconds
@@ -174,7 +174,7 @@ def _latest(records: list[Record]) -> dict[str, float]:
     return latest
 
 
-def _solved(path: Path, objective: Objective) -> Solved | None:
+def _solved(path: Path, objective: Objective) -> tuple[float, ...] | None:
     """Which problems the evaluations solved that make up a score; None where the score is no accuracy of a set."""
     metric = objective.metric
     if not path.is_file() or not metric.startswith(_ACCURACY):
@@ -186,7 +186,7 @@ def _solved(path: Path, objective: Objective) -> Solved | None:
     by_step = sets[name]
     last = [by_step[step] for step in sorted(by_step)[-objective.window :]]
     accuracy = np.mean([fractions for fractions, _ in last], axis=0)
-    return Solved(tuple(map(float, accuracy)), 1 / (len(accuracy) * last[-1][1]))
+    return tuple(map(float, accuracy))
 
 
 def _rounds(sweep: SweepRecord) -> Rounds | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sweep.record.folder import all_sweeps
-from sweep.record.sweep_record import SweepRecord, open_sweep, readable_sweeps
+from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.search.history import outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.points import Parameters, Space, fingerprint
@@ -60,9 +60,7 @@ def _check_alike(spec: SweepSpec, other: SweepRecord, where: str) -> None:
     if mine != theirs:
         differing = {"not": sorted(mine - theirs), "also": sorted(theirs - mine)}
         told = " and ".join(f"{word} {', '.join(keys)}" for word, keys in differing.items() if keys)
-        alike = [one.folder.name for one in readable_sweeps(other.folder.runs_dir) if set(one.spec.parameters) == mine]
-        hint = f"these search the same: {', '.join(alike)}" if alike else "no sweep here searches the same"
-        raise ConfigError(f"warm start: {name} searches other parameters: {told}", where, hint)
+        raise ConfigError(f"warm start: {name} searches other parameters: {told}", where, "name a sweep of this space")
 
 
 def _best(spec: SweepSpec, earlier: SweepRecord, is_new: Callable[[Parameters], bool]) -> list[Parameters]:

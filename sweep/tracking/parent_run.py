@@ -58,10 +58,6 @@ class ParentRun:
         send = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
         self._retry(lambda: send(self.run_id, str(path), artifact_path or None))
 
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Set or replace tags."""
-        self._log(self.run_id, tags, {})
-
     def describe(self, tags: Mapping[str, str], metrics: Mapping[str, float]) -> None:
         """Set tags and metrics of the sweep as a whole."""
         self._log(self.run_id, tags, metrics)
@@ -134,7 +130,7 @@ def open_parent_run(uri: str, experiment: str, sweep_name: str, tags: Mapping[st
     every_tag = {**tags, SWEEP_TAG: sweep_name}
     run_id = open_run(client, uri, experiment_id, f"sweep {sweep_name}", every_tag, f"sweep/{sweep_name}")
     parent = ParentRun(client, uri, run_id, experiment_id)
-    parent.set_tags(tags)
+    parent.describe(tags, {})
     return parent
 
 

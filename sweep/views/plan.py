@@ -48,7 +48,6 @@ class Plan:
     slots: int  # trials at one time
     waiting: int  # trials that wait for the first to end
     steps: int | None  # training steps of a trial; of the longest where the sweep searches them
-    evaluations: int | None  # of a trial; of the longest where the sweep searches that
     disk: Disk | None  # None for a model of unknown size
     free_bytes: int
     short: list[str]  # shortages
@@ -88,7 +87,6 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
         slots=parallel,
         waiting=trials - parallel,
         steps=steps,
-        evaluations=_evaluations(spec, steps),
         disk=disk,
         free_bytes=free,
         short=[*_short_machines(spec, nodes), *_short_disk(disk, free), *short_memory(memory, nodes, at_a_time)],
@@ -285,15 +283,6 @@ def possible(spec: SweepSpec, key: str) -> list[Any]:
     return [*values, parameter.otherwise if parameter.has_otherwise else value_of(spec.base, key)]
 
 
-def _evaluations(spec: SweepSpec, steps: int | None) -> int | None:
-    """Evaluations of the longest trial, the one before the first step included."""
-    if steps is None:
-        return None
-    at_start = int(any(possible(spec, "evaluation.at_start")))
-    longest: int = max(math.ceil(steps / every) for every in possible(spec, "evaluation.every_steps"))
-    return at_start + longest
-
-
 def _searches_steps(spec: SweepSpec) -> bool:
     return any(len(possible(spec, key)) > 1 for key in _DECIDE_STEPS)
 
@@ -302,8 +291,7 @@ def _steps_text(plan: Plan, spec: SweepSpec) -> str:
     if plan.steps is None:
         return "steps from the size of the data"
     most = "at most " if _searches_steps(spec) else ""
-    evaluations = f", {counted(plan.evaluations, 'evaluation')}" if plan.evaluations else ""
-    return most + counted(plan.steps, "step") + evaluations
+    return most + counted(plan.steps, "step")
 
 
 def _step_seconds(spec: SweepSpec, earlier: list[SweepRecord], given: float | None) -> tuple[float | None, str]:

@@ -68,11 +68,6 @@ def test_only_fresh_seeds_give_evidence(tmp_path: Path) -> None:
     assert "judged runs" in page and "sweep confirm" not in page and "sweep export" not in page
 
 
-def test_less_may_be_better() -> None:
-    loss = judge(runs({name: [-y for y in row] for name, row in SCORES.items()}), fresh=True, mode="min", **ASKED)
-    assert loss.verdict is not None and loss.verdict.winner == "#1 loss=dapo"
-
-
 def test_small_differences_have_digits() -> None:
     small = judge(runs({name: [y / 1000 for y in row] for name, row in SCORES.items()}), **ASKED)
     assert "#1 loss=dapo: +1.0e-04 (90% interval +8.7e-05" in small.sentences[0]
@@ -119,7 +114,7 @@ def test_problems_say_what_limits_the_verdict() -> None:
     problems = pd.DataFrame(rows, columns=["trial", "problem", "correct"])
     table["acc"] = [float(solved[name].mean()) for name in table.trial]
     found = judge(table, problems=problems, **ASKED).results
-    assert found.trials[0].solved is not None and found.trials[0].solved.step == 1 / 40
+    assert len(found.trials[0].solved or ()) == 40
     assert len(found.answers["#1 loss=dapo"]) == 4
     with pytest.raises(ConfigError, match=r"run run0 scores 0\.9, its problems"):
         judge(table.assign(acc=table.acc.where(table.trial != "run0", 0.9)), problems=problems, **ASKED)

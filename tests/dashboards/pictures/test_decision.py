@@ -1,13 +1,9 @@
 from dataclasses import replace
 
-import pytest
-
-from dashboards.pictures.decision import decided, decision
-from dashboards.pictures.theme import Picture
-from dashboards.results import Results, Rounds
+from dashboards.pictures.decision import decided
+from dashboards.results import Rounds
 from dashboards.statistics.sequential import Standing
 from tests.dashboards.pictures.test_verdict import sweep_with
-from tests.dashboards.table import results_of
 
 FRESH = {(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62], (0.9, 0.0): [0.3, 0.31]}
 STANDINGS = (
@@ -18,37 +14,10 @@ STANDINGS = (
 ROUNDS = Rounds((3, 6, 9), 0.02, "better", STANDINGS)
 
 
-def confirmed(standings: tuple[Standing, ...] = STANDINGS) -> Results:
-    fresh = replace(sweep_with(FRESH), rounds=replace(ROUNDS, standings=standings))
-    return replace(results_of(), fresh=fresh)
-
-
-def drawn(sweep: Results) -> Picture:
-    picture = decision(sweep)
-    assert picture is not None
-    return picture
-
-
 def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> None:
     assert decided(replace(sweep_with(FRESH), rounds=ROUNDS)) == (
         "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 seeds: -0.200 "
         "(-0.260 to -0.150); #1 grpo α 0.3 is better than the baseline after 6 seeds: +0.060 (+0.020 to +0.090). "
         "That took 6 trials of at most 27, 12 GPU-hours."
     )
-
-
-def test_gains_have_their_bounds() -> None:
-    (gains,) = drawn(confirmed()).figures
-    first, second = gains.data
-    assert (list(first.x), list(first.y), list(second.x)) == ([3, 6], [0.05, 0.06], [3])
-    assert list(first.error_y.array) == pytest.approx([0.05, 0.03])
-    assert list(first.error_y.arrayminus) == pytest.approx([0.06, 0.04])
-    assert [shape.y0 for shape in gains.layout.shapes] == [0, 0.02]
-
-
-def test_without_noise_without_a_look_and_without_rounds() -> None:
-    unknown = tuple(replace(standing, low=None, high=None, decision="open") for standing in STANDINGS)
-    (gains,) = drawn(confirmed(unknown)).figures
-    assert len(gains.data) == 2
-    assert "the first look is after 3" in drawn(confirmed(())).sentence
-    assert decision(results_of()) is None
+    assert "the first look is after 3" in decided(replace(sweep_with(FRESH), rounds=replace(ROUNDS, standings=())))

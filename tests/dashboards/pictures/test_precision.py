@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 
 from dashboards.pictures.precision import precision
-from dashboards.results import ALPHA, Results, Solved
+from dashboards.results import ALPHA, Results
 from tests.dashboards.pictures.test_verdict import sweep_with
 
 SCORES = {(0.0, 0.0): [0.50, 0.60, 0.70], (0.3, 0.0): [0.56, 0.64, 0.76]}
@@ -16,14 +16,13 @@ def solved(sweep: Results, training: float) -> Results:
     for trial in sweep.trials:
         shift = trial.score + training * (generator.standard_normal() if trial.parameters[ALPHA] else 0)
         accuracy = generator.binomial(4, np.full(100, min(0.99, shift))) / 4
-        trials.append(replace(trial, solved=Solved(tuple(accuracy), 1 / 400)))
+        trials.append(replace(trial, solved=tuple(accuracy)))
     return replace(sweep, trials=tuple(trials))
 
 
 def test_few_problems_limit_where_training_is_alike() -> None:
     sweep = solved(sweep_with(SCORES), training=0.0)
     text = precision(sweep).sentence
-    assert "Evaluation: 100 problems, so that eval/accuracy moves in steps of 0.0025." in text
     assert "more problems would narrow" in text
     assert "too coarse for a worthwhile 0.01" in text and text.endswith("it takes at least 2315 problems.")
 
@@ -32,10 +31,3 @@ def test_seeds_limit_where_training_differs() -> None:
     sweep = solved(sweep_with(SCORES), training=0.12)
     text = precision(sweep).sentence
     assert "more seeds would narrow" in text and "twice the seeds to 71%" in text  # 1 / sqrt(2)
-
-
-def test_steps_as_large_as_what_is_worthwhile_are_too_coarse() -> None:
-    sweep = sweep_with(SCORES)
-    first = replace(sweep.trials[0], solved=Solved((0.0, 1.0) * 50, 1 / 100))
-    text = precision(replace(sweep, trials=(first, *sweep.trials[1:]))).sentence
-    assert "100 problems, so that eval/accuracy moves in steps of 0.010, too coarse for a worthwhile 0.01" in text

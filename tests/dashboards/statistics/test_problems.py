@@ -21,19 +21,6 @@ def test_variances_by_hand():
     assert found.error(4, 6) == pytest.approx(math.sqrt((1 / 6 + 1 / 36) / 4))
 
 
-def test_the_simulated_variances_are_found():
-    generator = np.random.default_rng(0)
-    seeds, problems = 400, 300
-    differences = (
-        0.02 * generator.standard_normal((seeds, 1))
-        + 0.3 * generator.standard_normal((1, problems))
-        + 0.4 * generator.standard_normal((seeds, problems))
-    )
-    found = split(differences, np.zeros_like(differences))
-    assert found.training == pytest.approx(0.02**2, rel=0.2)
-    assert found.evaluation == pytest.approx(0.4**2 / problems, rel=0.02)
-
-
 def test_one_seed_has_the_noise_of_evaluation_alone():
     ours, theirs = np.array([[1.0, 0.5, 0.0, 1.0]]), np.array([[0.0, 0.5, 0.0, 0.0]])
     found = split(ours, theirs)

@@ -60,15 +60,6 @@ def test_two_estimates_of_one_noise_are_pooled_by_their_freedom():
     assert Noise(math.nan, 0).pooled(Noise(1.0, 6)) == Noise(1.0, 6).pooled(Noise(math.nan, 0)) == (1.0, 6)
 
 
-def test_a_baseline_has_noise_of_its_own():
-    generator = np.random.default_rng(3)
-    y = generator.standard_normal((5, 400)) + 2 * generator.standard_normal(400)
-    y[0] += 3 * generator.standard_normal(400)
-    base, others = baseline_noise({f"c{i}": dict(enumerate(row)) for i, row in enumerate(y.tolist())}, "c0")
-    assert base.deviation == pytest.approx(math.sqrt(10), rel=0.1) and base.freedom == 399
-    assert others.deviation == pytest.approx(1, rel=0.1) and others.freedom == 3 * 399
-
-
 def test_the_noise_of_a_baseline_by_hand():
     # b - a is 1 0 2, so that residuals are 0, 1/2 and 1/2 each way: squares of 1 over 2 degrees of freedom.
     # The baseline deviates from the seeds' effects 1/2, 2 and 5 by 1/2, 3 and 1: a variance of 7/4, of which two

@@ -3,14 +3,11 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dashboards.statistics.estimates import importances
 from dashboards.statistics.power import assurance, minimum_detectable_effect, seeds_for
-from dashboards.statistics.problems import split
 from dashboards.statistics.seed_noise import Noise, baseline_noise, paired_differences, seed_noise
 from dashboards.statistics.sequential import Design, make_design, standings
 from dashboards.statistics.verdict import Tested, verdict
@@ -78,19 +75,6 @@ def test_rounds_and_noise_are_the_same_in_every_unit(scores, factor, shift, mode
         assert one.freedom == other.freedom and same(one.deviation**2, (other.deviation / factor) ** 2)
     for name, one in paired_differences(rows, "c0").items():
         assert same(one.mean, paired_differences(scaled, "c0")[name].mean / factor)
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.integers(0, 10**6), FACTORS, SHIFTS)
-def test_estimates_are_the_same_in_every_unit(seed, factor, shift):
-    generator = np.random.default_rng(seed)
-    values, x = generator.integers(0, 20, 12) / 20, generator.uniform(0, 1, 12)
-    table = pd.DataFrame({"mean": values, "x": x})
-    one, other = (importances(table.assign(mean=y), ["x"]) for y in (values, factor * (values + shift)))
-    assert same([one[0].share, one[0].chance], [other[0].share, other[0].chance])
-    ours, theirs = generator.random((2, 3, 40))
-    one, other = split(ours, theirs), split(factor * (ours + shift), factor * (theirs + shift))
-    assert same([one.training, one.evaluation], [other.training / factor**2, other.evaluation / factor**2])
 
 
 @pytest.mark.parametrize("factor", [100.0, 0.01, 1e-6])

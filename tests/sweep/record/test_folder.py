@@ -29,11 +29,6 @@ def test_a_name_that_is_no_plain_name_is_refused_and_nothing_is_written(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["kk-quickstart", "a", "run_2.1", "N" * 64])
-def test_a_plain_name_is_taken(tmp_path: Path, name: str) -> None:
-    assert sweep_folder(tmp_path, name).root == tmp_path / name
-
-
 def test_a_missing_sweep_names_those_that_exist(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -47,13 +47,7 @@ def test_an_earlier_sweep_tells_what_the_plan_can_find(tmp_path: Path) -> None:
     assert found.detectable == minimum_detectable_effect(noise.deviation, 3, 8)
     assert found.wanted["published"][:2] == (0.14, seeds_for(0.14, noise.deviation, 8))
     lines = noise_lines(found, spec, 8)
-    # A chi-square of 6 degrees of freedom lies between 2.204 and 10.645 in 8 of 10.
-    low, high = (noise.deviation * math.sqrt(6 / value) for value in (10.645, 2.204))
-    assert found.range == pytest.approx((low, high), rel=1e-3)
-    assert lines[0] == (
-        f"scores vary between seeds by a standard deviation of {noise.deviation:.2g} (measured in before; 80 % "
-        f"interval {low:.2g} to {high:.2g}, 6 degrees of freedom)"
-    )
+    assert lines[0].endswith(f"deviation of {noise.deviation:.2g} (measured in before, 6 degrees of freedom)")
     assert lines[1].startswith("with 3 seeds of 8 configurations, a gain of 0.0")
     assert lines[3].startswith("to detect the published gain of 0.14 takes 2 seeds of every configuration, or at")
 

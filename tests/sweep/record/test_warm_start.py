@@ -81,7 +81,7 @@ def test_what_cannot_be_taken_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     write_sweep(tmp_path, "idle", {0: {0: "diverged"}})
     for name, message in (
         ("befor", "no sweep named befor.*did you mean before"),
-        ("other", "other searches other parameters: also optim.lr.*these search the same: before, idle"),
+        ("other", "other searches other parameters: also optim.lr"),
         ("idle", "idle has no finished configuration in this space"),
     ):
         with pytest.raises((MissingError, ConfigError), match=f"(?s){message}"):

@@ -100,8 +100,3 @@ def test_a_damaged_record_does_not_keep_the_others_from_being_sent(folder: Sweep
     assert "record of c000-s0: " in problem.what
     assert has_unsent(damaged)
     assert not has_unsent(whole)
-
-
-def test_a_sweep_without_trials_has_nothing_to_send(folder: SweepFolder) -> None:
-    assert not has_unsent(folder.trial("c000-s0"))
-    assert send_unsent(SweepRecord(SPEC, folder), "sqlite:///nowhere.db") is None

@@ -97,19 +97,6 @@ def test_epochs_over_generated_problems_decide_the_steps(tmp_path: Path) -> None
     assert plan_of(tmp_path, overrides, [Node(2, 0)]).steps == 8  # 150 problems, 20 a step
 
 
-def test_searched_steps_are_forecast_for_the_longest_trial(tmp_path: Path) -> None:
-    space = write_space(
-        tmp_path / "space.yaml",
-        trainer={"preset": "tiny_kk", "overrides": {"evaluation.every_steps": 5}},
-        parameters={"max_steps": {"int": [10, 30]}, "algorithm.ar_alpha": {"uniform": [0.0, 0.5]}},
-        baselines=[{"algorithm.ar_alpha": 0.1}],
-        limits={},
-    )
-    plan = make_plan(SweepRecord(load_space(space), sweep_folder(tmp_path / "runs", "fake")), [Node(2, 0)], 90.0)
-    assert plan.steps == 30
-    assert plan.seconds == 30 * 90  # two trials at a time
-
-
 def test_the_longest_trial_may_be_one_where_a_condition_fails(tmp_path: Path) -> None:
     data = {"source": "generated", "size": 100}
     prompts = {"choice": [40, 50], "when": {"algorithm.lopti_eta": 0.5}, "else": 20}
@@ -139,7 +126,7 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     assert "2 x 6 GPUs and 64 CPUs" in out
     assert "2 trials; 1 waits; 4 GPUs stay idle" in out
     assert "at most 12m 00s, 1.2 GPU hours, evaluations on top, at 90 s a step (given)" in out
-    assert "4 GPUs, 4 CPUs; 4 steps, 3 evaluations" in out
+    assert "4 GPUs, 4 CPUs; 4 steps" in out
     assert "it stopped the eventual best in 7 to 75 %" in " ".join(out.split())  # what ASHA risks
     assert main([*arguments, "--json"]) == 0
     assert (
@@ -193,12 +180,3 @@ def test_trials_on_cpus_take_memory_of_the_machine_but_those_of_the_embedded_pol
     assert plan.memory is not None and 1.0e9 < plan.memory.host < 1.2e9  # libraries, and 105,920 parameters
     two = size_text(2 * plan.memory.host)
     assert plan.short == [f"host memory of 2 trials at a time: {two} needed, 1.5 GB there"]
-
-
-def test_evaluations_count_the_one_before_the_first_step_and_the_one_after_the_last(tmp_path: Path) -> None:
-    every = {"max_steps": 50, "evaluation.every_steps": 20, "checkpoint.every_steps": 20}
-    assert plan_of(tmp_path, every, [Node(2, 0)]).evaluations == 1 + 3  # after 20, 40 and 50
-    assert plan_of(tmp_path, {**every, "evaluation.at_start": False}, [Node(2, 0)]).evaluations == 3
-    data = {"max_steps": None, "epochs": 2, "data.train": {"source": "generated", "size": 100}}
-    steps = {**every, **data, "rollout.prompts_per_step": 20}
-    assert plan_of(tmp_path, steps, [Node(2, 0)]).evaluations == 1 + 1  # ten steps
