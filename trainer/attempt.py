@@ -8,7 +8,7 @@ folder, and whatever writes there or to MLflow asks first whether its own is the
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.errors import StorageError
+from trainer.errors import StorageError, first_line
 from trainer.files import storage_error, write_atomically
 
 _FILE = "attempt"
@@ -33,9 +33,22 @@ class Attempt:
 
 
 def newest_attempt(run_dir: Path) -> int:
-    """The number of the newest attempt; 0 before the first."""
+    """Read the number of the newest attempt; 0 before the first.
+
+    Raises:
+        StorageError: the file holds no number, or cannot be read.
+    """
     path = run_dir / _FILE
-    return int(path.read_text()) if path.exists() else 0
+    try:
+        return int(path.read_text())
+    except FileNotFoundError:
+        return 0
+    except (ValueError, OSError) as error:
+        raise StorageError(
+            f"the number of the trial's newest attempt cannot be read: {first_line(error)}",
+            str(path),
+            "once no process of the trial runs anywhere, remove the file, then resume",
+        ) from error
 
 
 def begin_attempt(run_dir: Path, number: int) -> None:

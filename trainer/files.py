@@ -50,8 +50,11 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
         OSError: the folder cannot be written; an older file is untouched.
     """
     draft = path.with_name(f".{path.name}.new")
+    # What lies there is a dead writer's, or a link that somebody has laid: never written through.
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        draft.unlink(missing_ok=True)
+        with open(draft, "wb", opener=lambda name, _: os.open(name, new, mode)) as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -134,6 +137,8 @@ class JsonLines:
         with self._opened() as descriptor:
             size = os.fstat(descriptor).st_size
             try:
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # somebody has cut the file meanwhile
+                    data = b"\n" + data
                 _write_all(descriptor, data)
                 os.fsync(descriptor)
             except OSError:
@@ -156,7 +161,7 @@ class JsonLines:
     def _opened(self) -> Iterator[int]:
         try:
             # Without O_CREAT, so that a folder moved away is noticed instead of being made anew.
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND)
             try:
                 found = os.fstat(descriptor)
                 if (found.st_dev, found.st_ino) != self._identity:
@@ -177,16 +182,20 @@ def read_json_lines(
     damaged one.
 
     Raises:
-        StorageError: a whole line is not a JSON object; names its number.
+        StorageError: a whole line is not a JSON object; names its number. Or the file cannot be read.
     """
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise storage_error(f"read {path}", path, error) from error
+    with file:
         file.seek(offset)
         for line in file:
             if not line.endswith(b"\n"):
                 return
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 record = None
             if not isinstance(record, dict):
                 number = path.read_bytes()[:offset].count(b"\n") + 1

@@ -95,10 +95,8 @@ def configuration_of(record: Mapping[str, Any]) -> Configuration:
 
 
 def add_result(configurations: list[Configuration], record: Mapping[str, Any]) -> None:
-    """Put the result of one trial into its configuration; a trial's first result stands."""
+    """Put the result of one trial into its configuration."""
     configuration = configurations[record["configuration"]]
-    if record["seed"] in configuration.results:
-        return
     result = Result(**{name: record[name] for name in ("state", "score", "step", "reason", "time")})
     results = {**configuration.results, record["seed"]: result}
     configurations[configuration.number] = replace(configuration, results=results)

@@ -7,9 +7,10 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
-from sweep.search.history import ENDED, LOOK, PROPOSED, RETRIED, STARTED
+from sweep.search.history import ENDED, LOOK, PLAN, PROPOSED, RETRIED, STARTED
 from trainer.errors import StorageError
 from trainer.files import JsonLines, Record, read_json_lines
 
@@ -19,6 +20,33 @@ _ADVICE = (
     "restore it from a backup, or remove the line: a lost result is trained again from its last checkpoint, "
     "a lost configuration cannot be replaced"
 )
+
+
+# What a record of each event holds.
+_TRIAL = {"configuration": int, "seed": int}
+_FIELDS: dict[object, dict[str, type | UnionType]] = {
+    PROPOSED: {
+        "configuration": int,
+        "origin": str,
+        "parameters": dict,
+        "resolved": dict,
+        "fingerprint": str,
+        "attributes": dict,
+        "time": float,
+    },
+    STARTED: _TRIAL,
+    ENDED: {
+        **_TRIAL,
+        "state": str,
+        "score": int | float | None,
+        "step": int | None,
+        "reason": str,
+        "time": float,
+    },
+    RETRIED: _TRIAL,
+    PLAN: {"design": dict},
+    LOOK: {"standings": list},
+}
 
 
 class Ledger:
@@ -36,13 +64,23 @@ def read_ledger(path: Path) -> Iterator[Record]:
     """The records of a ledger without their checksums, also while its driver writes it.
 
     Raises:
-        StorageError: a line is damaged, or names a configuration that was never proposed; says which line.
+        StorageError: a line is damaged, names a configuration that was never proposed, or gives a trial a second
+            result; says which line.
     """
     proposed = 0
+    ended: set[tuple[int, int]] = set()
     for number, (record, _) in enumerate(read_json_lines(path, advice=_ADVICE), 1):
         checksum = record.pop(CHECKSUM, None)
         if checksum != _checksum(record):
             raise StorageError(f"{path} is damaged: a checksum differs", f"{path}:{number}", _ADVICE)
+        _check_shape(record, f"{path}:{number}")
+        trial = record.get("configuration", -1), record.get("seed", -1)
+        if record["event"] == ENDED:
+            if trial in ended:
+                raise StorageError(f"{path} is damaged: a second result of one trial", f"{path}:{number}", _ADVICE)
+            ended.add(trial)
+        if record["event"] == RETRIED:
+            ended.discard(trial)
         missing = _missing_configuration(record, proposed)
         if missing is not None:
             raise StorageError(
@@ -52,6 +90,16 @@ def read_ledger(path: Path) -> Iterator[Record]:
             )
         proposed += record["event"] == PROPOSED
         yield record
+
+
+def _check_shape(record: Record, where: str) -> None:
+    event = record.get("event")
+    fields = _FIELDS.get(event) if isinstance(event, str) else None
+    if fields is None:
+        raise StorageError(f"the ledger is damaged: no event is called {event!r}", where, _ADVICE)
+    wrong = [name for name, kind in fields.items() if not isinstance(record.get(name), kind)]
+    if wrong:
+        raise StorageError(f"the ledger is damaged: {wrong[0]} of a {event} is {record.get(wrong[0])!r}", where, _ADVICE)
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from tests.trainer.tracking.store import config_for, context_for, history, runs_of, sqlite_store
 from trainer.attempt import Attempt, SupersededError, begin_attempt, newest_attempt
 from trainer.checkpoint.files import damaged_files, write_checkpoint
+from trainer.errors import StorageError
 from trainer.tracking.tracker import Tracker
 
 
@@ -74,3 +75,16 @@ def test_a_run_that_no_sweep_began_asks_nobody(tmp_path: Path) -> None:
     Attempt(tmp_path).check()
     Attempt(tmp_path, 3).check()
     Attempt(tmp_path / "not there", 1).check()  # what cannot be written says so by itself
+
+
+@pytest.mark.parametrize("content", [b"", b"2\n3", b"\xff", None])
+def test_a_damaged_number_is_refused_by_its_file(tmp_path: Path, content: bytes | None) -> None:
+    number = tmp_path / "attempt"
+    if content is None:
+        number.mkdir()
+    else:
+        number.write_bytes(content)
+    with pytest.raises(StorageError) as raised:
+        begin_attempt(tmp_path, 2)
+    assert raised.value.where == str(number)
+    assert "remove the file" in raised.value.hint

@@ -44,6 +44,15 @@ def test_a_file_is_replaced_whole_and_leaves_no_draft(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["state.json"]
 
 
+def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("old")
+    (tmp_path / ".file.new").symlink_to(victim)
+    write_atomically(tmp_path / "file", "new")
+    assert victim.read_text() == "old"
+    assert (tmp_path / "file").read_text() == "new"
+
+
 def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.json"
     write_atomically(path, "old")

@@ -55,16 +55,6 @@ def test_one_failed_seed_fails_the_configuration() -> None:
     assert (found.state, found.score) == ("FAIL", None)
 
 
-def test_the_first_result_of_a_trial_stands_and_other_events_are_passed_over() -> None:
-    records = [
-        configuration(0),
-        {"event": "trial", "configuration": 0, "seed": 0, "trial_id": "x"},
-        result(0, 0, "COMPLETE", 0.5),
-        result(0, 0, "COMPLETE", 0.9),
-    ]
-    assert replay(records)[0].results[0].score == 0.5
-
-
 def test_the_earlier_of_equal_configurations_wins_and_stopped_ones_do_not() -> None:
     scores = [("COMPLETE", 0.5), ("COMPLETE", 0.7), ("COMPLETE", 0.7), ("PRUNED", 0.9)]
     records = [configuration(number) for number in range(4)]

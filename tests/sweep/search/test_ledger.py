@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import re
 from pathlib import Path
@@ -105,6 +106,10 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
         ("configuration", {"configuration": 4}, "proposes configuration 3"),
         ("retry", {"configuration": 9}, "configuration 9"),
         ("look", {"standings": [{"finalist": "9"}]}, "configuration 9"),
+        ("result", {}, "a second result of one trial"),
+        ("result", {"seed": "0"}, "seed of a result is '0'"),
+        ("result", {"event": "note"}, "no event is called 'note'"),
+        ("result", {"event": None}, "no event is called None"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
@@ -118,8 +123,34 @@ def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
     assert said in raised.value.what
 
 
-def test_text_of_any_kind_keeps_its_checksum(tmp_path: Path) -> None:
-    reason = 'a \ud800 half, ünïcödé, \x1b[31m and a "quote"'
-    Ledger(tmp_path / "events.jsonl").append({"event": "note", "reason": reason, "numbers": [1.0, 1e-300, 3]})
-    (record,) = read_ledger(tmp_path / "events.jsonl")
-    assert record == {"event": "note", "reason": reason, "numbers": [1.0, 1e-300, 3]}
+def test_a_trial_that_is_retried_may_end_again(ledger: Path) -> None:
+    result = next(record for record in read_ledger(ledger) if record["event"] == "result")
+    Ledger(ledger).append({**result, "event": "retry"}, {**result, "score": 0.25})
+    again = replay(read_ledger(ledger))[result["configuration"]].results[result["seed"]]
+    assert again.score == 0.25
+
+
+def test_a_line_of_brackets_is_refused_by_its_number(ledger: Path) -> None:
+    ledger.write_bytes(ledger.read_bytes() + b"[" * 200_000 + b"\n")
+    with pytest.raises(StorageError, match="not a record") as raised:
+        list(read_ledger(ledger))
+    assert raised.value.where == f"{ledger}:{len(lines_of(ledger))}"
+
+
+def test_a_ledger_cut_under_its_writer_loses_one_line(ledger: Path) -> None:
+    records = list(read_ledger(ledger))
+    writer = Ledger(ledger)
+    os.truncate(ledger, ledger.stat().st_size - 5)
+    retry = {"event": "retry", "configuration": 0, "seed": 0}
+    writer.append(retry)
+    lines = lines_of(ledger)
+    ledger.write_bytes(b"".join([*lines[:-2], lines[-1]]))  # as the advice says
+    assert list(read_ledger(ledger)) == [*records[:-1], retry]
+
+
+def test_text_of_any_kind_keeps_its_checksum(ledger: Path) -> None:
+    proposal = next(read_ledger(ledger))
+    proposal["parameters"] = {"text": 'a \ud800 half, ünïcödé, \x1b[31m and a "quote"', "number": 1e-300}
+    ledger.unlink()
+    Ledger(ledger).append(proposal)
+    assert list(read_ledger(ledger)) == [proposal]
