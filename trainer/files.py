@@ -20,6 +20,7 @@ _STORAGE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.
 _logger = logging.getLogger(__name__)
 
 
+_OTHER_KIND = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP)  # a folder, a file or a link to itself in a file's place
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
@@ -70,9 +71,14 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
 def storage_fault(error: OSError, *written: Path) -> StorageError | None:
     """Translate a full, read-only or failing disk into an error for the user; None for other system errors.
 
+    So is a folder in the place of a file, or a link to itself.
+
     Where the system does not say which file it was, it is taken to be on the fullest disk of those that are
     ``written``, the current folder's and that of temporary files.
     """
+    if error.errno in _OTHER_KIND:
+        place = error.filename2 or error.filename
+        return StorageError(f"no file: {error.strerror}", str(place), "move away what is in its place")
     if error.errno not in _STORAGE_FAULTS:
         return None
     named = isinstance(error.filename, str)

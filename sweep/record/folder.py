@@ -35,6 +35,7 @@ class SweepFolder:
         self.log = root / "driver.log"  # of Ray and the driver
         self.credentials = root / "credentials.json"  # for the ranks of a cluster, while a driver is at work
         self.report = root / "report"
+        self.trials = root / "trials"
 
     @property
     def confirmation(self) -> "SweepFolder":
@@ -43,7 +44,7 @@ class SweepFolder:
 
     def trial(self, name: str) -> Path:
         """The folder of one trial."""
-        return self.root / "trials" / name
+        return self.trials / name
 
     def exists(self) -> bool:
         """Whether a sweep was started here."""
@@ -65,10 +66,17 @@ def existing_sweep(runs_dir: Path, name: str) -> SweepFolder:
     Raises:
         ConfigError: not a plain name.
         MissingError: no such sweep.
-        StorageError: the folder is there and its search space is not.
+        StorageError: the folder is there and its search space or its ledger is not.
     """
     folder = sweep_folder(runs_dir, name)
     if folder.exists():
+        is_empty = not folder.ledger.exists() or folder.ledger.stat().st_size == 0
+        if is_empty and folder.trials.exists():
+            raise StorageError(
+                f"sweep {name} has lost its ledger",
+                str(folder.ledger),
+                "restore the file from a backup, or run the space again with another --name",
+            )
         return folder
     if folder.ledger.exists():
         raise StorageError(

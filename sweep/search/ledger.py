@@ -23,7 +23,7 @@ _ADVICE = (
 
 
 # What a record of each event holds.
-_TRIAL = {"configuration": int, "seed": int}
+_TRIAL: dict[str, type | UnionType] = {"configuration": int, "seed": int}
 _FIELDS: dict[object, dict[str, type | UnionType]] = {
     PROPOSED: {
         "configuration": int,
@@ -35,14 +35,7 @@ _FIELDS: dict[object, dict[str, type | UnionType]] = {
         "time": float,
     },
     STARTED: _TRIAL,
-    ENDED: {
-        **_TRIAL,
-        "state": str,
-        "score": int | float | None,
-        "step": int | None,
-        "reason": str,
-        "time": float,
-    },
+    ENDED: {**_TRIAL, "state": str, "score": int | float | None, "step": int | None, "reason": str, "time": float},
     RETRIED: _TRIAL,
     PLAN: {"design": dict},
     LOOK: {"standings": list},
@@ -99,7 +92,8 @@ def _check_shape(record: Record, where: str) -> None:
         raise StorageError(f"the ledger is damaged: no event is called {event!r}", where, _ADVICE)
     wrong = [name for name, kind in fields.items() if not isinstance(record.get(name), kind)]
     if wrong:
-        raise StorageError(f"the ledger is damaged: {wrong[0]} of a {event} is {record.get(wrong[0])!r}", where, _ADVICE)
+        name = wrong[0]
+        raise StorageError(f"the ledger is damaged: {name} of a {event} is {record.get(name)!r}", where, _ADVICE)
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

@@ -1,0 +1,63 @@
+"""Every file of a sweep, damaged: a sentence that names it, or no effect; never a traceback or an empty report."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sweep.cli import main as sweep
+from tests.sweep.ended_sweeps import SCORES, write_sweep
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(random.Random(0).randbytes(500))
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def folder_in_its_place(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def link_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+# Of a sweep and of one of its trials, found where they are written, so that a new one cannot be forgotten.
+def files_of(root: Path) -> list[Path]:
+    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    return [path for path in files if "trials" not in path.parts or path.parent.name == "c001-s0"]
+
+
+@pytest.mark.parametrize("damage", [empty, garbage, removed, folder_in_its_place, link_to_itself])
+def test_a_damaged_file_is_named_or_has_no_effect(tmp_path, monkeypatch, capsys, damage):
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    write_sweep(runs, "s", SCORES)
+    assert sweep(["report", "s"]) == 0
+    whole = (runs / "s" / "report" / "trials.csv").read_text()
+    files = files_of(runs / "s")
+    assert len(files) > 6
+    for path in files:
+        content = path.read_bytes()
+        damage(path)
+        for words in (["ls"], ["status", "s"], ["report", "s"]):
+            capsys.readouterr()
+            code = sweep(words)
+            error = capsys.readouterr().err
+            assert code in (0, 2, 3, 4), (path, words)
+            assert code == 0 or str(path) in error, (path, words, error)
+            if code == 0 and words[0] == "report" and path.name != "metrics.jsonl":
+                assert (runs / "s" / "report" / "trials.csv").read_text() == whole, path
+        if path.is_dir():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
