@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.tables import mean, percent, print_rows
-from trainer.evaluation.estimators import accuracy_interval, bootstrap_interval
+from trainer.evaluation.estimators import accuracy_interval
 
 CORRELATION = 0.3
 
@@ -31,8 +31,10 @@ def bootstrap(correct: np.ndarray, completions: int) -> tuple[float, float]:
     """The percentile bootstrap over problems; of single completions by its exact, binomial, distribution."""
     if completions > 1:
         shares = correct / completions
-        return bootstrap_interval(len(shares), lambda drawn: float(shares[drawn].mean()), resamples=500)
-    low, high = stats.binom.ppf([0.025, 0.975], len(correct), correct.mean()) / len(correct)
+        drawn = np.random.default_rng(0).integers(0, len(shares), (500, len(shares)))
+        low, high = np.quantile(shares[drawn].mean(axis=1), [0.025, 0.975])
+    else:
+        low, high = stats.binom.ppf([0.025, 0.975], len(correct), correct.mean()) / len(correct)
     return float(low), float(high)
 
 

@@ -14,12 +14,13 @@ _HALF = 0.5  # share of the variance from which one of the two counts as what li
 _FOUND = float(stats.norm.ppf(0.95) + stats.norm.ppf(0.8))  # standard errors of a gain that is found 8 times in 10
 
 
-def precision(results: Results) -> Picture:
-    """Where the variance of scores comes from, and what would narrow the interval."""
-    found, told = results.verdict, "Unknown: which problems were solved is not on record."
+def precision(results: Results) -> Picture | None:
+    """Where the variance of scores comes from, and what would narrow the interval; None without answers."""
+    found = results.verdict
     pair = None if found is None else paired_answers(results.answers, found.best, found.baseline)
-    if found is not None and pair is not None:
-        told = _what_limits(found, *pair, results.objective.worthwhile)
+    if found is None or pair is None:
+        return None
+    told = _what_limits(found, *pair, results.objective.worthwhile)
     return Picture("precision", "What limits the verdict: seeds or problems", told)
 
 

@@ -103,7 +103,7 @@ def boundaries(looks: tuple[int, ...], finalists: int) -> tuple[tuple[float, ...
     return tuple(better.tolist()), tuple(futile.tolist())
 
 
-def null_paths(looks: Sequence[int], finalists: int, paths: int = PATHS) -> Vector:
+def null_paths(looks: Sequence[int], finalists: int) -> Vector:
     """Simulate the t of every finalist at every look where none differs, [paths, looks, finalists].
 
     Every configuration has a standard normal score on each seed; seeds are blocks, and all share the noise that the
@@ -111,13 +111,13 @@ def null_paths(looks: Sequence[int], finalists: int, paths: int = PATHS) -> Vect
     """
     generator = np.random.default_rng(0)
     arms = finalists + 1
-    sums = np.zeros((paths, arms))
-    squares = np.zeros(paths)
-    statistics = np.empty((paths, len(looks), finalists))
+    sums = np.zeros((PATHS, arms))
+    squares = np.zeros(PATHS)
+    statistics = np.empty((PATHS, len(looks), finalists))
     seeds = 0
     for place, look in enumerate(looks):
         for _ in range(look - seeds):
-            scores = generator.standard_normal((paths, arms))
+            scores = generator.standard_normal((PATHS, arms))
             sums += scores
             squares += arms * scores.var(axis=1)  # around the mean of the seed
         seeds = look

@@ -13,7 +13,7 @@ from sweep.record.table import duration, parameter_text
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import searched_values
-from sweep.space.spec import SchedulerSpec, SweepSpec
+from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from sweep.trials.preflight import trial_memory
 from trainer.config.schema import value_of
@@ -227,21 +227,7 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
                 "unknown: no sweep has timed a training step. Give --step-seconds, or run this sweep and plan again",
             )
         )
-    if spec.scheduler != SchedulerSpec():
-        lines.append(("early stop", _risk(spec.scheduler)))
     return lines + [("TOO LITTLE", shortage) for shortage in plan.short]
-
-
-def _risk(scheduler: SchedulerSpec) -> str:
-    """How often a rule stopped what would have become the best: docs/statistics_tables.md, "Early stopping"."""
-    name, rule = ("asha", scheduler.asha) if scheduler.asha else ("median", scheduler.median)
-    assert rule is not None
-    soon = rule.grace_period < 3
-    best = {"asha": "7 to 75 %" if soon else "1 to 49 %", "median": "12 to 55 %" if soon else "1 to 31 %"}[name]
-    return (
-        f"{name} after {counted(rule.grace_period, 'evaluation')}: of simulated and measured sweeps "
-        f"of 10 evaluations it stopped the eventual best in {best}, most where curves cross"
-    )
 
 
 def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:

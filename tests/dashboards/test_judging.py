@@ -8,7 +8,7 @@ import pytest
 
 from dashboards import judge
 from dashboards.statistics.verdict import Tested, verdict
-from tests.dashboards.synthetic import demo_results
+from tests.dashboards.table import results_of
 from trainer.errors import ConfigError
 
 SCORES = {"grpo": [0.50, 0.53, 0.51, 0.52], "dapo": [0.61, 0.63, 0.60, 0.62], "gspo": [0.50, 0.52, 0.52, 0.51]}
@@ -47,7 +47,7 @@ def test_the_numbers_are_those_of_the_same_scores_in_a_sweep() -> None:
 
 
 def test_a_table_that_a_sweep_exported_has_its_verdict() -> None:
-    results = demo_results()
+    results = results_of()
     table = results.table.drop(columns=["arm", "reason"])
     spread = ["rule", "label", "algorithm", *results.searched]
     asked = {"by": ["configuration"], "baseline": {"configuration": 0}, "score": "score", "seed": "seed"}

@@ -20,14 +20,20 @@ def solved(sweep: Results, training: float) -> Results:
     return replace(sweep, trials=tuple(trials))
 
 
+def told(sweep: Results) -> str:
+    picture = precision(sweep)
+    assert picture is not None
+    return picture.sentence
+
+
 def test_few_problems_limit_where_training_is_alike() -> None:
     sweep = solved(sweep_with(SCORES), training=0.0)
-    text = precision(sweep).sentence
+    text = told(sweep)
     assert "more problems would narrow" in text
     assert "too coarse for a worthwhile 0.01" in text and text.endswith("it takes at least 2315 problems.")
 
 
 def test_seeds_limit_where_training_differs() -> None:
     sweep = solved(sweep_with(SCORES), training=0.12)
-    text = precision(sweep).sentence
+    text = told(sweep)
     assert "more seeds would narrow" in text and "twice the seeds to 71%" in text  # 1 / sqrt(2)

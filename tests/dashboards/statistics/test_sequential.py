@@ -26,7 +26,7 @@ FIVE = np.arange(1, 6) / 5
 
 @pytest.fixture(scope="module")
 def large_sample_paths():
-    return null_paths((60, 120, 180, 240, 300), 1, paths=100_000)[:, :, 0]
+    return null_paths((60, 120, 180, 240, 300), 1)[:, :, 0]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dashboards.sources.stored import RESULTS_FILE, pack
 from sweep.cli import main
 from sweep.record.folder import command, existing_sweep
 from sweep.tracking.parent_run import open_parent_run
-from tests.dashboards.synthetic import demo_results
+from tests.dashboards.table import results_of
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import SHORT
 from tests.trainer.tracking.store import sqlite_store
@@ -63,7 +63,7 @@ def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     uri = sqlite_store(tmp_path / "store")
     parent = open_parent_run(uri, "demo", "demo", {})
     file = tmp_path / RESULTS_FILE
-    file.write_bytes(pack(demo_results()))
+    file.write_bytes(pack(results_of()))
     parent.log_artifact(file)
     open_parent_run(uri, "other", "without-results", {})
     assert main(["evidence", uri]) == 0

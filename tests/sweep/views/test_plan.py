@@ -127,7 +127,6 @@ def test_the_plan_of_imagined_machines_is_printed(tmp_path: Path, capsys: pytest
     assert "2 trials; 1 waits; 4 GPUs stay idle" in out
     assert "at most 12m 00s, 1.2 GPU hours, evaluations on top, at 90 s a step (given)" in out
     assert "4 GPUs, 4 CPUs; 4 steps" in out
-    assert "it stopped the eventual best in 7 to 75 %" in " ".join(out.split())  # what ASHA risks
     assert main([*arguments, "--json"]) == 0
     assert (
         json.loads(capsys.readouterr().out)["nodes"]
