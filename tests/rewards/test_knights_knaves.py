@@ -28,11 +28,6 @@ def test_score(text, reward, correct, parsed):
     assert sum(result.breakdown.values()) == reward
 
 
-def test_accepts_the_published_mapping_as_answer():
-    text = "<think></think><answer>Ava is a knight, Ben is a knave</answer>"
-    assert score(text, {"solution_text_format": SOLUTION, "statements": "()"}).reward == 3.0
-
-
 def test_a_solution_without_roles_is_refused():
     with pytest.raises(ValueError, match="Zoey is a knight"):
         score("<think></think><answer></answer>", "42")

@@ -61,11 +61,6 @@ def test_a_batch_function_that_fails_fails_for_its_batch():
     assert scored[0].message == f"reward {OWN}:too_few returned 1 scores for 2 texts"
 
 
-def test_nothing_to_score():
-    with pool("format") as rewards:
-        assert rewards.score([], []) == []
-
-
 @pytest.mark.parametrize(
     ("text", "status", "message"),
     [

@@ -1,11 +1,8 @@
 """Processes that go on below a supervisor and end in different ways."""
 
 import os
-import signal
 import subprocess
 import sys
-
-import pytest
 
 from tests.paths import ROOT
 from tests.rewards.test_sandbox import wait_until_gone
@@ -20,21 +17,6 @@ def start(body: str) -> tuple[subprocess.Popen[str], int]:
     )
     os.close(theirs)
     return process, ours
-
-
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        ("os._exit(0)", 0),
-        ("os._exit(7)", 7),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-    ],
-)
-def test_the_supervisor_ends_as_its_child_did(body, code):
-    process, lifeline = start(body)
-    assert process.wait(30) == code
-    os.close(lifeline)
 
 
 def test_the_child_does_not_outlive_its_supervisor():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.commands.found_model import FoundModel, find_model
-from trainer.config.schema import TrainConfig, apply_overrides, load_config
+from trainer.config.schema import TrainConfig, apply_overrides, load_config, parse_override
 from trainer.config.yaml_document import parse_value
 from trainer.errors import ConfigError
 from trainer.policy.architectures import TINY
@@ -40,15 +40,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-k", "--completions", dest=completions, type=count, metavar="N", help="completions per problem"
     )
-    parser.add_argument(
-        "--pass-at",
-        dest="evaluation.pass_at_k",
-        type=count,
-        metavar="K",
-        help="k of pass@k (default: all completions)",
-    )
     parser.add_argument("--temperature", dest="evaluation.temperature", type=float, metavar="T", help="0 is greedy")
-    parser.add_argument("--limit", type=count, help="use only the first N problems of every set")
     add_json(parser)
     parser.add_argument("--name", help="name of the record (default: the model's name and the time)")
     add_runs_dir(parser)
@@ -61,7 +53,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
 def _evaluate(arguments: argparse.Namespace) -> int:
     model = find_model(str(run_path(arguments.model, arguments.runs_dir)))
     flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
-    config = evaluation_config(model, arguments.spec, arguments.overrides, flags, arguments.limit)
+    config = evaluation_config(model, arguments.spec, arguments.overrides, flags)
     name = check_name(arguments.name or record_name(arguments.model))
     if (arguments.runs_dir / name).exists():
         raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
@@ -73,11 +65,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def evaluation_config(
-    found: FoundModel,
-    spec: str | None,
-    overrides: Sequence[str],
-    flags: Mapping[str, Any] | None = None,
-    limit: int | None = None,
+    found: FoundModel, spec: str | None, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> TrainConfig:
     """The configuration of an evaluation: that of the spec, else of the model's run, changed as asked.
 
@@ -92,30 +80,30 @@ def evaluation_config(
             "--spec",
             "add --spec PRESET_OR_FILE, see `trainer presets`",
         )
-    base = load_config(spec or (str(found.run_config) if found.run_config else "tiny_kk"), overrides)
-    same = base.model.name_or_path == found.name_or_path
-    changes: dict[str, Any] = {
+    base = load_config(spec or (str(found.run_config) if found.run_config else "tiny_kk"))
+    asked = {**dict(map(parse_override, overrides)), **flags}
+    changes: dict[str, Any] = {}
+    if "evaluation.completions_per_problem" in asked:
+        changes["evaluation.pass_at_k"] = None  # that of the run may be more than there are now
+    if "evaluation.sets" in flags:
+        asked["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
+    elif "evaluation.sets" not in asked and any(f"evaluation.{key}" in asked for key in _PER_SET):
+        # What is asked for here holds for all sets.
+        changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in _PER_SET}
+    changes |= asked
+    changes |= {
         "model.name_or_path": found.name_or_path,
-        "model.revision": base.model.revision if same else None,
+        "model.revision": base.model.revision if base.model.name_or_path == found.name_or_path else None,
         # One whole model on every rank: nothing is trained.
         "parallel.strategy": "ddp" if world_size() > 1 else "none",
         "parallel.offload": "none",
         "rollout.vllm.tensor_parallel": 1,
         "tracking.tags": {},  # those of the run would make this one of its sweep's trials
     }
-    if flags and "evaluation.completions_per_problem" in flags:
-        changes["evaluation.pass_at_k"] = None  # that of the run may be more than there are now
-    if flags and "evaluation.sets" not in flags and any(f"evaluation.{key}" in flags for key in _PER_SET):
-        # What is asked for here holds for all sets.
-        changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in _PER_SET}
-    changes |= flags or {}
-    several = int((flags or {}).get("evaluation.completions_per_problem", 1)) > 1
-    asked = [*(flags or {}), *(override.partition("=")[0] for override in overrides)]
+    several = asked.get("evaluation.completions_per_problem", 1) != 1
     if several and base.evaluation.temperature == 0 and "evaluation.temperature" not in asked:
         changes["evaluation.temperature"] = base.rollout.temperature
         print(f"sampling at the training temperature, {base.rollout.temperature:g}", file=sys.stderr)
-    if flags and "evaluation.sets" in flags:
-        changes["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
     config = apply_overrides(base, changes, source="command line")
     for evaluation in map(config.evaluation.of_set, config.evaluation.sets):
         if evaluation.temperature > 0 or evaluation.completions_per_problem == 1:
@@ -125,13 +113,7 @@ def evaluation_config(
             "-k, evaluation.completions_per_problem",
             "add --temperature 1.0, or -k 1",
         )
-    if limit is None:
-        return config
-    sets = {
-        name: one.model_copy(update={"limit": min(limit, one.limit or limit)})
-        for name, one in config.evaluation.sets.items()
-    }
-    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"sets": sets})})
+    return config
 
 
 def record_name(model: str) -> str:

@@ -4,14 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.section import Count, NonNegative, Positive, Probability, Section
+from trainer.section import Count, NonNegative, Positive, Section
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimConfig(Section):
     """AdamW and its schedule."""
 
     lr: Positive = Field(1e-6, description="learning rate")
-    betas: tuple[Probability, Probability] = Field((0.9, 0.999), description="AdamW betas")
+    betas: tuple[_Decay, _Decay] = Field((0.9, 0.999), description="AdamW betas")
     eps: Positive = Field(1e-8, description="AdamW epsilon")
     weight_decay: NonNegative = Field(0.01, description="AdamW weight decay")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="schedule after warm-up")

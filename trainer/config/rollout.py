@@ -67,7 +67,9 @@ class RolloutConfig(Section):
     top_k: Annotated[int, Field(ge=0)] = Field(0, description="tokens kept; 0 keeps all")
     min_p: Probability = Field(0.0, description="drop tokens below this share of the largest probability")
     max_new_tokens: Count = Field(4096, description="completion limit [tokens]")
-    stop_token_ids: list[int] = Field(default_factory=list, description="stop tokens besides the tokenizer's EOS")
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field(
+        default_factory=list, description="stop tokens besides the tokenizer's EOS"
+    )
     vllm: VllmConfig = Field(
         VllmConfig(), description="settings of the vLLM engine", json_schema_extra=needs("engine=auto|vllm")
     )

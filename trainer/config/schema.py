@@ -67,6 +67,11 @@ class TrainConfig(Section):
             raise ValueError("a group of one has no spread: set rollout.dynamic_sampling to false")
         if self.reward.overlong_buffer > self.rollout.max_new_tokens:
             raise ValueError("reward.overlong_buffer must be at most rollout.max_new_tokens")
+        if self.max_steps is not None and self.optim.warmup_steps > self.max_steps:
+            raise ValueError(
+                f"optim.warmup_steps {self.optim.warmup_steps} is longer than the run, which never reaches optim.lr: "
+                f"set it to at most max_steps, {self.max_steps}"
+            )
         if not self.evaluation.sets:
             raise ValueError("evaluation.sets is empty: name at least one dataset")
         if self.checkpoint.every_steps % self.evaluation.every_steps:

@@ -18,6 +18,8 @@ from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
 from trainer.problems.tasks.knights_knaves import compact_prompt
 from trainer.types import Problem
 
+_LONGEST_MIXTURE = 10**7  # problems; takes seconds and a gigabyte
+
 _log = logging.getLogger(__name__)
 
 
@@ -214,9 +216,19 @@ def _problem_id(question: Question, answer: Any) -> str:
 
 
 def _mix(parts: Sequence[list[Problem]], weights: Sequence[float]) -> list[Problem]:
-    """Interleave sources by weight; the smallest mixture in which every problem occurs."""
+    """Interleave sources by weight; the smallest mixture in which every problem occurs.
+
+    Raises:
+        ConfigError: it would not fit into memory.
+    """
     shares = [weight / sum(weights) for weight in weights]
     total = max(len(part) / share for part, share in zip(parts, shares, strict=True))
+    if total > _LONGEST_MIXTURE:
+        raise ConfigError(
+            f"a mixture of these weights in which every problem occurs has {total:.3g} problems",
+            "data.train, weight",
+            "bring the weights closer to the numbers of problems, or limit the source of the small weight",
+        )
     placed = []
     for source, (part, share) in enumerate(zip(parts, shares, strict=True)):
         count = max(len(part), round(total * share))

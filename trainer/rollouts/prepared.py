@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from rewards.sandbox import RewardPool
 from trainer.config.schema import TrainConfig
+from trainer.errors import ConfigError
 from trainer.policy.load import check_weights, load_tokenizer
 from trainer.problems.load import load_evaluation_sets, load_problems
 from trainer.rollouts.build import build_rewards
@@ -52,8 +53,12 @@ def load_data(config: TrainConfig, trains: bool = True) -> tuple[Any, list[Probl
     """Load the tokenizer, the problems to train on (none without ``trains``) and those to evaluate.
 
     Raises:
-        MissingError, ConfigError: no tokenizer, or data that cannot be read.
+        MissingError, ConfigError: no tokenizer, a stop token that it lacks, or data that cannot be read.
     """
     tokenizer = load_tokenizer(config.model)
+    beyond = [token for token in config.rollout.stop_token_ids if token >= len(tokenizer)]
+    if beyond:
+        what = f"stop token {beyond[0]} is outside the vocabulary, whose last token is {len(tokenizer) - 1}"
+        raise ConfigError(what, "rollout.stop_token_ids", "give ids of the model's tokenizer")
     problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
     return tokenizer, problems, load_evaluation_sets(config, tokenizer)

@@ -65,9 +65,9 @@ def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, 
     assert main([*arguments, "reward.functions={nonsense: 1}", "--name", "two"]) == 2
     assert "no reward named nonsense" in capsys.readouterr().err
     assert not (tmp_path / "two").exists()
-    sets = ["a={source: generated, people: [2], size: 9}", "b=generated"]
-    options = ["--limit", "3", "-k", "2", "--pass-at", "1", "--name", "two"]
-    assert main([*arguments, "rollout.max_new_tokens=20", "--sets", *sets, *options]) == 0
+    sets = ["a={source: generated, people: [2], size: 3}", "b={source: generated, limit: 3}"]
+    options = ["-k", "2", "evaluation.pass_at_k=1", "--name", "two"]
+    assert main([*arguments, "rollout.max_new_tokens=20", *options, "--sets", *sets]) == 0
     shown = capsys.readouterr().out
     assert "@1" in shown
     found = json.loads((tmp_path / "two" / "evaluation.json").read_text())
@@ -83,7 +83,7 @@ def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, 
 def test_scoring_that_fails_is_recorded_and_then_refused(tiny_policy, tmp_path, capsys):
     arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "--offline", "--runs-dir", str(tmp_path)]
     failing = "reward.functions={'tests.trainer.failing_rewards:raising': 1.0}"
-    options = ["rollout.max_new_tokens=10", failing, "--limit", "3", "-k", "1", "--name", "f"]
+    options = ["rollout.max_new_tokens=10", failing, "evaluation.sets.dev.size=3", "-k", "1", "--name", "f"]
     assert main([*arguments, *options]) == 2
     assert "scoring failed for 100%" in capsys.readouterr().err
     row = json.loads((tmp_path / "f" / "evaluation.json").read_text())["rows"][0]
@@ -95,8 +95,8 @@ def test_scoring_that_fails_is_recorded_and_then_refused(tiny_policy, tmp_path, 
 def test_the_result_reaches_mlflow(tiny_policy, tmp_path):
     from mlflow import MlflowClient
 
-    arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "rollout.max_new_tokens=10", "--limit", "2"]
-    assert main([*arguments, "--runs-dir", str(tmp_path), "--name", "seen"]) == 0
+    arguments = ["evaluate", str(tiny_policy), "--spec", "tiny_kk", "rollout.max_new_tokens=10"]
+    assert main([*arguments, "evaluation.sets.dev.size=2", "--runs-dir", str(tmp_path), "--name", "seen"]) == 0
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name("evaluate")
     (found,) = client.search_runs([experiment.experiment_id])
@@ -133,18 +133,17 @@ def test_a_damaged_checkpoint_is_not_evaluated(run, tmp_path):
 
 def test_a_runs_configuration_is_changed_to_one_whole_model(run):
     found = find_model(str(run))
-    config = evaluation_config(found, "kk_7b:rpp_ar", [])
+    config = evaluation_config(found, "kk_7b:rpp_ar", [], {})
     assert config.model.name_or_path == found.name_or_path
     assert (config.parallel.strategy, config.parallel.offload) == ("none", "none")
     flags = {COMPLETIONS: 5, "evaluation.temperature": 0.5}
-    own = evaluation_config(found, None, ["evaluation.top_p=0.9"], flags, limit=4)
-    assert own.evaluation.sets["dev"].limit == 4
+    own = evaluation_config(found, None, ["evaluation.top_p=0.9"], flags)
     assert (own.evaluation.top_p, own.evaluation.completions_per_problem, own.evaluation.temperature) == (0.9, 5, 0.5)
 
 
 def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
     with pytest.raises(ConfigError) as caught:
-        evaluation_config(find_model("some/model"), None, [])
+        evaluation_config(find_model("some/model"), None, [], {})
     assert "--spec" in caught.value.hint
     with pytest.raises(ConfigError, match="all the same"):
         evaluation_config(find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0})
@@ -155,12 +154,11 @@ def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
 
 
 def test_flags_hold_for_every_set_of_the_run(run):
-    sets = "evaluation.sets={a: {split: dev, size: 4, temperature: 0.0, completions_per_problem: 1}, b: {size: 4}}"
-    config = evaluation_config(find_model(str(run)), None, [sets])
-    assert [config.evaluation.of_set(name).completions_per_problem for name in "ab"] == [1, 3]
-    config = evaluation_config(find_model(str(run)), None, [sets], {COMPLETIONS: 4, "evaluation.temperature": 0.5})
-    assert [config.evaluation.of_set(name).completions_per_problem for name in "ab"] == [4, 4]
-    assert [config.evaluation.of_set(name).temperature for name in "ab"] == [0.5, 0.5]
+    asked = {COMPLETIONS: 4, "evaluation.temperature": 0.5}
+    for overrides, flags in (([], asked), ([f"{key}={value}" for key, value in asked.items()], {})):
+        evaluation = evaluation_config(find_model(str(run)), "math_7b", overrides, flags).evaluation
+        own = [evaluation.of_set(name) for name in evaluation.sets]
+        assert {(one.completions_per_problem, one.temperature, one.pass_at_k) for one in own} == {(4, 0.5, None)}
 
 
 @pytest.mark.parametrize("text", ["dev", "=x", "a/b=x", "a={source: x", "a={}}"])

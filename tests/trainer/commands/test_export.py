@@ -65,6 +65,7 @@ def test_the_card_has_front_matter_and_the_score_of_that_step(runs, tmp_path):
 def test_what_cannot_be_exported_leaves_nothing(runs, tmp_path, capsys):
     assert export(runs, tmp_path / "model", "--step", "7") == 3
     assert "there are: 1, 2" in capsys.readouterr().err
+    assert export(runs, tmp_path / "model", "--merge") == 2
     (tmp_path / "taken").mkdir()
     assert export(runs, tmp_path / "taken") == 2
     copy = tmp_path / "runs"
@@ -107,20 +108,6 @@ def test_an_adapter_is_exported_alone_or_merged_into_the_whole_model(adapter_run
     assert max(float((ours - theirs).abs().max()) for ours, theirs, _ in pairs) < 1e-5
     assert max(float((ours - start).abs().max()) for ours, _, start in pairs) > 1e-3
     assert len(AutoTokenizer.from_pretrained(tmp_path / "whole")) > 10
-
-
-def test_a_run_with_an_adapter_is_evaluated_as_it_evaluated_itself(adapter_runs, tmp_path, capsys):
-    arguments = ["evaluate", str(adapter_runs / "first"), "--offline", "--runs-dir", str(tmp_path), "--json"]
-    assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out)["rows"][0]["accuracy"]
-    lines = (adapter_runs / "first" / "metrics.jsonl").read_text().splitlines()
-    own = [record for record in map(json.loads, lines) if "eval/accuracy" in record][-1]
-    assert (own["step"], own["eval/accuracy"]) == (2, found)
-
-
-def test_without_an_adapter_there_is_nothing_to_merge(runs, tmp_path, capsys):
-    assert export(runs, tmp_path / "whole", "--merge") == 2
-    assert "leave out --merge" in capsys.readouterr().err
 
 
 def test_the_reward_and_the_hashes_of_the_data_come_with_the_model(tiny_policy, tmp_path, monkeypatch):

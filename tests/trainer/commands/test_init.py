@@ -30,13 +30,6 @@ def test_the_project_is_a_run_that_extends_base(tmp_path):
     assert len((tmp_path / "mine" / "train.jsonl").read_text().splitlines()) == 4
 
 
-def test_base_updates_once_per_rollout_batch_and_holds_no_reference():
-    base = load_config("base")
-    assert base.rollout.prompts_per_step * base.rollout.group_size == base.optim.update_batch_size == 256
-    assert (base.algorithm.kl_coef, base.algorithm.ar_alpha, base.algorithm.lopti_eta) == (0.0, 0.0, 0.0)
-    assert base.data.task == "custom"
-
-
 def test_the_example_reward_passes_its_test(tmp_path):
     write_project(tmp_path)
     tests = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, text=True)

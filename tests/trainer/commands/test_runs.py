@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from trainer.cli import main
 from trainer.commands import runs
 from trainer.config.schema import load_config, save_config
@@ -37,7 +35,7 @@ def test_the_list_names_every_run_its_state_and_its_rule(tmp_path, capsys):
     done = [*EVALUATIONS, {"step": 8, "final/accuracy": 0.6}]
     write_run(tmp_path, "a", done, {"status": "FINISHED"})
     write_run(tmp_path, "c", EVALUATIONS[:2], {"status": "FAILED"})
-    write_run(tmp_path, "empty")
+    write_run(tmp_path, "empty", max_steps=None)
     (write_run(tmp_path, "sweep") / "space.lock.yaml").touch()
     (write_run(tmp_path, "evaluated") / "evaluation.json").touch()
     (tmp_path / "broken").mkdir()
@@ -49,7 +47,7 @@ def test_the_list_names_every_run_its_state_and_its_rule(tmp_path, capsys):
         ["b", "stopped", "4/8", "0.625", "0.75", "grpo", "+", "AR"],
         ["broken", "unknown", "key", "optim.lrr", "0"],
         ["c", "failed", "1/8", "0.5", "0.5", "grpo"],
-        ["empty", "stopped", "0/8", "grpo"],
+        ["empty", "stopped", "0", "grpo"],
     ]
 
 
@@ -108,8 +106,3 @@ def test_the_ui_opens_at_the_run(tmp_path, capsys, monkeypatch):
         (uri, 5000, f"/#/experiments/{number}/runs/abc", "run b"),
         (uri, 5055, f"/#/experiments/{number}/runs", "all runs"),
     ]
-
-
-@pytest.mark.parametrize(("step", "last", "text"), [(3, 8, "3/8"), (3, None, "3")])
-def test_progress_where_epochs_decide(step, last, text):
-    assert runs.RunSummary("a", "done", step, last).progress == text

@@ -1,5 +1,4 @@
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -7,7 +6,6 @@ from tests.trainer.test_cli import TINY_RUN, error_lines, run
 from trainer.checkpoint.files import intact_checkpoints, keep_weights
 from trainer.cli import main
 from trainer.errors import INTERRUPTED
-from trainer.shell.run_folder import resume_command
 
 
 def files(folder) -> list[str]:
@@ -24,6 +22,8 @@ def files(folder) -> list[str]:
             2,
             "first problem: RuntimeError: no such luck",
         ),
+        ("rollout.stop_token_ids=[1, 99999]", 2, "stop token 99999 is outside the vocabulary"),
+        ("reward.workers=5000", 2, "reward.workers is 5000: cores and memory of this machine allow"),
         ("rollout.engine=vllm", 2, "vLLM is not installed"),
     ],
 )
@@ -84,11 +84,6 @@ def test_a_run_is_resumed_by_its_name(tmp_path, capsys, tiny_policy):
     assert main(["resume", "r", *here, "max_steps=2"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "resuming r at step 1 of 2" in out and any(line.startswith("step 2/2") for line in out)
-
-
-def test_the_command_that_resumes():
-    assert resume_command("r", Path("runs")) == "trainer resume r"
-    assert resume_command("r", Path("/x"), 4) == "torchrun --nproc-per-node 4 -m trainer resume r --runs-dir /x"
 
 
 def test_a_run_whose_weights_alone_were_kept_is_not_resumed(tmp_path, capsys, tiny_policy):

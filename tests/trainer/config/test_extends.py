@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.extends import find_spec, preset_names, variant_names
+from trainer.config.extends import preset_names, variant_names
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
 
@@ -91,11 +91,6 @@ def test_an_unknown_name_gets_the_nearest_preset_or_variant(spec, hint):
 def test_a_file_whose_name_has_a_colon_is_found(tmp_path):
     path = write(tmp_path, "seed: 7\n", "a:b.yaml")
     assert load_config(path).seed == 7
-
-
-def test_names_for_folders():
-    assert find_spec("kk_3b:ar_lopti").name == "kk_3b-ar_lopti"
-    assert find_spec("tiny_kk").name == "tiny_kk"
 
 
 @pytest.mark.parametrize("spec", [f"{name}:{variant}" for name in preset_names() for variant in variant_names(name)])

@@ -131,12 +131,6 @@ def test_the_first_line_describes_the_preset(name):
     assert len(first) < 115
 
 
-def test_the_scaled_down_preset_needs_no_download_but_the_model():
-    config = load_config("kk_0.5b")
-    assert {d.source for d in [*config.data.train, *config.evaluation.sets.values()]} == {"generated"}
-    assert config.parallel.strategy == "none"
-
-
 def test_the_papers_page_names_every_script_and_experiment():
     text = PAGE.read_text(encoding="utf-8")
     scripts = set(re.findall(r"python -m examples\.paper\.(\w+)", text))

@@ -35,6 +35,8 @@ from trainer.errors import ConfigError, MissingError
         ("a: &a {b: *a}\n", 1, "aliases are not read: write the value out", "correct"),
         ("max_steps: yes\n", 1, "max_steps: Input should be a valid integer", "trainer options max_steps"),
         ("rollout: {vllm: {server_base_urls: [ftp://x]}}\n", 1, "String should match pattern", ""),
+        ("optim: {betas: [0.9, 1]}\n", 1, "optim.betas.1: Input should be less than 1, got 1", "optim.betas"),
+        ("max_steps: 3\noptim: {warmup_steps: 4}\n", "", "warmup_steps 4 is longer than the run", ""),
         ("seed: true\n", 1, "seed: true and false are no numbers", ""),
         ("max_steps: 1:30\n", 1, "max_steps: Input should be a valid integer", ""),
         ("seed: 1\nseed: 2\n", 2, "stands twice (lines 1 and 2)", ""),

@@ -229,6 +229,9 @@ def test_a_mixture_has_the_asked_shares_and_every_problem(tmp_path):
     many = write_jsonl(tmp_path / "many.jsonl", [{"prompt": f"m{i}", "answer": "1"} for i in range(30)])
     few = write_jsonl(tmp_path / "few.jsonl", [{"prompt": f"f{i}", "answer": "1"} for i in range(4)])
     sources = [DatasetConfig(source=str(many), weight=3.0), DatasetConfig(source=str(few), weight=1.0)]
+    far = [source.model_copy(update={"weight": weight}) for source, weight in zip(sources, (1e9, 1), strict=True)]
+    with pytest.raises(ConfigError, match=r"of these weights .* has 4e\+09 problems"):
+        load_problems(far, DataConfig(task="custom"), PLAIN)
     mixed = load_problems(sources, DataConfig(task="custom"), PLAIN)
     counts = Counter(problem.prompt for problem in mixed)
     assert len(mixed) == 40

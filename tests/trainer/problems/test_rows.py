@@ -62,8 +62,6 @@ def test_the_forms_of_json(tmp_path):
     array.write_text(json.dumps(rows, indent=1))
     lines.write_text("\n".join(map(json.dumps, rows)))
     assert [dict(row.values) for row in rows_of(array)] == [dict(row.values) for row in rows_of(lines)] == rows
-    turns = write_jsonl(tmp_path / "turns.jsonl", [[{"value": "1+1?"}, {"value": "2"}]])
-    assert [value_at(row, "1.value") for row in rows_of(turns)] == ["2"]
 
 
 def test_limit_takes_the_first_rows(tmp_path):

@@ -48,19 +48,6 @@ def test_undeclared_metric_is_refused_and_not_written(tmp_path: Path, uri: str) 
     assert lines_of(tracker.run_dir) == []
 
 
-def test_rewind_drops_later_completions(tmp_path: Path, uri: str) -> None:
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.log_completions([{"text": "a"}], 1)
-    tracker.log_completions([{"text": "b"}], 2)
-    assert tracker.close("KILLED")
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.rewind(1)
-    tracker.log_completions([{"text": "c"}], 2)
-    assert tracker.close()
-    rows = [json.loads(line) for line in (tracker.run_dir / "completions.jsonl").read_text().splitlines()]
-    assert rows == [{"step": 1, "text": "a"}, {"step": 2, "text": "c"}]
-
-
 def test_a_changed_configuration_logs_only_what_is_missing(tmp_path: Path, uri: str) -> None:
     Tracker(config_for(uri), context_for(tmp_path)).close()
     changed = config_for(uri).model_copy(update={"max_steps": 99})
@@ -95,15 +82,6 @@ def test_offline_then_upload(tmp_path: Path, uri: str) -> None:
     assert run.info.status == "FINISHED" and run.info.run_name == "run-1"
     assert "mlflow.loggedArtifacts" in run.data.tags
     assert not has_unsent(tracker.run_dir)
-
-
-def test_upload_to_another_store_sends_everything(tmp_path: Path, uri: str) -> None:
-    tracker = Tracker(config_for(uri), context_for(tmp_path))
-    tracker.log({"policy/loss": 0.5}, 1)
-    assert tracker.close()
-    other = sqlite_store(tmp_path / "other")
-    run_id = upload(tracker.run_dir, other)
-    assert history(other, run_id, "policy/loss") == [(1, 0.5)]
 
 
 def test_upload_of_a_folder_without_a_run(tmp_path: Path) -> None:
