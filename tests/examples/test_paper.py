@@ -145,14 +145,9 @@ def test_words_and_reward_of_figure_5_by_hand(tmp_path, capsys):
     [
         ("analysis", "Let us ANALYZE it: we analyzed, considered, looked  at and checked.", 5),
         ("analysis", "His analysis considers looking at checks; examiner.", 0),
-        ("analysis", "look\nat", 1),
         ("statement", "Ava's statement and Ben’s statements; the statement; Ava's stated", 2),
-        ("causal indicator", "Since it rains, because due to that, given that; due, given", 4),
         ("conclusion indicator", "So, also SO; soon so-so. As a result, as result. Hence therefore.", 7),
         ("assumption", "Assume A. If B is true then C, if D. Then E", 2),
-        ("assumption", "if A then B if C then D", 2),
-        ("assumption", "If we assume A, then B", 2),
-        ("assertion", "It must be definite, must not be definitely; must  be", 3),
         ("assertion", "", 0),
     ],
 )

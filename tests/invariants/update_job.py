@@ -23,6 +23,7 @@ from trainer.algorithm.reweighting import reweight_advantages
 from trainer.algorithm.scoring import attach_logprobs, score_batch
 from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
+from trainer.attempt import Attempt
 from trainer.checkpoint.files import write_checkpoint
 from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
@@ -168,6 +169,7 @@ class Updates:
             step,
             stage_training_state(self.causal_lm, NoTokenizer(), self.optimizer, {"step": step}, self.parallel),
             self.parallel,
+            Attempt(root.parent),
         )
 
     def export(self, path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.trainer.tracking.store import config_for, context_for, history, runs_
 from trainer.attempt import Attempt, SupersededError, begin_attempt, newest_attempt
 from trainer.checkpoint.files import damaged_files, write_checkpoint
 from trainer.errors import StorageError
+from trainer.parallel.ranks import Parallel
 from trainer.tracking.tracker import Tracker
 
 
@@ -28,7 +29,7 @@ def test_of_two_attempts_that_write_in_turns_only_the_newer_one_counts(tmp_path:
             (folder / "state").write_text(f"of attempt {number}")
             meanwhile()
 
-        write_checkpoint(root, step, write, attempt=Attempt(context.run_dir, number))
+        write_checkpoint(root, step, write, Parallel(), Attempt(context.run_dir, number))
 
     old = attempt(newest_attempt(context.run_dir) + 1)
     for step in (1, 2, 3):

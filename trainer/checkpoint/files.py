@@ -31,11 +31,7 @@ _TENSORS = "training_state*.safetensors"  # optimizer and random states, which o
 
 
 def write_checkpoint(
-    root: Path,
-    step: int,
-    write_files: Callable[[Path], None],
-    parallel: "Parallel | None" = None,
-    attempt: Attempt | None = None,
+    root: Path, step: int, write_files: Callable[[Path], None], parallel: "Parallel", attempt: Attempt
 ) -> Path:
     """Write ``root/step-N``: into a temporary folder, hashed, flushed, then renamed.
 
@@ -46,10 +42,8 @@ def write_checkpoint(
         StorageError: the disk is full or not writable, or the run is another attempt's; older checkpoints are
             untouched.
     """
-    attempt = attempt or Attempt(root.parent)
     partial = root / f".step-{step}.{attempt.number}.partial"  # two attempts do not write into one folder
     final = root / f"step-{step}"
-    parallel = parallel or _alone()
     try:
         if parallel.is_main:
             attempt.check()
@@ -77,14 +71,6 @@ def write_checkpoint(
     return final
 
 
-def _alone() -> "Parallel":
-    import torch
-
-    from trainer.parallel.ranks import Parallel
-
-    return Parallel(torch.device("cpu"))
-
-
 def _publish(partial: Path, final: Path, hashes: dict[str, str]) -> None:
     (partial / MANIFEST).write_text(json.dumps(hashes, indent=1))
     for path in (partial / MANIFEST, partial):
@@ -106,7 +92,7 @@ def intact_checkpoints(root: Path) -> Iterator[Path]:
         folder = root / f"step-{step}"
         damaged = damaged_files(folder)
         if damaged:
-            logger.warning("checkpoint %s is damaged (%s): falling back to an older one", folder, ", ".join(damaged))
+            logger.warning("checkpoint %s is damaged (%s): passed over for an older one", folder, ", ".join(damaged))
         else:
             yield folder
 
@@ -119,11 +105,10 @@ def newest_checkpoint(root: Path) -> Path | None:
     Raises:
         StorageError: there are checkpoints and none is intact; to begin again would lose the run's record.
     """
+    newest = next(intact_checkpoints(root), None)
     for step in steps_on_disk(root):
-        damaged = damaged_files(root / f"step-{step}")
-        if not damaged:
-            return root / f"step-{step}"
-        logger.warning("checkpoint step-%d is damaged (%s): set aside in %s", step, ", ".join(damaged), root)
+        if newest is not None and newest.name == f"step-{step}":
+            return newest
         _set_aside(root, step)
     set_aside = _steps(root, _SET_ASIDE)
     if set_aside:

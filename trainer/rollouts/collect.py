@@ -113,11 +113,9 @@ def score_groups(groups: Sequence[RolloutGroup], rewards: RewardPool) -> list[Ro
     return [replace(group, rollouts=list(islice(with_rewards, len(group.rollouts)))) for group in groups]
 
 
-def scoring_error(what: str) -> RewardError:
-    """The error of a run whose rewards are mostly failures of the scoring."""
-    return RewardError(
-        what, "reward.functions", "repair the reward function, or raise reward.timeout_s or reward.memory_mb"
-    )
+def scoring_error(what: str, where: str = "reward.functions") -> RewardError:
+    """The error of rewards that are mostly failures of the scoring."""
+    return RewardError(what, where, "repair the reward function, or raise reward.timeout_s or reward.memory_mb")
 
 
 def _scored(rollout: Rollout, scored: ScoredText) -> Rollout:

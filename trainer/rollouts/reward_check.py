@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from rewards.sandbox import RewardPool, ScoringFailedError
 from trainer.config.schema import TrainConfig
-from trainer.errors import ConfigError, RewardError, shortened
+from trainer.errors import ConfigError, shortened
+from trainer.rollouts.collect import scoring_error
 from trainer.types import Problem
 
 
@@ -24,19 +25,13 @@ def check_reward(
     text = f"{problem.prefill}{problem.answer}"
     try:
         (scored,) = rewards.score([text], [problem.answer], [problem.columns])
-        late, failure = scored.status == "timeout", scored.message if scored.status != "ok" else None
+        failure = scored.message if scored.status != "ok" else None
     except ScoringFailedError as error:
         failure = str(error).partition("): ")[2]  # the one failure, without the count of failures
-        late = failure.startswith("no score after")
     if failure is not None:
-        hint = "raise reward.timeout_s, or make it faster" if late else "repair the function"
-        if "out of memory" in failure:
-            hint = "raise reward.memory_mb, or repair the function"
-        raise RewardError(
-            f"the reward fails on the first problem: {failure}",
-            f"reward.functions, text {shortened(repr(text), 60)}, answer {shortened(repr(problem.answer), 60)}",
-            hint,
-        )
+        text, answer = (shortened(repr(one), 60) for one in (text, problem.answer))
+        where = f"reward.functions, text {text}, answer {answer}"
+        raise scoring_error(f"the reward fails on the first problem: {failure}", where)
 
 
 def _check_columns(rewards: RewardPool, source: str, problems: Sequence[Problem]) -> None:

@@ -10,8 +10,10 @@ from sweep.record.sweep_record import open_sweep
 from sweep.search.searcher import ConfigurationSearcher
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.search.instant_sweeps import ended as ended_with
+from trainer.attempt import Attempt
 from trainer.checkpoint.files import steps_on_disk, write_checkpoint
 from trainer.errors import StorageError
+from trainer.parallel.ranks import Parallel
 
 
 def write_one(root: Path) -> None:
@@ -20,7 +22,7 @@ def write_one(root: Path) -> None:
 
     root.mkdir(parents=True)
     (root.parent / "metrics.jsonl").touch()
-    write_checkpoint(root, 4, write_files)
+    write_checkpoint(root, 4, write_files, Parallel(), Attempt(root.parent))
 
 
 def test_failures_are_taken_back_and_the_trials_issued_again(tmp_path: Path) -> None:

@@ -21,14 +21,6 @@ def test_a_ratio_to_the_engine_is_bounded_as_a_whole(rule, floor, expected):
     assert bounds.tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("level", ["sequence", "geometric_mean"])
-def test_a_completion_whose_ratio_overflows_has_no_weight(level):
-    rollout = torch.tensor([[-200.0, -1.0]])
-    config = EngineCorrection(cap=2.0, level=level, rule="mask")
-    weights = importance_weights(torch.full((1, 2), -1.0), rollout, torch.ones(1, 2), config)
-    assert weights.tolist() == [[0.0, 0.0]]
-
-
 def test_a_token_weight_is_finite_whatever_the_mean_of_its_completion():
     log_ratio = torch.tensor([[100.0, -100.0]])
     config = EngineCorrection(cap=2.0, level="geometric_mean", rule="mask")

@@ -56,18 +56,6 @@ def test_truncated_importance_sampling_scales_the_policy_term_and_is_capped():
     assert output.loss.item() == pytest.approx(-(2.0 + 0.5))
 
 
-def test_a_loss_against_the_engine_is_held_by_the_cap():
-    old = torch.tensor([[math.log(0.2), math.log(0.6)]])
-    now = torch.tensor([[math.log(0.8), math.log(0.3)]], requires_grad=True)  # ratios 4 and 0.5
-    one = torch.ones(1, 2)
-    config = AlgorithmConfig(kl_coef=0.0, engine_correction={"cap": 2.0})
-    inputs = loss_inputs(now, old, -one, UpdateTotals(1, 1), rollout_logprobs=None)
-    output = update_loss(inputs, config)
-    assert output.loss.item() == pytest.approx(2.0 + 0.8)  # -A r is 4, cut to 2; 0.5 is clipped to 0.8
-    output.loss.backward()
-    assert now.grad.tolist() == [pytest.approx([2.0, 0.0])]
-
-
 def test_the_bonus_is_weighted_as_the_loss_is_and_counts_the_tokens_of_the_pass():
     entropies = torch.tensor([[2.0, 3.0]], requires_grad=True)
     zeros = torch.zeros(1, 2)

@@ -81,21 +81,6 @@ def test_a_step_without_a_gradient_moves_neither_weights_nor_momentum(case):
     torch.testing.assert_close([optimizer.state_dict()["state"], model.state_dict()], before, rtol=0, atol=0)
 
 
-class Overflowing(Parallel):
-    """A gradient norm beyond float32, as clipping would hide it."""
-
-    def step(self, *arguments: object) -> float:
-        return math.inf
-
-
-def test_a_gradient_norm_that_overflows_stops():
-    model = LogprobModel(random_model(), 1.0, 16)
-    batch, plan = scored(model, AlgorithmConfig())
-    updater = Updater(model, torch.optim.SGD(model.parameters()), AlgorithmConfig(), 1.0, Overflowing(), 8)
-    with pytest.raises(DivergedError, match="diverged at step 7: gradient norm is inf"):
-        updater.run_pass(batch, batch.completion_mask, plan, UpdateStatistics.of(batch), step=7)
-
-
 def test_a_non_finite_loss_stops_before_the_weights_change():
     model = LogprobModel(random_model(), 1.0, 16)
     before = [p.detach().clone() for p in model.parameters()]
@@ -218,17 +203,3 @@ def test_a_pass_has_the_gradient_of_whole_rows(packed_by: str, loss: str, tokens
     for parameter, expected in zip(model.parameters(), whole, strict=True):
         assert (parameter.grad - expected).abs().max() <= 1e-5 * max(1e-3, float(expected.abs().max()))
     assert 0 < statistics.tokens_computed < scores.computed * (2 if tokens == 40 else 1)
-
-
-def test_a_microbatch_without_tokens_of_the_pass_computes_the_shortest_row():
-    model = logprob_model()
-    batch, plan = scored(model, AlgorithmConfig(kl_coef=0.1), 40)
-    in_pass = torch.zeros_like(batch.completion_mask)
-    in_pass[plan[0].microbatches[0][0], 0] = 1
-    totals = UpdateTotals(float(batch.completion_mask.sum()), float(len(batch.rewards)), 8)
-    statistics = UpdateStatistics.of(batch)
-    updater = Updater(model, torch.optim.SGD(model.parameters(), lr=0.0), AlgorithmConfig(), 1e9, Parallel(), 8)
-    updater._accumulate_gradients(batch, in_pass, plan[0], totals, statistics)
-    lengths = batch.prompt_lengths + batch.completion_lengths
-    first, *others = plan[0].microbatches
-    assert statistics.tokens_computed == lengths[first[0]] + len(others) * lengths[plan[0].stand_in]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from trainer.attempt import Attempt
 from trainer.checkpoint import files as checkpoint
 from trainer.checkpoint.files import (
     damaged_files,
@@ -23,11 +24,14 @@ from trainer.checkpoint.files import (
     raise_if_ended,
     start_over,
     steps_on_disk,
-    write_checkpoint,
 )
 from trainer.checkpoint.state import load_training_state
 from trainer.errors import ConfigError, StorageError
 from trainer.parallel.ranks import Parallel
+
+
+def write_checkpoint(root, step, write, parallel=None):
+    return checkpoint.write_checkpoint(root, step, write, parallel or Parallel(), Attempt(root.parent))
 
 
 def write_text(text):
@@ -95,7 +99,7 @@ def test_killed_while_writing_is_never_loaded(tmp_path):
     write_checkpoint(tmp_path, 1, write_text("good"))
     script = textwrap.dedent(f"""
         import os, pathlib, signal
-        from trainer.checkpoint.files import write_checkpoint
+        from tests.trainer.checkpoint.test_files import write_checkpoint
         def die(folder):
             (folder / "state.txt").write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)

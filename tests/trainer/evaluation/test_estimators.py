@@ -71,10 +71,6 @@ def test_completions_of_one_problem_count_for_fewer(shares, right, size):
     assert accuracy_interval(shares, np.full(len(shares), 4)) == pytest.approx((published.low, published.high))
 
 
-def test_problems_that_are_all_solved_tell_as_much_as_one_completion_of_each():
-    assert accuracy_interval(np.ones(5), np.full(5, 4)) == accuracy_interval(np.ones(5), np.ones(5))
-
-
 def test_few_problems_near_zero_have_an_interval_that_holds():
     generator = np.random.default_rng(0)
     found = [draw(generator, 30, 16, 0.06) / 16 for _ in range(1000)]

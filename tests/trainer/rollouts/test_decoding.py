@@ -7,14 +7,6 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
 
 @torch.no_grad()
-def test_prompts_are_padded_on_the_left():
-    model = random_model()
-    prefill = read_prompts(model, PROMPTS, pad_token_id=0)
-    assert prefill.mask.tolist() == [[False] * 4 + [True] * 3, [True] * 7]
-    assert prefill.positions.tolist() == [2, 6]
-
-
-@torch.no_grad()
 def test_a_family_that_returns_all_logits_is_cut_to_the_last(monkeypatch):
     model = random_model()
     forward = type(model).forward

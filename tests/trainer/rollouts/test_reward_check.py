@@ -38,7 +38,7 @@ def test_a_failure_names_text_and_answer():
     assert str(refused.value).splitlines() == [
         "error: the reward fails on the first problem: no score after 5 s",
         "where: reward.functions, text '<think>3', answer '3'",
-        "next:  raise reward.timeout_s, or make it faster",
+        "next:  repair the reward function, or raise reward.timeout_s or reward.memory_mb",
     ]
 
 

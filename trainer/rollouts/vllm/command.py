@@ -3,8 +3,9 @@
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from transformers import AutoConfig
@@ -18,11 +19,10 @@ from trainer.rollouts.vllm.client import BACKENDS
 from trainer.rollouts.vllm.containment import NO_FLASHINFER_SAMPLER
 from trainer.rollouts.vllm.guard import TOKEN_VARIABLE, Guard, server_token
 from trainer.rollouts.vllm.setup import (
-    CPU_BLOCK_SIZE,
-    CPU_KV_CACHE_MB,
-    CPU_STEP_TOKENS,
     INSTALL,
+    EngineSetup,
     context_length,
+    llm_options,
     transfer_kind,
     vllm_installed,
 )
@@ -55,36 +55,41 @@ def server_command(config: TrainConfig, host: str, port: int, gpu_memory_utiliza
     made for an engine beside a trainer, is not its default.
     """
     on_gpu = gpu_memory_utilization is not None
-    dtype = compute_dtype(config.model, torch.device("cuda" if on_gpu else "cpu"))
-    source, settings = model_source(config.model), config.rollout.vllm
-    shape = AutoConfig.from_pretrained(
-        source, revision=config.model.revision, trust_remote_code=config.model.trust_remote_code
+    device = torch.device("cuda" if on_gpu else "cpu")
+    model, settings = config.model, config.rollout.vllm
+    source = model_source(model)
+    shape = AutoConfig.from_pretrained(source, revision=model.revision, trust_remote_code=model.trust_remote_code)
+    setup = EngineSetup(
+        source,
+        context_length(config, SimpleNamespace(config=shape)),
+        dtype_name(compute_dtype(model, device)),
+        settings.model_copy(update={"sleep_level": 0}),
+        revision=model.revision,
+        trust_remote_code=model.trust_remote_code,
     )
-    context = context_length(config, SimpleNamespace(config=shape))
-    # `vllm serve` is the same server, but needs the package's name to be vllm, which that for CPUs is not.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", source]
-    command += ["--middleware", f"{Guard.__module__}.{Guard.__name__}"]
-    command += ["--host", host, "--port", str(port), "--dtype", dtype_name(dtype)]
-    command += ["--max-model-len", str(context), "--tensor-parallel-size", str(settings.tensor_parallel)]
-    command += ["--load-format", "dummy", "--skip-tokenizer-init", "--generation-config", "vllm"]
-    command += ["--enable-prefix-caching", "--logprobs-mode", "processed_logprobs", "--enable-scale-out"]
-    command += ["--weight-transfer-config", json.dumps({"backend": BACKENDS[transfer_kind(settings, on_gpu)]})]
-    if config.model.revision:
-        command += ["--revision", config.model.revision]
-    if config.model.trust_remote_code:
-        command += ["--trust-remote-code"]
-    if hasattr(shape, "dual_chunk_attention_config"):
-        # Below a chunk of 262,144 tokens it is plain attention, which needs no backend of its own.
-        command += ["--hf-overrides", json.dumps({"dual_chunk_attention_config": None})]
-    if settings.enforce_eager or not on_gpu:
-        command += ["--enforce-eager"]
-    memory_mb = settings.kv_cache_mb or (None if on_gpu else CPU_KV_CACHE_MB)
-    if memory_mb:
-        command += ["--kv-cache-memory-bytes", str(memory_mb << 20)]
+    is_dual = hasattr(shape, "dual_chunk_attention_config")
+    options = llm_options(setup, device, ranks=1) | {
+        "hf_overrides": {"dual_chunk_attention_config": None} if is_dual else None,
+        "disable_log_stats": None,
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "host": host,
+        "port": port,
+        "middleware": f"{Guard.__module__}.{Guard.__name__}",
+        "enable_scale_out": True,
+        "weight_transfer_config": {"backend": BACKENDS[transfer_kind(settings, on_gpu)]},
+    }
     if on_gpu:
-        command += ["--gpu-memory-utilization", str(gpu_memory_utilization)]
-    else:
-        # As `trainer.rollouts.vllm.engine` sets them for an engine in the trainer's process.
-        command += ["--block-size", str(CPU_BLOCK_SIZE), "--no-enable-chunked-prefill"]
-        command += ["--max-num-batched-tokens", str(max(CPU_STEP_TOKENS, context))]
-    return command
+        options["max_num_batched_tokens"] = None  # vLLM's own: there is no trainer to make room for
+    # `vllm serve` is the same server, but needs the package's name to be vllm, which that for CPUs is not.
+    return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *_words(options)]
+
+
+def _words(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield arguments of `vllm.LLM` as words of a command line; None is left out."""
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no-{flag}"
+        elif value is not None:
+            yield f"--{flag}"
+            yield value if isinstance(value, str) else json.dumps(value)

@@ -129,11 +129,6 @@ def test_messages_go_to_the_file_of_the_run_that_is_sampled_for(vllm_logger, tmp
     assert caplog.messages == []
 
 
-def test_a_file_is_made_by_its_first_message(vllm_logger, tmp_path):
-    send_log_to(tmp_path / "vllm.log")
-    assert not (tmp_path / "vllm.log").exists()
-
-
 def test_who_sets_the_level_gets_the_messages_where_vllm_sends_them(vllm_logger, tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
     send_log_to(tmp_path / "vllm.log")

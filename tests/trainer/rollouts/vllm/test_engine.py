@@ -157,21 +157,6 @@ def test_the_next_run_takes_over_an_engine_of_the_same_setup_and_checks_it_again
     assert other.llm is None
 
 
-def test_a_full_cache_makes_requests_wait_but_does_not_change_them(start):
-    model = random_qwen(tied=True)
-    asked, params = prompts([60, 61, 62, 63, 64, 65]), SamplingParams(temperature=1.0, max_new_tokens=100)
-    seeds = [[10 * p, 10 * p + 1] for p in range(6)]
-    wide = start(model)
-    wide.sync_weights(model)
-    expected = wide.generate(asked, seeds, params)
-    wide.close()
-    narrow = start(model, kv_cache_mb=2)  # 512 tokens: about three of the twelve requests at a time
-    narrow.sync_weights(model)
-    samples = narrow.generate(asked, seeds, params)
-    assert [[s.token_ids for s in group] for group in samples] == [[s.token_ids for s in g] for g in expected]
-    assert largest_difference(model, asked, samples, 1.0) < AGREEMENT
-
-
 def test_too_little_memory_names_the_knobs_and_leaves_a_clean_process(start):
     model = random_qwen(tied=True)
     with pytest.raises(EngineError, match="memory") as caught:

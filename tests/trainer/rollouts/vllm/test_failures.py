@@ -8,8 +8,7 @@ from trainer.rollouts.vllm.failures import failures_named, start_error
 @pytest.mark.parametrize(
     ("message", "knob"),
     [
-        ("No available memory for the cache blocks.\nTry more", "gpu_memory_utilization"),
-        ("CUDA out of memory. Tried to allocate 2 GiB", "gpu_memory_utilization"),
+        ("CUDA out of memory.\nTried to allocate 2 GiB", "gpu_memory_utilization"),
         ("The KV cache is too small", "gpu_memory_utilization"),
         ("No free Cache Blocks", "gpu_memory_utilization"),
         ("Model architectures ['Odd'] are not supported", "rollout.engine=transformers"),

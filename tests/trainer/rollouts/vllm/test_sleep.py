@@ -97,24 +97,6 @@ def test_missing_memory_at_waking_names_the_knobs(engine):
     assert "optim.tokens_per_microbatch" in failed.value.hint
 
 
-def test_an_assertion_of_vllm_is_an_error_of_the_engine(engine, monkeypatch):
-    def refuse(level: int) -> None:
-        raise AssertionError("Memory usage increased after sleeping.")
-
-    monkeypatch.setattr(engine.llm, "sleep", refuse)
-    with pytest.raises(EngineError, match="while it hands back its memory: Memory usage increased after sleeping"):
-        engine.sleep()
-
-
-def test_missing_memory_at_taking_over_weights_is_an_error_of_the_engine(engine, monkeypatch):
-    def reload(llm, model) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    monkeypatch.setattr(vllm, "load_weights", reload)
-    with pytest.raises(EngineError, match="while it takes over the weights: CUDA out of memory"):
-        engine.sync_weights(random_model())
-
-
 def test_a_cache_that_cannot_be_forgotten_is_an_error(engine):
     engine.llm.reset_prefix_cache = lambda: False
     with pytest.raises(EngineError, match="the cache of the old weights is still in use"):
