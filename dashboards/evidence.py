@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from dashboards.results import Results
 from dashboards.statistics.verdict import Undecided
 from dashboards.words import reason, refusal, signed
-from trainer.config.variants import short_names, shown
 
 HEADINGS = ("rule", "against", "metric", "model", "task", "sweep", "gain", "90% interval", "seeds", "")
 
@@ -22,7 +21,6 @@ class Measured:
     metric: str
     rule: str
     baseline: str
-    differs: str = ""  # every setting in which the two differ
     seeds: int = 0
     gain: float = math.nan  # positive is better
     interval: tuple[float, float] = (math.nan, math.nan)  # each bound holds with 95 %
@@ -77,7 +75,7 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
         return replace(nothing, left_out="its baseline has no score on fresh seeds")
     if isinstance(found, Undecided):
         return replace(nothing, left_out=reason(found))
-    called, interval = short_names(fresh.varied), found.interval
+    interval = found.interval
     if results.arms:  # rules at their own best: the luck of tuning counts
         arms = {trial.configuration: trial.arm for trial in results.trials}
         arm = arms[fresh.numbers[label]]
@@ -87,14 +85,7 @@ def _judged(results: Results, fresh: Results, label: str, nothing: Measured) -> 
         interval = standing.interval
     sign = results.objective.sign
     low, high = interval[::sign]
-    changed = fresh.changed(label).items()
-    return replace(
-        nothing,
-        differs=", ".join(f"{called[name]} {shown(own)} (not {shown(other)})" for name, (own, other) in changed),
-        seeds=found.seeds,
-        gain=sign * found.difference,
-        interval=(sign * low, sign * high),
-    )
+    return replace(nothing, seeds=found.seeds, gain=sign * found.difference, interval=(sign * low, sign * high))
 
 
 def gathered(sweeps: Sequence[Results]) -> tuple[list[Measured], list[Measured]]:

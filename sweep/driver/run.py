@@ -224,7 +224,7 @@ def _search(session: _Session, scratch: Path) -> None:
     known = sweep.configurations
     searcher = ConfigurationSearcher(spec, folder.ledger, begin_trial, known, session.capacity)
     with orderly_signals(session.control, say), _states_in_mlflow(session) as changed:
-        callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed, sweep.rows())
+        callback = SweepCallback(folder, spec.resources, spec.limits.max_failures, changed)
         session.control.attach(searcher.halt, callback.running)
         _fit(_tuner(session, searcher, callback, scratch), searcher, session.control)
     ended.thin()

@@ -16,7 +16,7 @@ from ray.tune.experiment import Trial
 
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note
-from sweep.record.table import TrialRow, parameter_text
+from sweep.record.table import parameter_text
 from sweep.space.spec import FINISHED_KEY, GIVEN_UP_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
 from sweep.trials.nodes import is_lost_node
 from trainer.errors import printable
@@ -43,15 +43,9 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
     """Prints what Tune does, a line each. An exception in a callback would end the sweep, so none gets out."""
 
     def __init__(
-        self,
-        folder: SweepFolder,
-        resources: ResourcesSpec,
-        max_failures: int,
-        changed: threading.Event,
-        rows: Sequence[TrialRow] = (),
+        self, folder: SweepFolder, resources: ResourcesSpec, max_failures: int, changed: threading.Event
     ) -> None:
         self._folder = folder
-        self._rows = {row.trial: row for row in rows}
         self._resources = resources
         self._max_failures = max_failures
         self._waiting_since: dict[str, float] = {}
@@ -63,7 +57,7 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         # Tune pickles its callbacks; an event cannot be, and a resumed sweep makes its own.
-        return {**self.__dict__, "_rows": {}, "_changed": None, "_trials": ()}
+        return {**self.__dict__, "_changed": None, "_trials": ()}
 
     def running(self) -> int:
         """Trials that hold resources now."""
@@ -75,38 +69,36 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has its resources."""
-        row = self._row(trial)
-        self._event(row, f"started    {parameter_text(row.parameters)}")
+        searched = {key: value for key, value in trial.config["overrides"].items() if key != "seed"}
+        self._event(trial, f"started    {parameter_text(searched)}")
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """A trial has evaluated, or ended early."""
-        row = self._row(trial)
-        row.step = int(result[STEP])
-        row.total_steps = result.get("total_steps", row.total_steps)
         if SCORE in result:
-            row.score = result[SCORE]
             self._beginnings.clear()
             shown = " ".join(f"{name} {number(result[name])}" for name in _HEADLINES if name in result)
-            self._event(row, f"step {row.step}/{row.total_steps}  score {number(row.score)}  {shown}")
+            step = f"{result[STEP]}/{result['total_steps']}"
+            self._event(trial, f"step {step}  score {number(result[SCORE])}  {shown}")
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has ended; its last result has the state."""
-        row, result = self._row(trial), trial.last_result or {}
+        result = trial.last_result or {}
+        step, score = result.get(STEP, 0), number(result.get(SCORE))
         if result.get(INTERRUPTED_KEY):
-            self._event(row, f"interrupted at step {row.step}; goes on from there after resume")
+            self._event(trial, f"interrupted at step {step}; goes on from there after resume")
         elif result.get(REASON_KEY):
-            self._event(row, f"failed     {result[REASON_KEY]}")
+            self._event(trial, f"failed     {result[REASON_KEY]}")
         elif result.get(FINISHED_KEY):
-            self._event(row, f"finished   score {number(row.score)}")
+            self._event(trial, f"finished   score {score}")
         else:
-            self._event(row, f"stopped    by the scheduler at step {row.step}, score {number(row.score)}")
+            self._event(trial, f"stopped    by the scheduler at step {step}, score {score}")
         self._ended(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial failed and is not tried again."""
-        self._event(self._row(trial), f"failed     {self._reason(trial)}")
+        self._event(trial, f"failed     {self._reason(trial)}")
         self._ended(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -115,14 +107,14 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         Where no retry is left the trial starts once more, and only to say so: that is a result as any other.
         """
         trial.config["attempt"] += 1  # of the process that tries it again, which shuts out this one
-        row, counts = self._row(trial), not is_lost_node(_error_of(trial))
-        self._failures[row.trial] += counts
-        if self._failures[row.trial] > self._max_failures:
+        name, counts = trial.config["trial"], not is_lost_node(_error_of(trial))
+        self._failures[name] += counts
+        if self._failures[name] > self._max_failures:
             trial.max_failures = 0 if GIVEN_UP_KEY in trial.config else -1  # its own process may not start at all
             trial.config[GIVEN_UP_KEY] = self._reason(trial)
         else:
-            count = f"{self._failures[row.trial]} of {self._max_failures}" if counts else "not counted"
-            self._event(row, f"retry {count}: {self._reason(trial)}")
+            count = f"{self._failures[name]} of {self._max_failures}" if counts else "not counted"
+            self._event(trial, f"retry {count}: {self._reason(trial)}")
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called ten times a second."""
@@ -134,13 +126,13 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
 
     def _tell_beginning(self) -> None:
         """Say how far the first trial is, which takes the longest to start."""
-        row = self._row(self._trials[0])
+        first = self._trials[0]
         while self._beginnings:
             file, held, meaning = self._beginnings[0]
-            path = self._folder.trial(row.trial) / file
+            path = self._folder.trial(first.config["trial"]) / file
             if not path.exists() or path.stat().st_mtime < self._begun or held not in path.read_text(errors="replace"):
                 return
-            self._event(row, meaning)
+            self._event(first, meaning)
             del self._beginnings[0]
 
     def _tell_waiting(self) -> None:
@@ -151,14 +143,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         for name, trial in pending.items():
             if now - since[name] > _WAITING_S:
                 since[name] = math.inf
-                self._event(self._row(trial), f"waits for {_free(self._resources)}")
+                self._event(trial, f"waits for {_free(self._resources)}")
         self._waiting_since = since
-
-    def _row(self, trial: Trial) -> TrialRow:
-        config = trial.config
-        searched = {key: value for key, value in config["overrides"].items() if key != "seed"}
-        fresh = TrialRow(config["trial"], config["configuration"], config["seed"], parameters=searched)
-        return self._rows.setdefault(fresh.trial, fresh)
 
     def _reason(self, trial: Trial) -> str:
         """The failure note of a trial, or Ray's error where its own process died before it wrote one."""
@@ -174,8 +160,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         if self._changed is not None:
             self._changed.set()
 
-    def _event(self, row: TrialRow, text: str) -> None:
-        say(f"{row.trial}  {text}")
+    def _event(self, trial: Trial, text: str) -> None:
+        say(f"{trial.config['trial']}  {text}")
 
 
 def _error_of(trial: Trial) -> Exception | None:

@@ -136,8 +136,6 @@ TWICE = pd.concat([runs(), runs().iloc[:1].assign(acc=0.7)])
         (runs().assign(acc=np.nan), {}, "no row has a score"),
         (WITH_RATE, {}, "runs differ in lr, which --by leaves out"),
         (TWICE, {}, "loss=grpo has seed 0 several times"),
-        (TWICE.assign(lr=range(13)), {}, "its rows differ in lr"),
-        (TWICE.assign(step=9), {}, "loss=grpo has seed 0 several times"),
         (runs({"grpo": [0.5] * 3, "dapo": [0.6] * 3}), {}, "the runs are identical"),
         (runs().assign(seed=None), {}, "12 rows have no seed"),
         (runs(), {"fresh": runs()}, "seeds 0, 1, 2, 3 are in both tables"),

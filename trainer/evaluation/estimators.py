@@ -1,7 +1,6 @@
 """Estimates from several completions per problem, and how far they can be trusted."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,20 +43,3 @@ def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike) -> tuple[fl
     centre = (rate + z**2 / (2 * size)) / (1 + z**2 / size)
     half = z / (1 + z**2 / size) * math.sqrt(rate * (1 - rate) / size + z**2 / (4 * size**2))
     return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def bootstrap_interval(
-    count: int, statistic: Callable[[NDArray[np.int64]], float], confidence: float = 0.95, resamples: int = 1000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic of ``count`` units, given the indices of those that are drawn.
-
-    What depends on each other is one unit. Resamples in which the statistic is NaN are left out; the interval's
-    ends are NaN where those are all.
-    """
-    generator = np.random.default_rng(0)
-    found = np.array([statistic(generator.integers(0, count, count)) for _ in range(resamples)])
-    found = found[~np.isnan(found)]
-    if not len(found):
-        return math.nan, math.nan
-    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)

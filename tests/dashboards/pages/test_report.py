@@ -125,10 +125,3 @@ def test_print_is_black_on_white_and_fits_the_paper(browser: Any, report: Path) 
     widths = visit.page.eval_on_selector_all(".main-svg", "all => all.map(one => one.clientWidth)")
     assert max(widths) <= 680
     visit.page.close()
-
-
-def test_report_is_replaced_whole(report: Path) -> None:
-    report.write_text("old")
-    assert write_pages(demo_results(), report.parent) == report
-    assert report.read_text(encoding="utf-8").endswith("</html>")
-    assert {path.name for path in report.parent.iterdir()} == {"report.html", "trials.csv"}

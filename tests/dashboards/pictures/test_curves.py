@@ -78,13 +78,6 @@ def test_of_many_trials_those_stay_that_are_spread_evenly_from_the_best_to_the_w
     assert np.diff(np.sort(kept.score)).max() <= 0.004 + 1e-9  # ranks are 3 or 4 apart
 
 
-def test_trials_without_a_score_have_their_share_and_the_best_stays() -> None:
-    trials = trials_of([float("nan")] * 300 + [0.001 * number for number in range(300)])
-    kept = thinned(trials, -1)
-    assert kept.score.isna().sum() == MAX_LINES // 2
-    assert kept.score.min() == 0.0
-
-
 def test_a_picture_says_that_it_shows_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = results_of()
     assert "are drawn" not in learning_curves(sweep).sentence

@@ -41,8 +41,3 @@ def test_bands_say_what_tokens_of_low_probability_send() -> None:
     assert "below 0.5 are 3.0% of all tokens" in picture.sentence
     assert "50% in grpo, 20% in grpo + AR" in picture.sentence
     assert "advantage mass they hold 1.0% to 3.0%" in picture.sentence
-
-
-def test_without_bands_the_page_says_how_to_get_them() -> None:
-    picture = probability_bands(results_of())
-    assert picture.figures == () and "tokens/*" in picture.sentence

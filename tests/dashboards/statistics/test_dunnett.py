@@ -22,14 +22,6 @@ def test_corrected_p_values_are_those_of_scipy():
         assert p_value(float(statistic), shared, 20) == pytest.approx(expected, abs=0.002)
 
 
-def test_seeds_that_configurations_do_not_share():
-    apart, alike = (frozenset([0, 1, 2]), frozenset([0, 1])), (frozenset([0, 1]),) * 2
-    # Between a single difference and independent ones (Bonferroni).
-    assert critical_value(1, 10) < quantile(alike, 10) < quantile(apart, 10) < stats.t.ppf(0.975, 10)
-    for shared in (apart, alike):
-        assert p_value(quantile(shared, 10), shared, 10) == pytest.approx(0.05, abs=1e-4)
-
-
 def test_differences_are_as_correlated_as_their_seeds_overlap():
     # One seed of four is shared with the second, which is alone: 1 / (2 sqrt(4 * 1)); the third shares none.
     shared = (frozenset([0, 1, 2, 3]), frozenset([0]), frozenset([4]))

@@ -19,11 +19,6 @@ def judged(deviation, freedoms, freedom):
     return deviation * critical_value(3, freedom) / [critical_value(3, own) for own in freedoms]
 
 
-def test_equal_noise_counts_twice_with_all_its_freedom():
-    deviation = difference_noise(of(), 3)
-    assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 2.0]))
-
-
 def test_the_larger_of_pooled_and_own_variance_counts():
     deviation = difference_noise(of(own=np.array([1.0, 2.0, 5.0])), 3)
     assert deviation == pytest.approx(np.sqrt([2.0, 2.0, 5.0]))
@@ -43,11 +38,6 @@ def test_two_seeds_allow_no_test_and_the_wider_interval_counts():
     # Welch's 100 / (81 / 1 + 1 / 2) = 1.2 and 4 / (1 + 1 / 2) = 2.7 degrees of freedom; the first has 1 / (1 / 2).
     # Of the second sum, 2, two degrees make a wider interval than three of the pooled variance.
     assert judged(deviation, [3, 2, 1], 3) ** 2 == pytest.approx([2, 2, 10])
-
-
-def test_without_others_there_is_no_second_estimate():
-    deviation = difference_noise(of(base=None, others=None), 1)
-    assert deviation == pytest.approx(np.sqrt(2.0))
 
 
 def test_the_problems_tell_the_noise_where_seeds_show_no_more():

@@ -27,12 +27,6 @@ def test_seeds_are_paired_and_only_whole_configurations_count(tmp_path: Path) ->
     assert broken == paired
 
 
-def test_configurations_one_by_one_keep_what_seeds_do_to_all(tmp_path: Path) -> None:
-    _, unpaired = noise_of(tmp_path, "whole", {**WHOLE, 2: {0: 0.1, 1: "diverged"}})
-    assert unpaired == (pytest.approx(0.02), 4)  # both vary by 0.02
-    assert noise_of(tmp_path, "one", {0: {0: 0.5}})[1].freedom == 0
-
-
 PUBLISHED = {"worthwhile": 0.02, "published": 0.14}
 
 

@@ -79,14 +79,6 @@ def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> N
     assert sum(not row.ended for row in record.rows()) == 0
 
 
-def test_none_is_better(tmp_path: Path) -> None:
-    sweep = found_sweep(tmp_path)
-    said: list[str] = []
-    _, decision = decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.4, 0.2: 0.3}), said.append)
-    assert decision.outcome == "not better"
-    assert "#1 is worse" in said[-1] and "#2 is worse" in said[-1]
-
-
 def test_a_failed_seed_counts_with_the_worst_score_and_ends_no_finalists_case(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.9, 0.2: 0.3}

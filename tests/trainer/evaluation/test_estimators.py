@@ -1,11 +1,11 @@
-from math import comb, isnan
+from math import comb
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from benchmarks.evaluation_intervals import draw
-from trainer.evaluation.estimators import accuracy_interval, bootstrap_interval, pass_at_k
+from trainer.evaluation.estimators import accuracy_interval, pass_at_k
 
 
 def test_pass_at_k_is_the_share_of_draws_with_a_correct_completion():
@@ -26,28 +26,6 @@ def test_pass_at_k_agrees_with_exact_binomials_where_floats_would_overflow():
 def test_impossible_counts_are_refused(correct, k):
     with pytest.raises(ValueError, match=r"completions"):
         pass_at_k(correct, 4, k)
-
-
-def test_the_interval_is_that_of_the_mean_and_repeats():
-    values = np.repeat([0.0, 1.0], [300, 100])
-
-    def mean(drawn):
-        return float(values[drawn].mean())
-
-    low, high = bootstrap_interval(400, mean)
-    # Normal approximation: 0.25 -+ 1.96 * sqrt(0.25 * 0.75 / 400).
-    assert (low, high) == pytest.approx((0.2076, 0.2924), abs=0.005)
-    assert bootstrap_interval(400, mean) == (low, high)
-    # Four draws of 0, 0, 1 and 1: means 0, 1/4 .. 1 with binomial chances; 0 and 1 have 1/16 each.
-    values = np.array([0.0, 1.0, 0.0, 1.0])
-    assert bootstrap_interval(4, mean) == (0.0, 1.0)
-    assert bootstrap_interval(4, mean, confidence=0.8) == (0.25, 0.75)
-
-
-def test_resamples_without_the_statistic_are_left_out():
-    values = np.array([1.0, 1.0, 2.0])
-    assert bootstrap_interval(3, lambda drawn: float(np.ptp(values[drawn])) or float("nan")) == (1.0, 1.0)
-    assert all(isnan(end) for end in bootstrap_interval(3, lambda drawn: float("nan")))
 
 
 @pytest.mark.parametrize("correct", [0, 1, 15, 30])
