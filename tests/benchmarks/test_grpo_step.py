@@ -3,7 +3,6 @@ from argparse import Namespace
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.against_trl import reward_tokens
 from benchmarks.grpo_step import copy_model, run_ours
 from tests.conftest import random_model
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
@@ -26,8 +25,3 @@ def test_a_copied_model_computes_the_same_and_never_ends_a_completion(tmp_path, 
     )
     assert len(seconds) == 2
     assert capsys.readouterr().err.count("length 5") == 2
-
-
-def test_reward_by_hand():
-    # Codes 119, 49, 50, 32, 98: two of five are odd.
-    assert reward_tokens("w12 b", "-").reward == 3 / 5

@@ -5,31 +5,8 @@ import pytest
 from benchmarks.tiny_policy import TinyRecipe, demonstrations
 from benchmarks.tiny_teacher import END, build_tokenizer, demonstration, vocabulary
 from rewards.knights_knaves import score
-from trainer.problems.tasks.knights_knaves import PREFILL, Puzzle
+from trainer.problems.tasks.knights_knaves import PREFILL
 from trainer.problems.tasks.puzzle_generator import generate
-
-PARADOX = Puzzle(  # no assumption fits
-    names=("Ava", "Liam"),
-    statements=(("not", ("lying", 1)), ("->", ("telling-truth", 0), ("lying", 1))),
-    solution=(False, False),
-)
-
-
-def test_a_careful_teacher_counts_assumptions_and_checks_statements() -> None:
-    # Both knights: Ava's "not Liam is a knave" is true and fits; Liam's "if" is false, so he would be no knight.
-    assert demonstration(PARADOX, random.Random(0), 0, 0) == (
-        " assume Ava knight Liam knight"
-        " Ava not Liam is a knave false so true Ava knight fits"
-        " Liam if Ava is a knight true then Liam is a knave false so false Liam knight contradiction"
-        " assume Ava knight Liam knave"
-        " Ava not Liam is a knave true so false Ava knight contradiction"
-        " assume Ava knave Liam knight"
-        " Ava not Liam is a knave false so true Ava knave contradiction"
-        " assume Ava knave Liam knave"
-        " Ava not Liam is a knave true so false Ava knave fits"
-        " Liam if Ava is a knight false then Liam is a knave true so true Liam knave contradiction"
-        "</think><answer>(1) Ava is a knave\n(2) Liam is a knave</answer>"
-    )
 
 
 @pytest.mark.parametrize("people", [2, 3, 4])
