@@ -45,8 +45,8 @@ demo-llm: install
 
 # Three processes on two cores, a file of tests in one of them: tests of sweeps wait for processes and leave a core idle.
 # In the order of their folders, which begins with the long files, as a long file at the end would keep a process waiting.
-# Then those that start Ray in their own process: a Ray that a test beside them ends would take the process along.
-OWN_RAY := tests/sweep/trials/test_cluster.py tests/sweep/trials/test_worker.py
+# Then the one that starts Ray in its own process: a Ray that a test beside it ends would take the process along.
+OWN_RAY := tests/sweep/trials/test_cluster.py
 test: dev browser
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations=20 \
 		$(addprefix --ignore ,$(OWN_RAY))

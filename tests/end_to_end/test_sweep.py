@@ -3,7 +3,6 @@
 Its driver is killed in the first trial: resumed, it ends as if left alone. Fresh seeds confirm what it found.
 """
 
-import json
 from pathlib import Path
 
 import mlflow
@@ -16,7 +15,6 @@ from sweep.cli import main
 from sweep.record.folder import sweep_folder
 from tests.run_cli import start_cli
 from tests.sweep.harness import kill, metrics, results, wait_until, wait_until_gone
-from trainer.api import train
 from trainer.checkpoint.files import intact_checkpoints
 from trainer.cli import main as trainer
 from trainer.policy.adapters import WEIGHTS_FILE
@@ -98,11 +96,14 @@ def test_trials_that_have_ended_keep_weights_alone(finished: tuple[Path, str]) -
             assert not list(checkpoint.glob("training_state*.safetensors"))
 
 
-def test_the_adapter_of_the_killed_trial_is_that_of_an_undisturbed_run(finished, tmp_path):
-    killed = finished[0] / "tiny" / "trials" / TRIALS[0]
-    train(killed / "config.yaml", ["tracking.offline=true"], name="alone", runs_dir=tmp_path)
+def test_the_killed_trial_equals_a_run_of_what_is_exported_of_it(finished, tmp_path):
+    runs, best = finished[0], tmp_path / "best.yaml"
+    export = ["export", "tiny", "--configuration", "0", "--output", str(best), "--runs-dir", str(runs)]
+    assert main(export) == 0
+    assert trainer(["run", str(best), "--name", "alone", "--runs-dir", str(tmp_path), "--offline"]) == 0
     own, other = (
-        load_file(run / "checkpoints" / f"step-{STEPS}" / WEIGHTS_FILE) for run in (killed, tmp_path / "alone")
+        load_file(run / "checkpoints" / f"step-{STEPS}" / WEIGHTS_FILE)
+        for run in (runs / "tiny" / "trials" / TRIALS[0], tmp_path / "alone")
     )
     assert list(own) == list(other) and len(own) == 2 * 7 * 2  # layers, linear layers of each, factors
     assert all(torch.equal(own[name], other[name]) for name in own)
@@ -126,20 +127,6 @@ def test_mlflow_has_the_parent_its_report_and_every_trial(finished: tuple[Path, 
         assert run.data.tags["loptune.state"] == "COMPLETE"
         steps = {point.step for point in client.get_metric_history(run.info.run_id, "rollout/reward")}
         assert sorted(steps) == list(range(1, STEPS + 1))
-
-
-def test_the_winner_runs_without_a_sweep(finished, tmp_path, capsys):
-    runs, _ = finished
-    best, here = tmp_path / "best.yaml", ["--runs-dir", str(runs)]
-    assert main(["status", "tiny", *here, "--json"]) == 0
-    winner = f"c{json.loads(capsys.readouterr().out)['best']['configuration']:03d}-s0"
-    assert main(["export", "tiny", *here, "--output", str(best)]) == 0
-    assert trainer(["run", str(best), "--name", "again", "--runs-dir", str(tmp_path), "--offline"]) == 0
-    again = [json.loads(line) for line in (tmp_path / "again" / "metrics.jsonl").read_text().splitlines()]
-    # The same trainer on the same configuration and seed: the same numbers.
-    assert [row.get("eval/accuracy") for row in again] == [
-        row.get("eval/accuracy") for row in metrics(runs / "tiny", winner)
-    ]
 
 
 def test_what_adapters_found_is_confirmed_on_fresh_seeds(finished, capfd):

@@ -1,4 +1,4 @@
-"""One of two ranks dies or hangs: one failure of the trial, which goes on from its last checkpoint."""
+"""One of two ranks dies, hangs or raises: one failure of the trial, which goes on from its last checkpoint."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,16 @@ from tests.sweep.harness import SEVERAL_RANKS, history, metrics, results, sweep,
 
 pytestmark = pytest.mark.slow
 
-FAULTS = {"c000-s0": {"kill_at": 3, "rank": 1}, "c000-s2": {"hang_at": 3, "rank": 1}}
+FAULTS = {
+    "c000-s0": {"kill_at": 3, "rank": 1},
+    "c000-s2": {"hang_at": 3, "rank": 1},
+    "c000-s3": {"raise_at": 3, "rank": 1},
+}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, str]:
-    """One configuration with three seeds: one rank is killed, none, one hangs at every try."""
+    """One configuration with four seeds: one rank is killed, none, one hangs and one raises at every try."""
     runs = tmp_path_factory.mktemp("runs")
     (runs / "faults.json").write_text(json.dumps(FAULTS))
     space = write_space(
@@ -22,7 +26,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, 
         trainer=SEVERAL_RANKS,
         baselines=[{"algorithm.ar_alpha": 0.25}],
         search={"sampler": "random", "configurations": 0},
-        seeds=[0, 1, 2],
+        seeds=[0, 1, 2, 3],
         resources={"workers_per_trial": 2},
         limits={"max_concurrent": 1, "max_failures": 1, "stall_timeout_s": 6},
     )
@@ -50,3 +54,7 @@ def test_a_hanging_rank_ends_its_group_and_counts_once_a_try(finished: tuple[Pat
     limit, poll, release, last_words = 6, 2 * 2, 10, 10  # it starts once more to say that it has failed
     assert results(folder)["c000-s2"]["time"] - last_sign < limit + poll + release + last_words
     assert "retry 1 of 1: rank 0, 1 did not answer" in out
+
+
+def test_the_error_of_a_rank_is_told_although_the_other_waits(finished: tuple[Path, int, str, str]) -> None:
+    assert results(finished[0])["c000-s3"]["reason"] == "the disk caught fire"

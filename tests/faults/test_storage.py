@@ -14,23 +14,29 @@ from tests.trainer.tracking.store import Server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def test_a_full_disk_stops_the_sweep_and_costs_no_trial(tmp_path: Path) -> None:
+def test_a_full_disk_costs_no_trial_and_failed_ones_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
     folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
-    (tmp_path / "faults.json").write_text(json.dumps({"c001-s0": {"full_at": 1}}))
+    faults = {"c000-s0": {"diverge_at": 3}, "c001-s0": {"full_at": 1}}
+    (tmp_path / "faults.json").write_text(json.dumps(faults))
     (tmp_path / "full").touch()
     space = write_space(tmp_path / "space.yaml", limits={"max_concurrent": 1, "max_failures": 0})
     code, out, err = sweep("run", space, *here, "--offline", "--cpus", 2)
     assert code == 4, err
     assert "error: cannot write: No space left on device" in out
     assert out.splitlines()[-1] == f"python -m sweep resume fake --cpus 2 --runs-dir {tmp_path}"
-    assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "COMPLETE"}
-    assert "0 failed" in out
+    assert {trial: result["state"] for trial, result in results(folder).items()} == {"c000-s0": "FAIL"}
+    assert "1 failed" in out
 
     (tmp_path / "full").unlink()
-    code, out, err = sweep("resume", "fake", *here, "--cpus", 2)
+    (tmp_path / "faults.json").unlink()
+    code, out, err = sweep("resume", "fake", *here, "--cpus", 2, "--retry-failed")
     assert code == 0, err
-    assert {result["state"] for result in results(folder).values()} == {"COMPLETE"}
-    assert [line["step"] for line in metrics(folder, "c001-s0")] == [1, 2, 3, 4]
+    assert "trying again: c000-s0" in out
+    states = [record["state"] for record in ledger(folder) if record["event"] == "result"]
+    assert states == ["FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
+    assert history(folder, "c000-s0", "resume")[-1]["step"] == 2
+    for trial in ("c000-s0", "c001-s0"):
+        assert [line["step"] for line in metrics(folder, trial)] == [1, 2, 3, 4]
 
 
 @pytest.fixture
@@ -78,22 +84,6 @@ def test_a_real_disk_that_is_full_at_the_start_too_small_or_full_in_a_step(disk:
     for trial in ("c000-s0", "c001-s0", "c002-s0"):
         assert results(folder)[trial]["state"] == "COMPLETE"
         assert [line["step"] for line in metrics(folder, trial)] == [1, 2, 3, 4]
-
-
-def test_failed_trials_are_tried_again_where_that_is_asked_for(tmp_path: Path) -> None:
-    folder, here = tmp_path / "fake", ["--runs-dir", tmp_path]
-    (tmp_path / "faults.json").write_text(json.dumps({"c001-s0": {"diverge_at": 3}}))
-    space = write_space(tmp_path / "space.yaml", search={"sampler": "random", "configurations": 0})
-    code, _, err = sweep("run", space, *here, "--offline", "--cpus", 2)
-    assert code == 1, err
-    (tmp_path / "faults.json").unlink()
-
-    code, out, err = sweep("resume", "fake", *here, "--cpus", 2, "--retry-failed")
-    assert code == 0, err
-    assert "trying again: c001-s0" in out
-    assert [record["state"] for record in ledger(folder) if record["event"] == "result"].count("COMPLETE") == 2
-    assert history(folder, "c001-s0", "resume")[-1]["step"] == 2
-    assert [line["step"] for line in metrics(folder, "c001-s0")] == [1, 2, 3, 4]
 
 
 def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 On the CPU the same with a small model.
 """
 
-import time
-
 import pytest
 import torch
 from torch.profiler import profile
@@ -14,8 +12,6 @@ from tests.trainer.planning.test_memory import MASTER_IN_OPTIMIZER, MICROBATCH, 
 from trainer.config.schema import load_config
 from trainer.policy.architectures import KNOWN
 from trainer.policy.logprobs import LogprobModel
-from trainer.rollouts.engine import SamplingParams
-from trainer.rollouts.transformers import TransformersEngine
 
 LOW = torch.bfloat16
 
@@ -62,37 +58,3 @@ def test_attention_stores_no_scores(device, model):
     print(attention)
     assert any("flash_attention" in name and "backward" in name for name in attention)
     assert not any("attention_math" in name for name in attention)
-
-
-def test_chunks_of_logits_change_speed_and_nothing_else(device, model):
-    batch = microbatch(device, 4, 2048 if device.type == "cuda" else 128)
-    found = {}
-    for megabytes in (128, 1024, 2048) if device.type == "cuda" else (1, 4):
-        chunk = megabytes * 2**20 // (4 * architecture(device)["vocab_size"])
-        scorer = LogprobModel(model, 1.0, chunk)
-        for _ in range(2):  # the first meets kernels for the first time
-            started = time.perf_counter()
-            logprobs = scorer(*batch).logprobs
-            logprobs.sum().backward()
-            total = float(logprobs.detach().double().sum())
-            seconds = time.perf_counter() - started
-        print(f"chunks of {megabytes} MiB, {chunk} tokens: {batch[0].numel() / seconds:,.0f} tokens/s")
-        found[megabytes] = total
-    assert list(found.values()) == pytest.approx([next(iter(found.values()))] * len(found), rel=1e-3)
-
-
-def test_the_transformers_engine_samples_what_the_policy_scores(device, model):
-    new = 128 if device.type == "cuda" else 16
-    prompts = [[7 * prompt + token for token in range(20)] for prompt in range(8)]
-    engine = TransformersEngine(model.eval(), pad_token_id=0)
-    started = time.perf_counter()
-    groups = engine.generate(prompts, [list(range(8))] * 8, SamplingParams(1.0, max_new_tokens=new))
-    print(f"{64 * new / (time.perf_counter() - started):,.0f} tokens/s of 64 completions")
-    scorer = LogprobModel(model, 1.0, 512)
-    for prompt, [sample, *_] in zip(prompts, groups, strict=True):
-        assert len(sample.token_ids) == new
-        ids = torch.tensor([[*prompt, *sample.token_ids]], device=device)
-        lengths, mask = torch.tensor([20], device=device), torch.ones(1, new, device=device)
-        with torch.no_grad():
-            logprobs = scorer(ids, lengths, mask).logprobs[0].cpu()
-        assert (logprobs - torch.tensor(sample.logprobs)).abs().mean() < 0.05

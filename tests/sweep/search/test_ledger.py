@@ -102,7 +102,6 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
     [
         ("result", {"configuration": 17}, "configuration 17"),
         ("result", {"configuration": -1}, "configuration -1"),
-        ("trial", {"configuration": 3}, "configuration 3"),
         ("configuration", {"configuration": 4}, "proposes configuration 3"),
         ("retry", {"configuration": 9}, "configuration 9"),
         ("look", {"standings": [{"finalist": "9"}]}, "configuration 9"),

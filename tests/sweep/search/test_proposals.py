@@ -2,12 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from sweep.search import study
 from sweep.search.history import Configuration
-from sweep.search.study import SAMPLER_ATTEMPTS, propose
+from sweep.search.study import propose
 from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
-from tests.sweep.search.instant_sweeps import GRID, NUMERIC
+from tests.sweep.search.instant_sweeps import GRID
 from tests.sweep.spaces import make_spec
 
 
@@ -34,29 +33,3 @@ def test_the_last_point_of_a_finite_space_is_found_and_then_nothing(sampler: str
         known = tried(spec, space, [point for place, point in enumerate(points) if place != left])
         assert propose(spec, space, known)[0] == points[left]
     assert propose(spec, space, tried(spec, space, points)) == (None, {})
-
-
-def test_a_sampler_that_repeats_itself_is_asked_again_and_then_drawn_at_random(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec, space = spec_in(tmp_path, NUMERIC)
-    first, _ = propose(spec, space, [])
-    assert first is not None
-    asked: list[str] = []
-    seeded: list[tuple[object, ...]] = []
-    make_sampler, ask = study.make_sampler, study.ask
-
-    def noting(search: object, *rest: object) -> object:
-        seeded.append(rest[1:])
-        asked.append(search.sampler)  # type: ignore[attr-defined]
-        return make_sampler(search, *rest)  # type: ignore[arg-type]
-
-    def repeating(*arguments: object) -> object:
-        return ask(*arguments) if asked[-1] == "random" else (first, {})  # type: ignore[arg-type]
-
-    monkeypatch.setattr(study, "make_sampler", noting)
-    monkeypatch.setattr(study, "ask", repeating)
-    found, _ = propose(spec, space, tried(spec, space, [first]))
-    assert found is not None and found != first
-    assert asked == ["tpe"] * SAMPLER_ATTEMPTS + ["random"]
-    assert seeded == [(1, attempt) for attempt in range(SAMPLER_ATTEMPTS + 1)]  # for configuration 1

@@ -11,7 +11,7 @@ import pytest
 
 from sweep.search.history import TrialKey, replay
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.spec import INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
+from sweep.space.spec import INTERRUPTED_KEY, REASON_KEY, SCORE, STEP
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, drain, ended, searcher_in
 from tests.sweep.spaces import make_spec
 from trainer.errors import StorageError
@@ -98,30 +98,22 @@ def test_unknown_and_repeated_completions_are_ignored(tmp_path: Path) -> None:
     assert (tmp_path / "events.jsonl").read_text() == lines
 
 
-def read_ledger(path: Path) -> list[dict[str, Any]]:
-    return [record for record, _ in read_json_lines(path)]
+ARMS = {"sampler": "tpe", "tune_within": "algorithm.advantage", "configurations": 3, "startup": 2}
 
 
-def whole_sweep(tmp_path: Path) -> tuple[SweepSpec, bytes, list[dict[str, Any]]]:
-    spec = make_spec(tmp_path)
-    folder = tmp_path / "whole"
-    folder.mkdir()
-    suggestions = drain(searcher_in(folder, spec), parallel=1)
-    return spec, (folder / "events.jsonl").read_bytes(), suggestions
-
-
-def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path: Path) -> None:
-    spec, ledger, suggestions = whole_sweep(tmp_path)
-    expected = {s["trial"]: s["parameters"] for s in suggestions}
+@pytest.mark.parametrize("changes", [{}, {"search": ARMS, "baselines": []}], ids=["one study", "a study an arm"])
+def test_killed_at_any_byte_every_trial_ends_exactly_once(tmp_path: Path, changes: dict[str, Any]) -> None:
+    spec = make_spec(tmp_path, **changes)
+    path = tmp_path / "events.jsonl"
+    expected = {s["trial"]: s["parameters"] for s in drain(searcher_in(tmp_path, spec), parallel=1)}
+    ledger = path.read_bytes()
     lines = [position + 1 for position, byte in enumerate(ledger) if byte == ord("\n")]
     # Every line end, the bytes around it, and random bytes in between.
     near = {p + d for p in [0, *lines] for d in (-1, 0, 1) if 0 <= p + d <= len(ledger)}
-    cuts = sorted(near | set(random.Random(0).sample(range(len(ledger)), 40)))
-    path = tmp_path / "events.jsonl"
-    for cut in cuts:
+    for cut in sorted(near | set(random.Random(0).sample(range(len(ledger)), 40))):
         path.write_bytes(ledger[:cut])
         drain(searcher_in(tmp_path, spec), parallel=1)
-        records = read_ledger(path)
+        records = [record for record, _ in read_json_lines(path)]
         results = [TrialKey(r["configuration"], r["seed"]).name for r in records if r["event"] == "result"]
         assert sorted(results) == sorted(expected), f"cut at byte {cut}"
         # Trials ran one at a time here, so the new driver must propose exactly what the old one did.

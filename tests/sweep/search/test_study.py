@@ -7,8 +7,7 @@ from typing import Any
 import optuna
 import pytest
 
-from sweep.search.study import make_sampler, write_study
-from sweep.space.points import Space
+from sweep.search.study import write_study
 from sweep.space.spec import SweepSpec
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, GRID, NUMERIC, drain, ended, score_of, searcher_in
 from tests.sweep.spaces import make_spec
@@ -72,13 +71,6 @@ def test_sampler_learns(sampler: str, tmp_path: Path) -> None:
     alphas = [s["parameters"][ALPHA] for s in drain(searcher_in(tmp_path, spec), parallel=1)]
     distances = [abs(alpha - 0.3) for alpha in alphas]
     assert sum(distances[-15:]) / 15 < sum(distances[:8]) / 8
-
-
-def test_later_attempts_weigh_fewer_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = space_for("tpe", tmp_path)
-    monkeypatch.setattr(optuna.samplers, "TPESampler", lambda **settings: settings["n_ei_candidates"])
-    found = [make_sampler(spec.search, Space(spec.parameters), 0, attempt) for attempt in (0, 1, 9)]
-    assert found == [24, 12, 1]
 
 
 def test_baseline_outside_of_the_range_does_not_spoil_the_sampler(tmp_path: Path) -> None:

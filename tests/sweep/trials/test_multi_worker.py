@@ -63,35 +63,25 @@ def second_rank(folder: Path, trial: str) -> list[dict[str, int]]:
     return [json.loads(line) for line in (folder / "trials" / trial / "fake-1.jsonl").read_text().splitlines()]
 
 
-def test_two_ranks_train_one_model_with_ddp_and_zero(tiny_policy: Path, tmp_path: Path) -> None:
-    """Both strategies in the same warm ranks, from the same seed: the same scores."""
-    folder = tmp_path / "fake"
+def test_two_ranks_of_a_trial_train_one_model(tiny_policy: Path, tmp_path: Path) -> None:
     small = {
         "model.name_or_path": str(tiny_policy),
-        "rollout.prompts_per_step": 4,
-        "rollout.group_size": 4,
-        "rollout.max_new_tokens": 40,
+        "rollout.prompts_per_step": 2,
+        "rollout.max_new_tokens": 20,
         "optim.update_batch_size": 8,
-        "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "size": 10}},
+        "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "size": 4}},
+        "parallel.strategy": "deepspeed",
     }
-    strategies = [
-        {"parallel.strategy": "ddp", "parallel.zero_stage": 2},
-        {"parallel.strategy": "deepspeed", "parallel.zero_stage": 3},
-    ]
     space = write_space(
         tmp_path / "space.yaml",
         trainer={"preset": "tiny_kk", "overrides": {**SHORT, **small}},
-        parameters={"parallel.strategy": {"choice": ["ddp", "deepspeed"]}, "parallel.zero_stage": {"choice": [2, 3]}},
-        baselines=strategies,
+        baselines=[{"algorithm.ar_alpha": 0.1}],
         search={"sampler": "random", "configurations": 0},
         resources={"workers_per_trial": 2},
     )
     out = run_cli("sweep", "run", space, "--runs-dir", tmp_path, "--offline", "--cpus", 2, timeout=250)
     assert out.returncode == 0, out.stdout + out.stderr
-    rewards = []
-    for trial in ("c000-s0", "c001-s0"):
-        rows = [line for line in metrics(folder, trial) if "rollout/reward" in line]
-        assert [row["step"] for row in rows] == [1, 2, 3, 4]
-        rewards.append([row["rollout/reward"] for row in rows])
-        assert (folder / "trials" / trial / "checkpoints" / "step-4" / "model.safetensors").is_file()
-    assert rewards[1] == pytest.approx(rewards[0])
+    rows = [line for line in metrics(tmp_path / "fake", "c000-s0") if "rollout/reward" in line]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    parts = (tmp_path / "fake/trials/c000-s0/checkpoints/step-4").iterdir()
+    assert "model.safetensors" in {path.name for path in parts}

@@ -1,19 +1,11 @@
 """What is missing is found before anything is started or written."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sweep.cli import main
 from tests.sweep.harness import SHORT, write_space
-
-CONFIG_ONLY = {"model_type": "qwen2", "hidden_size": 8}
-
-
-def space_with(path: Path, **overrides: Any) -> Path:
-    return write_space(path / "space.yaml", trainer={"preset": "tiny_kk", "overrides": {**SHORT, **overrides}})
 
 
 def refused(space: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -23,13 +15,27 @@ def refused(space: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     return code, capsys.readouterr().err
 
 
-def test_a_model_folder_without_weights_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(CONFIG_ONLY))
-    code, err = refused(space_with(tmp_path, **{"model.name_or_path": str(model)}), capsys)
-    assert code == 3
-    assert err.splitlines()[-3] == f"error: no safetensors weights in {model}"
+@pytest.mark.parametrize(
+    ("key", "value", "code", "said"),
+    [
+        ("model.name_or_path", "{here}", 3, "error: no safetensors weights in {here}"),
+        ("data.train", "{here}/missing.parquet", 3, "{here}/missing.parquet"),
+        ("evaluation.sets", {"dev": "missing.parquet"}, 3, "missing.parquet"),
+        (
+            "reward.functions",
+            {"tests.trainer.failing_rewards:raising": 1.0},
+            2,
+            "the reward fails on the first problem",
+        ),
+    ],
+)
+def test_missing_or_broken_inputs_of_every_trial(tmp_path, capsys, key, value, code, said):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "hidden_size": 8}')
+    overrides = {**SHORT, key: value.format(here=tmp_path) if isinstance(value, str) else value}
+    space = write_space(tmp_path / "space.yaml", trainer={"preset": "tiny_kk", "overrides": overrides})
+    found, err = refused(space, capsys)
+    assert found == code
+    assert said.format(here=tmp_path) in err
 
 
 def test_a_searched_model_is_looked_at_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,22 +44,6 @@ def test_a_searched_model_is_looked_at_too(tmp_path: Path, capsys: pytest.Captur
     code, err = refused(space, capsys)
     assert code == 3
     assert f"no such model folder: {tmp_path / 'nowhere'}" in err
-
-
-@pytest.mark.parametrize("key", ["data.train", "evaluation.sets"])
-def test_missing_data_exits_3(tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = str(tmp_path / "missing.parquet")
-    value: Any = missing if key == "data.train" else {"dev": missing}
-    code, err = refused(space_with(tmp_path, **{key: value}), capsys)
-    assert code == 3
-    assert missing in err
-
-
-def test_a_reward_that_fails_on_the_first_row_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    space = space_with(tmp_path, **{"reward.functions": {"tests.trainer.failing_rewards:raising": 1.0}})
-    code, err = refused(space, capsys)
-    assert code == 2
-    assert "the reward fails on the first problem: RuntimeError: no such luck" in err
 
 
 def test_a_searched_rule_that_cannot_train_is_refused_with_its_line(

@@ -1,23 +1,16 @@
 """The ranks of a trial: where they meet, and what becomes of the others when one fails."""
 
 import contextlib
-import os
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import ray
-from ray.util import placement_group, remove_placement_group
 
 from sweep.trials import worker
-from sweep.trials.worker import Assignment, StopWatcher, WorkerGroup, WorkerLostError, rank_environments, reserve_port
-from tests.sweep.harness import wait_until
-from trainer.config.schema import load_config
-from trainer.types import RunContext
+from sweep.trials.worker import WorkerGroup, WorkerLostError, rank_environments, reserve_port
 
 
 def place(node: str, gpus: list[int], port: int = 1000) -> dict[str, Any]:
@@ -66,73 +59,6 @@ def test_a_reserved_port_is_open_to_torch_and_to_nobody_who_asks_for_any() -> No
         server = TCPStore("127.0.0.1", min(ports), is_master=True, wait_for_workers=False)
         TCPStore("127.0.0.1", min(ports), is_master=False).set("key", "value")
         assert server.get("key") == b"value"
-
-
-class RankTrainer:
-    """Rank 1 misbehaves in the way that ``runs_dir`` names."""
-
-    step = 0
-    total_steps = 1
-    done = False
-    stopping = False
-
-    def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
-        self.fate = assignment.context.runs_dir.name
-
-    def run_period(self) -> dict[str, float]:
-        if os.environ["RANK"] == "1" and self.fate == "die":
-            os._exit(1)
-        if self.fate == "die unseen":
-            if os.environ["RANK"] == "0":
-                raise RuntimeError("connection closed by peer")
-            time.sleep(0.5)
-            os._exit(1)
-        if os.environ["RANK"] == "0" or self.fate == "hang":
-            time.sleep(600)  # as a collective call that waits for the other rank
-        raise ValueError(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} cannot")
-
-    def resume(self) -> int:
-        return 0
-
-    def close(self, status: str = "FINISHED") -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture
-def workers(local_ray: None, tmp_path: Path) -> Iterator[WorkerGroup]:
-    placement = placement_group([{"CPU": 1}, {"CPU": 1}])
-    ray.get(placement.ready())
-    group = WorkerGroup(placement, workers=2, cpus=1, gpus=0)
-    yield group
-    group.kill()
-    remove_placement_group(placement)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fate", "error", "message"),
-    [
-        ("die", WorkerLostError, "rank 1 died"),
-        ("die unseen", WorkerLostError, "rank 1 died"),  # rank 0 notices before Ray does
-        ("hang", WorkerLostError, "rank 0, 1 did not answer for"),
-        ("raise", ValueError, "rank 1 of 2 cannot"),
-    ],
-)
-def test_one_rank_that_fails_ends_the_call_although_the_other_waits(workers, tmp_path, fate, error, message):
-    context = RunContext(tmp_path / "run", tmp_path / fate, "e", "c000-s0")
-    assignment = Assignment("c000-s0", load_config("tiny_kk"), context, tmp_path / "stop")
-    assert workers.call("build", RankTrainer, assignment) == [0, 0]
-    with pytest.raises(error, match=message):
-        workers.call("run_period", timeout=3.0 if fate == "hang" else 60.0)
-    workers.kill()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in workers.pids), what="the ranks to end")
 
 
 def test_a_jump_of_the_clock_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
