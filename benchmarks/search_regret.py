@@ -123,7 +123,7 @@ def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration
                 point, _ = propose(spec, space, found)
                 if point is None:
                     break
-                resolved = space.resolve(point, spec.base)
+                resolved = space.resolve(point, spec.program)
                 mark = fingerprint(resolved)
                 found.append(Configuration(len(found), "search", point, resolved, mark, {}, 0.0))
                 waiting = [(found[-1].number, seed) for seed in spec.seeds]

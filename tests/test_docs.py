@@ -12,9 +12,10 @@ from pydantic import BaseModel
 import sweep.cli
 import trainer.cli
 from rewards import REWARDS
+from sweep.programs.loptune import LoptuneProgram
 from sweep.space.file import load_space
 from sweep.space.parameters import KINDS
-from sweep.space.spec import SearchSpec, SweepSpec, TrainerSpec
+from sweep.space.spec import SearchSpec, SweepSpec
 from tests.paths import ROOT
 from trainer.config.data import DatasetConfig
 from trainer.config.reward import RewardConfig
@@ -111,7 +112,7 @@ def test_the_search_space_page_names_every_key_and_range():
         assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
         for key in keys(annotation, f"{section}."):
             assert f"`{key}`" in text
-    for key in set(keys(TrainerSpec)) - {"config"}:  # which only space.lock.yaml has
+    for key in set(keys(LoptuneProgram)) - {"config"}:  # which only space.lock.yaml has
         assert f"`trainer.{key}`" in text
     for kind in KINDS:
         assert f"`{kind}: " in text
@@ -153,7 +154,7 @@ def test_the_search_spaces_of_the_page_are_accepted(tmp_path):
     space, tournament = re.findall(r"```yaml\n(.*?)```", text_of("docs/search_space.md"), re.DOTALL)
     (tmp_path / "my_run.yaml").write_text("extends: tiny_kk\n", encoding="utf-8")
     (tmp_path / "space.yaml").write_text(space, encoding="utf-8")
-    assert load_space(tmp_path / "space.yaml").base.max_steps == 200
+    assert load_space(tmp_path / "space.yaml").trainer.base.max_steps == 200
     (tmp_path / "tournament.yaml").write_text(
         "name: t\ntrainer: {preset: my_run.yaml}\n" + tournament, encoding="utf-8"
     )

@@ -220,6 +220,11 @@ def _write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
+def size_text(count: int) -> str:
+    """Bytes as people read them, decimal."""
+    return f"{count / 1e9:.1f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
 def free_bytes(path: Path) -> int:
     """Free space of the disk that a path, which need not exist, is on.
 

@@ -23,6 +23,7 @@ from trainer.errors import check_finite
 from trainer.evaluation.correctness import correctness_record
 from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate
 from trainer.evaluation.history import best_evaluation, final_metrics
+from trainer.files import size_text
 from trainer.metrics.bands import band_metrics
 from trainer.metrics.reading import read_metrics
 from trainer.metrics.step import batch_metrics, memory_metrics, rollout_metrics, time_metrics, update_metrics
@@ -31,7 +32,7 @@ from trainer.parallel.device import memory_of, peak_bytes
 from trainer.parallel.models import load_models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import check_divisible, make_parallel
-from trainer.planning.memory import check_fits, size_text
+from trainer.planning.memory import check_fits
 from trainer.problems.load import encode_prompt
 from trainer.problems.sampler import ProblemSampler, training_steps
 from trainer.progress import ProgressReport

@@ -1,8 +1,10 @@
 """A TRL script on the built-in tiny model, with AR and Lopti by two lines (marked); minutes on a CPU: docs/trl.md."""
 
+import os
 from dataclasses import dataclass
 
 from datasets import Dataset
+from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, TrlParser
 
 from rewards.knights_knaves import score
@@ -62,7 +64,10 @@ def main() -> None:
         ar_alpha=rule.ar_alpha,
         lopti_eta=rule.lopti_eta,
     )
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    checkpoint = args.resume_from_checkpoint
+    if os.environ.get("LOPTUNE_RESUME") == "1":  # of a sweep: docs/any_trainer.md
+        checkpoint = get_last_checkpoint(args.output_dir)
+    trainer.train(resume_from_checkpoint=checkpoint)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def recorded_uri(sweep: SweepRecord) -> str:
         MissingError: it ran offline.
         StorageError: its database does not exist.
     """
-    folder, tracking = sweep.folder, sweep.spec.base.tracking
+    folder, tracking = sweep.folder, sweep.spec.program.settings
     if tracking.offline:
         hint = f"{sweep.command('upload')} sends it to MLflow"
         raise MissingError(f"sweep {folder.name} ran offline", str(folder.root), hint)

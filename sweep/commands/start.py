@@ -3,7 +3,6 @@
 import argparse
 import sys
 from dataclasses import replace
-from typing import Any
 
 from sweep.commands.arguments import add_machine, add_named, planned_nodes, prepare, run_options
 from sweep.record.folder import sweep_folder
@@ -85,22 +84,15 @@ def _plan(arguments: argparse.Namespace) -> int:
     plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds)
     _print_advice(spec)
     if arguments.json:
-        print_json(as_json(plan) | _sampled(spec, arguments.sample))
+        sample = arguments.sample and {"sample": spec.program.sample(spec.possible, arguments.sample).json}
+        print_json(as_json(plan) | (sample or {}))
         return 0
     print_plan(plan, spec)
     if arguments.sample:
-        from sweep.views.look import look_before, print_look  # which imports torch
+        from sweep.views.look import print_sample
 
-        print_look(look_before(spec, arguments.sample), spec, plan.configurations)
+        print_sample(spec.program.sample(spec.possible, arguments.sample), spec, plan.configurations)
     return 0
-
-
-def _sampled(spec: SweepSpec, problems: int | None) -> dict[str, Any]:
-    if not problems:
-        return {}
-    from sweep.views.look import group_sizes, look_before  # which imports torch
-
-    return {"sample": look_before(spec, problems).as_json(group_sizes(spec))}
 
 
 def _schema(arguments: argparse.Namespace) -> int:
@@ -150,9 +142,10 @@ def load(arguments: argparse.Namespace) -> SweepRecord:
     overrides = [
         *arguments.overrides,
         *([f'name="{arguments.name}"'] if arguments.name is not None else []),  # `off` is a name, too
-        *(["trainer.tracking.offline=true"] if arguments.offline else []),
     ]
     spec = load_space(find_space(arguments.space), overrides)
+    if arguments.offline:
+        spec = spec.with_program(spec.program.tracked(offline=True))
     spec, taken = warm_started(spec, arguments.runs_dir, f"{arguments.space}, key search.warm_start")
     for line in taken:
         print(line, file=sys.stderr, flush=True)

@@ -8,12 +8,13 @@ from pathlib import Path
 from sweep.commands.arguments import add_named
 from sweep.driver.guard import dead_scratch, end_leftovers
 from sweep.record.best import arm_lines, choose_best
+from sweep.record.equal_seeds import equal_seeds
 from sweep.record.folder import SweepFolder, all_sweeps, existing_sweep, holder, read_spec, request_stop
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.table import duration, print_trials
 from sweep.views.time_left import seconds_left
 from trainer.errors import ConfigError, UserError
-from trainer.planning.memory import size_text
+from trainer.files import size_text
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.table import number, print_json, print_table
 
@@ -79,6 +80,8 @@ def _status(arguments: argparse.Namespace) -> int:
         print(f"{trial}: ends in about {duration(seconds)}")
     if all_left is not None:
         print(f"the sweep ends in about {duration(all_left)}")
+    for line in equal_seeds(sweep):
+        print(f"warning: {line}")
     if best := chosen.text(sweep.spec.objective):
         print(best)
     if by is None and ended < planned:

@@ -9,10 +9,8 @@ from sweep.commands.arguments import add_machine, add_named, prepare, run_option
 from sweep.record.best import Best, choose_best, described
 from sweep.record.sweep_record import SweepRecord, open_sweep, report_failure_told
 from sweep.space.arms import ARM_SEEDS, MAX_SEEDS, arms
-from sweep.space.points import trial_config
 from sweep.space.spec import SweepSpec
 from sweep.winner.confirm import finalists_of, fresh_space
-from trainer.config.schema import save_config
 from trainer.errors import ConfigError, MissingError, StorageError
 from trainer.shell.arguments import Commands, add_accept_changes, count, positive
 from trainer.tracking.inputs import inherit_inputs
@@ -116,14 +114,13 @@ def _export(arguments: argparse.Namespace) -> int:
     output: Path = arguments.output or Path(f"{folder.name}-best.yaml")
     if output.exists():
         raise ConfigError(f"{output} exists", str(output), "choose another file with --output")
-    config, workers = trial_config(spec.base, best.parameters, spec.seeds[0]), spec.resources.workers_per_trial
+    overrides = {**best.parameters, "seed": spec.seeds[0]}
     try:
-        save_config(config, output)
+        spec.program.save(overrides, output)
     except OSError as error:
         raise StorageError(f"cannot write {output}: {error.strerror}", str(output), "choose --output") from None
     print("\n       ".join([best.text(spec.objective), *caveats]))
-    launch = f"torchrun --nproc-per-node {workers} -m " if workers > 1 else ""
-    print(f"{launch}trainer run {output}")
+    print(spec.program.launch_line(overrides, output, spec.resources.workers_per_trial))
     return 0
 
 

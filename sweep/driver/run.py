@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,23 +21,22 @@ from ray.exceptions import RayError
 from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
 from sweep.driver.control import StopControl, orderly_signals, watched
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
+from sweep.programs.base import RunFactory
 from sweep.record.best import choose_best
 from sweep.record.disk import CheckpointRoom, EndedTrials
+from sweep.record.equal_seeds import equal_seeds
 from sweep.record.folder import free_name, hold, raise_held, write_spec
 from sweep.record.sweep_record import SweepRecord, report_failure_told
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.points import input_configs
 from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, trial_outcomes
 from sweep.tracking.parent_run import ParentRun, open_parent
 from sweep.tracking.upload import send_unsent
 from sweep.trials.cluster import Node, check_fit, present_nodes, ray_running, slots, spreads
 from sweep.trials.credentials import write_credentials
-from sweep.trials.preflight import check_training
-from sweep.trials.reach import check_reach, inputs_of
+from sweep.trials.reach import check_reach
 from sweep.trials.scheduler import make_scheduler
 from sweep.trials.trainable import TrialPlan, bind
-from sweep.trials.worker import TrainerFactory, build_trainer
 from sweep.views.progress import SweepCallback, say
 from trainer.attempt import begin_attempt, newest_attempt
 from trainer.errors import INTERRUPTED, ConfigError, MissingError, StorageError, UserError, first_line
@@ -49,12 +48,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """How a sweep runs: machine, trainer and report."""
+    """How a sweep runs: machine, program and report."""
 
     address: str | None = None  # of a Ray cluster; None starts Ray here
     cpus: int | None = None  # CPUs of this machine to use; all if None
-    factory: TrainerFactory = build_trainer
-    check: Callable[[SweepSpec], None] = check_training  # what the factory needs, before Ray starts
+    factory: RunFactory | None = None  # what a trial runs; the program's if None
     report: bool = True  # whether to write one at the end
     retry_failed: bool = False  # of a resumption: try trials again that have failed
     start_over: bool = False  # of a resumption: begin trials again that have no intact checkpoint left
@@ -81,8 +79,10 @@ class _Session:
     def trial_plan(self) -> TrialPlan:
         """The common part of all trials."""
         parent = self.parent.run_id if self.parent else None
-        inputs = (self.sweep.folder.root, *inputs_of(self.sweep.spec)) if self.options.address else ()
         spec = self.sweep.spec
+        inputs: tuple[Path, ...] = ()
+        if self.options.address:
+            inputs = (self.sweep.folder.root, *spec.program.paths(spec.searched))
         return TrialPlan(
             spec,
             self.sweep.folder,
@@ -123,8 +123,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         )
     if (folder.root / CONFIG_FILE).exists():
         raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
-    say("checks model, data and reward")
-    options.check(sweep.spec)
+    _check_program(sweep.spec, options)
     try:
         with hold(folder):
             _keep_inputs(sweep, options)
@@ -146,7 +145,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     """
     folder = sweep.folder
     raise_held(folder)
-    options.check(sweep.spec)
+    _check_program(sweep.spec, options)
     with hold(folder):
         _keep_inputs(sweep, options)
         ended = end_leftovers(folder.root)
@@ -162,11 +161,18 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
         return _drive(sweep.read_again(), options)
 
 
+def _check_program(spec: SweepSpec, options: Options) -> None:
+    """Look for whatever would keep a trial from running."""
+    if options.factory is None:
+        say("checks what a trial runs")
+        spec.program.check_early(spec.searched, spec.resources)
+
+
 def _keep_inputs(sweep: SweepRecord, options: Options) -> None:
     """Refuse data and rewards that are not those the sweep began with; record what they are."""
     root = sweep.folder.root
     changes = check_inputs(root, "sweep", options.accept_changes)
-    record_inputs(root, input_configs(sweep.spec), changes)
+    record_inputs(root, sweep.spec.program.files(sweep.spec.searched), changes)
     for change in changes:
         print(f"accepted: {change}", flush=True)
 
@@ -191,7 +197,7 @@ def _drive(sweep: SweepRecord, options: Options) -> int:
             check_fit(spec.resources, nodes)
             if options.address is not None:
                 check_reach(sweep)
-            if not spec.base.tracking.offline:
+            if not spec.program.settings.offline:
                 say("opens MLflow")
             parent = open_parent(sweep)
             _search(_Session(sweep, options, nodes, parent, control), scratch / "tune")
@@ -329,6 +335,8 @@ def _finish(sweep: SweepRecord, options: Options, parent: ParentRun | None, cont
     )
     for row in failed:
         print(f"failed: {row.trial}  {row.reason}  ({folder.trial(row.trial) / 'stderr.log'})")
+    for line in equal_seeds(sweep):
+        print(f"warning: {line}")
     if best := choose_best(sweep).text(sweep.spec.objective):
         print(best)
     if report is not None:

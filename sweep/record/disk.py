@@ -10,8 +10,7 @@ from sweep.search.history import TrialKey
 from trainer.checkpoint.files import STATE_FILE, keep_weights, steps_on_disk
 from trainer.errors import StorageError
 from trainer.evaluation.history import best_evaluation
-from trainer.files import free_bytes
-from trainer.planning.memory import planned_checkpoint_bytes, size_text
+from trainer.files import free_bytes, size_text
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +55,13 @@ class CheckpointRoom:
     """
 
     def __init__(self, sweep: SweepRecord) -> None:
-        spec, folder, kept = sweep.spec, sweep.folder, sweep.spec.base.checkpoint
+        spec, folder = sweep.spec, sweep.folder
+        kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
         self._folder = folder
-        self._at_a_time = kept.keep_last + kept.keep_best + 1
+        self._at_a_time = 0 if kept is None else kept.kept + 1
         trials = folder.root / "trials"
         found = [size for trial in trials.glob("*") for size in checkpoint_sizes(trial)]
-        self._largest = max([*found, planned_checkpoint_bytes(spec.base, spec.resources.gpus_per_trial > 0) or 0])
+        self._largest = max([*found, (kept.whole if kept else None) or 0])
 
     def lack(self, trial: str, running: Collection[str]) -> StorageError | None:
         """The lack of space for a trial beside those that run; None where there is room."""

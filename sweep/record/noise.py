@@ -133,11 +133,5 @@ def _named(sweeps: list[str]) -> str:
 
 
 def _alike(before: SweepSpec, spec: SweepSpec) -> bool:
-    def scored(one: SweepSpec) -> tuple[object, ...]:
-        base, objective = one.base, one.objective
-        return (
-            *(base.model, base.data, base.rollout, base.optim, base.evaluation, base.max_steps, base.epochs),
-            *(objective.metric, objective.window),
-        )
-
-    return scored(before) == scored(spec)
+    scored = (before.objective.metric, before.objective.window) == (spec.objective.metric, spec.objective.window)
+    return scored and spec.program.is_like(before.program)

@@ -2,25 +2,21 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dashboards.results import ALPHA, ETA, TRAINING_CURVES, Curve, Objective, Results, Rounds, State, Trial
+from dashboards.results import TRAINING_CURVES, Curve, Objective, Results, Rounds, State, Trial
 from sweep.record.decision import decision_of
 from sweep.record.folder import holder, read_spec
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, TrialKey
 from sweep.space.arms import arm_of, arms
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig, dotted_values, value_of
-from trainer.config.variants import variant_of
 from trainer.evaluation.correctness import read_correctness
 from trainer.files import Record, read_records
 from trainer.metrics.declared import CORRECTNESS_FILE
-from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
 from trainer.tracking.inputs import accepted_changes
 
 _ACCURACY = "eval/accuracy"
@@ -51,9 +47,8 @@ def _results(sweep: SweepRecord, curves: bool, searched: tuple[str, ...] | None 
     spec, configurations = sweep.spec, sweep.configurations
     running = holder(sweep.folder) is not None
     resources = spec.resources
-    workers = resources.workers_per_trial * resources.cpus_per_worker
     objective = Objective(**spec.objective.model_dump(include={"metric", "mode", "window", "worthwhile"}))
-    devices = float(resources.gpus_per_trial or workers)
+    devices = float(resources.devices)
     read = _Reading(sweep, objective, devices, running, curves)
     trials = [
         trial
@@ -61,13 +56,13 @@ def _results(sweep: SweepRecord, curves: bool, searched: tuple[str, ...] | None 
         for seed in _seeds(spec, configuration)
         if (trial := read.trial(configuration, seed)) is not None
     ]
-    model, task = setting_of(spec.base)
+    model, task = spec.program.setting()
     rounds = _rounds(sweep)
     return Results(
         name=sweep.folder.name,
         objective=objective,
         trials=tuple(trials),
-        searched=_searched(configurations) if searched is None else searched,
+        searched=_searched(spec, configurations) if searched is None else searched,
         kinds={key: parameter.kind for key, parameter in spec.parameters.items()},
         source=str(sweep.folder.root),
         model=model,
@@ -89,18 +84,13 @@ def _seeds(spec: SweepSpec, configuration: Configuration) -> list[int]:
     return list(dict.fromkeys([*spec.seeds, *configuration.results]))
 
 
-def _searched(configurations: Iterable[Configuration]) -> tuple[str, ...]:
-    """The trainer keys that differ between configurations."""
+def _searched(spec: SweepSpec, configurations: Iterable[Configuration]) -> tuple[str, ...]:
+    """The program's keys that differ between configurations."""
     values: dict[str, set[str]] = {}
     for configuration in configurations:
-        for key, value in dotted_values(configuration.resolved).items():
+        for key, value in spec.program.flat(configuration.resolved).items():
             values.setdefault(key, set()).add(str(value))
     return tuple(key for key, different in values.items() if len(different) > 1)
-
-
-def setting(base: TrainConfig, parameters: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key in a configuration, without validating it again: a large sweep asks often."""
-    return parameters[key] if key in parameters else value_of(base, key)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,12 +116,11 @@ class _Reading:
         state: State = "RUNNING" if self.running else "KILLED"
         if result is not None:
             state = result.state
-        parameters = dotted_values(configuration.resolved)
-
-        def value(name: str) -> Any:
-            return setting(spec.base, parameters, name)
-
-        wanted = (objective.metric, objective.sealed)
+        parameters = spec.program.flat(configuration.resolved)
+        shown = spec.program.values({}, spec.program.always_shown)
+        algorithm, rule = spec.program.rule_of(configuration.resolved)
+        sealed = spec.program.sealed_metric(objective.metric, objective.sealed)
+        wanted = (objective.metric, sealed)
         found = {name: _curve(records, name) for name in wanted}
         found |= {name: _curve(records, name, _MAX_POINTS) for name in (TRAINING_CURVES if curves else ())}
         evaluated = found[objective.metric]
@@ -144,14 +133,14 @@ class _Reading:
             seed=str(seed),
             state=state,
             score=math.nan if state == "FAIL" else score,
-            parameters={ALPHA: value(ALPHA), ETA: value(ETA), **parameters},
-            algorithm=rule_name(value(ADVANTAGE_KEY), value(LOSS_KEY)),
-            rule=variant_of(value),
+            parameters={**shown, **parameters},
+            algorithm=algorithm,
+            rule=rule,
             arm=arm_of(spec, configuration.parameters),
             reason="" if result is None else sweep.failure_reason(key, result),
             step=evaluated.steps[-1] if evaluated.steps else math.nan,
             hours=self.devices * sum(map(spent_seconds, records)) / 3600,
-            test=found[objective.sealed].end(objective.window),
+            test=found[sealed].end(objective.window),
             curves={name: curve for name, curve in found.items() if curve.steps},
             latest=_latest(records) if curves else {},
             solved=_solved(run_dir / CORRECTNESS_FILE, objective) if curves and state == "COMPLETE" else None,
@@ -200,14 +189,3 @@ def _rounds(sweep: SweepRecord) -> Rounds | None:
         outcome=decision.outcome,
         standings=tuple(dataclasses.replace(one, finalist=str(spec.reported(int(one.finalist)))) for one in standings),
     )
-
-
-def setting_of(base: TrainConfig) -> tuple[str, str]:
-    """Return model and task of a trainer configuration, in words."""
-    sources = []
-    for source in base.data.train:
-        made = source.digits if base.data.task == "addition" else source.people
-        unit = "digits" if base.data.task == "addition" else "people"
-        generated = f"{', '.join(map(str, made))} {unit}"
-        sources.append(generated if source.source == "generated" else source.source)
-    return base.model.name_or_path, ": ".join(filter(None, (str(base.data.task), ", ".join(sources))))

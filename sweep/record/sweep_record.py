@@ -66,11 +66,9 @@ class SweepRecord:
 
     def device_hours(self) -> dict[str, float]:
         """Trial -> hours of its GPUs, or of its CPUs where it has none, in recorded steps and evaluations."""
-        resources = self.spec.resources
-        devices = resources.gpus_per_trial or resources.workers_per_trial * resources.cpus_per_worker
         hours: dict[str, float] = {}
         for trial, record in self._metrics():
-            hours[trial] = hours.get(trial, 0.0) + devices * spent_seconds(record) / 3600
+            hours[trial] = hours.get(trial, 0.0) + self.spec.resources.devices * spent_seconds(record) / 3600
         return hours
 
     def gpu_hours(self) -> float:
@@ -99,7 +97,7 @@ class SweepRecord:
         result = configuration.results.get(seed)
         row = TrialRow(key.name, configuration.number, seed, parameters=configuration.resolved)
         row.step = last_step(run_dir)
-        row.total_steps = configuration.resolved.get("max_steps", self.spec.base.max_steps)
+        row.total_steps = self.spec.program.total_steps(configuration.resolved)
         if result is not None:
             row.state, row.score = result.state, result.score
             row.reason = self.failure_reason(key, result)
@@ -133,10 +131,10 @@ def planned_trials(spec: SweepSpec) -> int:
     wanted = None if searched is None else len(spec.baselines) + searched
     space = Space(spec.parameters)
     if space.is_finite and space.grid_size(_MAX_COUNTED + 1) <= _MAX_COUNTED:
-        baselines = (space.complete(baseline, spec.base) for baseline in spec.baselines)
+        baselines = (space.complete(baseline, spec.program) for baseline in spec.baselines)
         points = itertools.chain(baselines, space.grid(lambda parameter: parameter.options or []))
         # Baselines are not run again, nor are points that differ only in a switch.
-        different = len({fingerprint(space.resolve(point, spec.base)) for point in points})
+        different = len({fingerprint(space.resolve(point, spec.program)) for point in points})
         wanted = different if wanted is None else min(wanted, different)
     elif wanted is None:
         wanted = len(spec.baselines) + space.grid_size(MAX_GRID)

@@ -33,9 +33,9 @@ def warm_started(spec: SweepSpec, runs_dir: Path, where: str) -> tuple[SweepSpec
     space = Space(spec.parameters)
 
     def mark(point: Parameters) -> str:
-        return fingerprint(space.resolve(point, spec.base))
+        return fingerprint(space.resolve(point, spec.program))
 
-    points = {mark(point): point for point in (space.complete(baseline, spec.base) for baseline in spec.baselines)}
+    points = {mark(point): point for point in (space.complete(baseline, spec.program) for baseline in spec.baselines)}
     seeds: set[int] = set()
     for name in names:
         existing = [folder.name for folder in all_sweeps(runs_dir)]

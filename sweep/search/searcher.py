@@ -170,12 +170,12 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         number, baselines = len(self.configurations), self.spec.baselines
         noted: dict[str, int] = {}
         if number < len(baselines):
-            point: Parameters | None = self.space.complete(baselines[number], self.spec.base)
+            point: Parameters | None = self.space.complete(baselines[number], self.spec.program)
         else:
             point, noted = propose_next(self.spec, self.configurations)
         if point is None:
             return False
-        resolved = self.space.resolve(point, self.spec.base)
+        resolved = self.space.resolve(point, self.spec.program)
         record = self._append(
             event=PROPOSED,
             configuration=number,

@@ -68,7 +68,7 @@ def propose(
     known = {configuration.fingerprint for configuration in configurations}
 
     def is_new(point: Parameters) -> bool:
-        return fingerprint(space.resolve(point, spec.base)) not in known
+        return fingerprint(space.resolve(point, spec.program)) not in known
 
     settings = spec.search
     if settings.sampler != "grid":

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from sweep.space.points import is_switch
+from sweep.programs.base import Advice
 from sweep.space.spec import SweepSpec
-from trainer.planning.advice import Advice, advise
 
 
 def advise_space(spec: SweepSpec) -> Iterator[Advice]:
@@ -19,7 +18,7 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
     for index, baseline in enumerate(spec.baselines):
         for key, value in baseline.items():
             parameter = spec.parameters[key]
-            if not is_switch(key) and not parameter.contains(value) and parameter.kind != "value":
+            if spec.program.has(key) and not parameter.contains(value) and parameter.kind != "value":
                 low, high = parameter.extremes[0], parameter.extremes[-1]
                 searched = f"{low} to {high}" if parameter.kind != "choice" else str(parameter.options)
                 yield Advice(
@@ -28,4 +27,4 @@ def advise_space(spec: SweepSpec) -> Iterator[Advice]:
                     "widen the range if the sampler is to learn from this baseline",
                 )
     searched_keys = set(spec.parameters)
-    yield from (advice for advice in advise(spec.base) if not searched_keys & set(advice.where.split(", ")))
+    yield from (advice for advice in spec.program.advice() if not searched_keys & set(advice.where.split(", ")))

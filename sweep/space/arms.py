@@ -21,7 +21,7 @@ def arms(spec: SweepSpec) -> dict[str, SweepSpec]:
     if key is None:
         return {"": spec}
     space, search = Space(spec.parameters), spec.search.model_copy(update={"tune_within": None})
-    points = [space.complete(baseline, spec.base) for baseline in spec.baselines]
+    points = [space.complete(baseline, spec.program) for baseline in spec.baselines]
     return {
         str(value): spec.model_copy(
             update={

@@ -1,4 +1,4 @@
-"""Checks of a search space against the trainer's configuration, made before anything starts."""
+"""Checks of a search space against its program, made before anything starts."""
 
 import itertools
 import math
@@ -6,14 +6,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from sweep.programs.base import Program
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec, same_value
-from sweep.space.points import Parameters, Space, allowed_values, fingerprint, is_section, is_switch, searched_values
+from sweep.space.points import Parameters, Space, allowed_values, fingerprint
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig, apply_overrides, check_key, dotted_keys
 from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
-from trainer.metrics.declared import METRICS, declaration
 
 _MAX_CORNERS = 512
 MAX_GRID = 10_000
@@ -25,60 +24,32 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     Raises:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
-    _check_objective(spec, document)
+    spec.program.check_metric(spec.objective.metric, document.where(("objective", "metric")))
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
     _check_values(spec, document)
     _check_baselines(spec, space, document)
-    _check_combinations(spec.base, space, document)
+    _check_combinations(spec.program, space, document)
     _check_search(spec, space, document)
     _check_arms(spec, document)
     _check_scheduler(spec, document)
-    _check_workers(spec, document)
-    _check_servers(spec, document)
-    _check_device(spec, document)
-
-
-def _check_objective(spec: SweepSpec, document: YamlDocument) -> None:
-    metric = spec.objective.metric
-    where = document.where(("objective", "metric"))
-    hint = nearest(metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/")
-    try:
-        declaration(metric)
-    except KeyError:
-        raise ConfigError(f"unknown metric {metric}", where, hint) from None
-    if not metric.startswith("eval/"):
-        raise ConfigError(f"{metric} is not measured by evaluations", where, hint)
+    spec.program.check_machine(spec.searched, spec.resources, spec.limits.max_concurrent, document)
 
 
 def _check_keys(spec: SweepSpec, document: YamlDocument) -> None:
     used = {parent for parameter in spec.parameters.values() for parent in parameter.when}
-    if "seed" in spec.trainer.overrides:
-        raise ConfigError(
-            "the seed of a trial comes from `seeds`",
-            document.where(("trainer", "overrides", "seed")),
-            "write seeds: [0, 1]",
-        )
     for key, parameter in spec.parameters.items():
-        where = document.where(("parameters", key))
-        if key == "seed":
-            raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
-        if key in spec.trainer.overrides:
-            raise ConfigError(f"{key} is both searched and fixed in trainer.overrides", where, "remove one of the two")
-        if is_section(key):
-            names = [name for name in dotted_keys() if name.startswith(f"{key}.")]
-            raise ConfigError(f"{key} is a section, not a value", where, nearest(key, names))
-        if is_switch(key):
-            _check_switch(key, parameter, used, where)
+        if spec.program.has(key):
+            spec.program.check_key(key, document)
         else:
-            check_key(key, document.place(("parameters", key)))
+            _check_switch(key, parameter, used, spec.program.keys(), document.where(("parameters", key)))
 
 
-def _check_switch(key: str, parameter: ParameterSpec, used: set[str], where: str) -> None:
+def _check_switch(key: str, parameter: ParameterSpec, used: set[str], keys: list[str], where: str) -> None:
     if key not in used:
-        meant = next((name for name in dotted_keys() if name.endswith(f".{key}")), None)
-        hint = f"did you mean {meant}?" if meant else nearest(key, dotted_keys(), "trainer options")
-        raise ConfigError(f"switch {key} is used in no `when` and is no key of the trainer", where, hint)
+        meant = next((name for name in keys if name.endswith(f".{key}")), None)
+        hint = f"did you mean {meant}?" if meant else nearest(key, keys, "trainer options")
+        raise ConfigError(f"switch {key} is used in no `when` and is no key of the program", where, hint)
     if parameter.options is None:
         raise ConfigError(f"switch {key} needs values to choose from", where, "write choice: [false, true]")
     if parameter.has_otherwise:
@@ -141,20 +112,20 @@ def _check_satisfiable(key: str, space: Space, document: YamlDocument) -> None:
 
 
 def _check_values(spec: SweepSpec, document: YamlDocument) -> None:
-    """Refuse a bound, choice or `else` that the trainer's field does not take."""
+    """Refuse a bound, choice or `else` that the program does not take."""
     for key, parameter in spec.parameters.items():
-        if is_switch(key):
+        if not spec.program.has(key):
             continue
         values = [(parameter.kind, value) for value in parameter.extremes]
         if parameter.has_otherwise:
             values.append(("else", parameter.otherwise))
         for entry, value in values:
-            _check_field(spec.base, key, value, document.where(("parameters", key, entry)))
+            _check_field(spec.program, key, value, document.where(("parameters", key, entry)))
 
 
-def _check_field(base: TrainConfig, key: str, value: Any, where: str) -> None:
+def _check_field(program: Program, key: str, value: Any, where: str) -> None:
     try:
-        apply_overrides(base, {key: value})
+        program.configure({key: value})
     except ConfigError as error:
         # Only what is wrong with this very field: other fields may make the value possible.
         if error.key == key or error.key.startswith(f"{key}."):
@@ -172,25 +143,25 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
                     where,
                     nearest(key, space.parameters) if space.parameters else "add it to parameters",
                 )
-            if not is_switch(key):
-                _check_field(spec.base, key, value, where)
+            if spec.program.has(key):
+                _check_field(spec.program, key, value, where)
             elif not space.parameters[key].contains(value):
                 options = ", ".join(map(repr, space.parameters[key].options or []))
                 raise ConfigError(f"{key} is never {value!r}", where, f"valid: {options}")
         entry = document.where(("baselines", index))
-        point = _complete_baseline(index, baseline, space, spec.base, entry)
-        _try_point(spec.base, space, point, f"baseline {index}", entry)
-        mark = fingerprint(space.resolve(point, spec.base))
+        point = _complete_baseline(index, baseline, space, spec.program, entry)
+        _try_point(spec.program, space, point, f"baseline {index}", entry)
+        mark = fingerprint(space.resolve(point, spec.program))
         if mark in seen:
             raise ConfigError(f"baselines {seen[mark]} and {index} are the same configuration", entry, "remove one")
         seen[mark] = index
 
 
 def _complete_baseline(
-    index: int, baseline: Mapping[str, Any], space: Space, base: TrainConfig, where: str
+    index: int, baseline: Mapping[str, Any], space: Space, program: Program, where: str
 ) -> Parameters:
     try:
-        point = space.complete(baseline, base)
+        point = space.complete(baseline, program)
     except KeyError as error:
         key = error.args[0]
         raise ConfigError(f"baseline {index} does not say {key}", where, f"add {key}: VALUE") from None
@@ -205,7 +176,7 @@ def _complete_baseline(
     return point
 
 
-def _check_combinations(base: TrainConfig, space: Space, document: YamlDocument) -> None:
+def _check_combinations(program: Program, space: Space, document: YamlDocument) -> None:
     """Try the corners of the space: fields may refuse each other although each value is fine."""
     corners = list(itertools.islice(space.grid(lambda parameter: parameter.extremes), _MAX_CORNERS + 1))
     if len(corners) > _MAX_CORNERS:
@@ -213,14 +184,14 @@ def _check_combinations(base: TrainConfig, space: Space, document: YamlDocument)
         chance = random.Random(0)
         corners = [space.walk(lambda _, parameter: chance.choice(parameter.extremes)) for _ in range(_MAX_CORNERS)]
     for point in corners:
-        _try_point(base, space, point, f"the combination {_show(point)}", document.where(("parameters",)))
+        _try_point(program, space, point, f"the combination {_show(point)}", document.where(("parameters",)))
 
 
-def _try_point(base: TrainConfig, space: Space, point: Parameters, what: str, where: str) -> None:
+def _try_point(program: Program, space: Space, point: Parameters, what: str, where: str) -> None:
     try:
-        apply_overrides(base, space.resolve(point, base))
+        program.configure(space.resolve(point, program))
     except ConfigError as error:
-        raise ConfigError(f"{what} is refused by the trainer: {error.what}", where, error.hint) from None
+        raise ConfigError(f"{what} is refused: {error.what}", where, error.hint) from None
 
 
 def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
@@ -271,43 +242,6 @@ def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
                 document.where(("scheduler", name, "grace_period")),
                 f"write at most {evaluations}",
             )
-
-
-def _check_workers(spec: SweepSpec, document: YamlDocument) -> None:
-    workers, where = spec.resources.workers_per_trial, document.where(("resources", "workers_per_trial"))
-    if workers == 1:
-        return
-    for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
-        for value in searched_values(spec, key):
-            if value == "none":
-                raise ConfigError(
-                    f"{workers} workers a trial, but the trainer's parallel.strategy is none",
-                    where,
-                    "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
-                )
-            if isinstance(value, int) and value % workers:
-                raise ConfigError(
-                    f"{key} {value} cannot be split over {workers} workers", where, f"make it a multiple of {workers}"
-                )
-
-
-def _check_servers(spec: SweepSpec, document: YamlDocument) -> None:
-    rollout = spec.base.rollout
-    if rollout.engine != "transformers" and rollout.vllm.mode == "server" and spec.limits.max_concurrent != 1:
-        raise ConfigError(
-            "trials at the same time would overwrite each other's weights on the vLLM servers",
-            document.where(("limits", "max_concurrent")),
-            "add limits.max_concurrent=1, or trainer.rollout.vllm.mode=colocate",
-        )
-
-
-def _check_device(spec: SweepSpec, document: YamlDocument) -> None:
-    if spec.base.parallel.device == "cuda" and spec.resources.gpus_per_trial == 0:
-        raise ConfigError(
-            "the trainer's configuration is for GPUs, and a trial is given none",
-            document.where(("resources", "gpus_per_trial")),
-            "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the CPU all the same",
-        )
 
 
 def _show(values: Mapping[str, Any]) -> str:

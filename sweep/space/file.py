@@ -11,10 +11,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from sweep.programs.loptune import LoptuneProgram
 from sweep.space.checks import check_space
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig, apply_overrides, check_key, dotted_keys, load_config, parse_override
-from trainer.config.yaml_document import KeyPath, YamlDocument, dump_yaml, leaf_keys, nearest, read_yaml, validate
+from trainer.config.yaml_document import (
+    KeyPath,
+    YamlDocument,
+    dump_yaml,
+    field_names,
+    leaf_keys,
+    nearest,
+    parse_override,
+    read_yaml,
+    validate,
+)
 from trainer.errors import ConfigError, MissingError
 
 
@@ -54,8 +64,7 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
     """Check a document as ``load_space`` does; its trainer file is named relative to ``folder``."""
     document = _apply_space_overrides(document, overrides)
     spec = validate(SweepSpec, document)
-    base = _resolve_trainer(spec, folder, document)
-    spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": base})})
+    spec = spec.with_program(spec.program.resolved(folder, document))
     check_space(spec, document)
     return spec
 
@@ -101,30 +110,17 @@ def _apply_space_overrides(document: YamlDocument, overrides: Sequence[str]) -> 
 def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
     key, value = parse_override(text)
     head, _, rest = key.partition(".")
-    if head not in SweepSpec.model_fields:
-        choices = [*leaf_keys(SweepSpec), *(f"trainer.{name}" for name in dotted_keys())]
-        hint = nearest(head, SweepSpec.model_fields) if rest else nearest(key, choices, SweepSpec.explained_by)
-        hint = f"write trainer.{text}" if key in dotted_keys() else hint
+    sections = field_names(SweepSpec)
+    if head not in sections:
+        trainer_keys = LoptuneProgram.all_keys()
+        choices = [*leaf_keys(SweepSpec), *(f"trainer.{name}" for name in trainer_keys)]
+        hint = nearest(head, sections) if rest else nearest(key, choices, SweepSpec.explained_by)
+        hint = f"write trainer.{text}" if key in trainer_keys else hint
         raise ConfigError(f"unknown key {key}", f"command line, key {key}", hint)
     if head == "trainer" and rest not in ("", "preset"):
         return ("trainer", "overrides", rest.removeprefix("overrides.")), value
+    if key.startswith("program.defaults."):
+        return ("program", "defaults", key.removeprefix("program.defaults.")), value
     if head == "parameters" and rest:
         return ("parameters", rest), value
     return tuple(key.split(".")), value
-
-
-def _resolve_trainer(spec: SweepSpec, folder: Path, document: YamlDocument) -> TrainConfig:
-    trainer = spec.trainer
-    if trainer.config is not None:
-        base = trainer.config
-    else:
-        assert trainer.preset is not None
-        # A file is named relative to the search space, like `extends:` in a trainer file.
-        base = load_config(trainer.preset, relative_to=folder)
-    for key in trainer.overrides:
-        check_key(key, document.place(("trainer", "overrides", key)))
-    try:
-        return apply_overrides(base, trainer.overrides) if trainer.overrides else base
-    except ConfigError as error:
-        path = ("trainer", "overrides", *([error.key] if error.key in trainer.overrides else []))
-        raise ConfigError(error.what, document.where(path), error.hint) from None

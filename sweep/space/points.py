@@ -1,29 +1,19 @@
-"""From a point of the search space to the trainer's configuration.
+"""From a point of the search space to the configuration of a program.
 
 A point is a mapping of the active parameters, switches included, to their values. A parameter is active
 where all of its ``when`` conditions hold; one whose condition names an inactive parameter is inactive too.
 """
 
-import contextlib
 import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from sweep.programs.base import ABSENT, Program
 from sweep.space.parameters import ParameterSpec, same_value
-from sweep.space.spec import SweepSpec
-from trainer.config.schema import TrainConfig, apply_overrides, changed_data, dotted_keys, value_of
-from trainer.errors import ConfigError
-from trainer.rules.kinds import KINDS
 
 Parameters = dict[str, Any]
-_ABSENT = object()
-
-
-def is_switch(key: str) -> bool:
-    """Whether a parameter only serves conditions: a name without a dot that the trainer does not have."""
-    return "." not in key and key not in TrainConfig.model_fields
 
 
 def allowed_values(condition: Any) -> list[Any]:
@@ -51,11 +41,6 @@ class Space:
             self._place(parent, parameters, (*path, key))
         self.parameters.setdefault(key, parameters[key])
 
-    @property
-    def trainer_keys(self) -> list[str]:
-        """The parameters that are keys of the trainer's configuration."""
-        return [key for key in self.parameters if not is_switch(key)]
-
     def is_active(self, key: str, decided: Mapping[str, Any]) -> bool:
         """Whether the conditions of a parameter hold, given the active parameters before it."""
         return all(
@@ -75,35 +60,35 @@ class Space:
         """Whether every value of a point lies in its range (a baseline's may not)."""
         return all(self.parameters[key].contains(value) for key, value in point.items())
 
-    def resolve(self, point: Mapping[str, Any], base: TrainConfig) -> Parameters:
-        """The value of every searched trainer key: the point's, else ``else:``, else the preset's.
+    def resolve(self, point: Mapping[str, Any], program: Program) -> Parameters:
+        """The value of every searched key of the program: the point's, else ``else:``, else the program's.
 
         The keys are the same for all points of a space, so that trials can be compared column by column; the
         parameters of a rule that a point does not have are left out.
         """
+        keys = [key for key in self.parameters if program.has(key)]
         chosen: Parameters = {}
-        for key in self.trainer_keys:
+        for key in keys:
             parameter = self.parameters[key]
             if key in point:
                 chosen[key] = point[key]
             elif parameter.has_otherwise:
                 chosen[key] = parameter.otherwise
-        data = changed_data(base, chosen)
-        values = {key: chosen[key] if key in chosen else _lookup(data, key) for key in self.trainer_keys}
-        return {key: value for key, value in values.items() if value is not _ABSENT}
+        values = {**program.values(chosen, keys), **chosen}
+        return {key: value for key, value in values.items() if value is not ABSENT}
 
-    def complete(self, baseline: Mapping[str, Any], base: TrainConfig) -> Parameters:
-        """The point of a baseline; trainer keys it does not name have the preset's value.
+    def complete(self, baseline: Mapping[str, Any], program: Program) -> Parameters:
+        """The point of a baseline; keys of the program that it does not name have the program's value.
 
         Raises:
-            KeyError: an active switch has no value, or the preset has none for an active key.
+            KeyError: an active switch has no value, or the program has none for an active key.
         """
-        named = {key: value for key, value in baseline.items() if not is_switch(key)}
-        below = changed_data(base, named)
+        named = {key: value for key, value in baseline.items() if program.has(key)}
+        below = program.values(named, list(self.parameters))
 
         def choose(key: str, parameter: ParameterSpec) -> Any:
-            value = baseline.get(key, parameter.value if parameter.kind == "value" else _lookup(below, key))
-            if value is _ABSENT:
+            value = baseline.get(key, parameter.value if parameter.kind == "value" else below[key])
+            if value is ABSENT:
                 raise KeyError(key)
             return value
 
@@ -139,46 +124,10 @@ class Space:
         return sum(1 for _ in itertools.islice(self.grid(lambda parameter: parameter.options or []), limit))
 
 
-def _lookup(data: Mapping[str, Any], key: str) -> Any:
-    """Return the value behind a dotted key of a dumped configuration, of a rule its name, or a marker for none."""
-    place: Any = data
-    for part in key.split("."):
-        if not isinstance(place, Mapping) or part not in place:
-            return _ABSENT
-        place = place[part]
-    return place["name"] if key in KINDS else place
-
-
 def fingerprint(resolved: Mapping[str, Any]) -> str:
     """A hash of the searched values of a configuration; 1 and 1.0 are the same."""
     text = json.dumps({key: _plain(value) for key, value in resolved.items()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def trial_config(base: TrainConfig, overrides: Mapping[str, Any], seed: int) -> TrainConfig:
-    """The configuration that one trial trains with."""
-    return apply_overrides(base, {**overrides, "seed": seed}, source="trial")
-
-
-def input_configs(spec: SweepSpec) -> Iterator[TrainConfig]:
-    """The base configuration, and one for each data set, reward and rule that is searched."""
-    yield spec.base
-    for key, parameter in spec.parameters.items():
-        for value in parameter.extremes if key.startswith(("data.", "reward.", "evaluation.", *KINDS)) else ():
-            with contextlib.suppress(ConfigError):  # possible only beside other values
-                yield apply_overrides(spec.base, {key: value})
-
-
-def searched_values(spec: SweepSpec, key: str) -> list[Any]:
-    """The values that a search gives a trainer key, of a range its ends; the base's where it is not searched."""
-    parameter = spec.parameters.get(key)
-    return [value_of(spec.base, key)] if parameter is None else parameter.extremes
-
-
-def is_section(key: str) -> bool:
-    """Whether a dotted key names a section of the trainer's configuration rather than a value."""
-    keys = dotted_keys()
-    return key not in keys and any(name.startswith(f"{key}.") for name in keys)
 
 
 def _plain(value: Any) -> Any:

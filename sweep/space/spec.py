@@ -3,14 +3,16 @@
 The YAML file is the one of ``search_spaces/``; `sweep.space.file` reads and `sweep.space.checks` checks it.
 """
 
-import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from sweep.programs.base import Program
+from sweep.programs.command import CommandProgram
+from sweep.programs.loptune import LoptuneProgram
+from sweep.programs.resources import ResourcesSpec
 from sweep.space.parameters import ParameterSpec, ValueMapping
-from trainer.config.schema import TrainConfig
-from trainer.section import Count, NonNegative, Positive, Section
+from trainer.section import Count, Positive, Section
 from trainer.shell.run_folder import NAME_RULE, is_name
 
 # Keys of the results a trial reports to Tune after every evaluation.
@@ -22,22 +24,6 @@ INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial ke
 STORAGE_KEY = "storage"  # what, where and hint of a StorageError that interrupted the trial, and stops the sweep
 GIVEN_UP_KEY = "given_up"  # in a trial's configuration: its last failure, after which it is not tried again (text)
 REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
-
-
-class TrainerSpec(Section):
-    """The configuration that every trial starts from."""
-
-    preset: str | None = Field(None, description="preset[:variant] or YAML file (relative to the search space)")
-    overrides: ValueMapping = Field(default_factory=dict, description="dotted trainer keys -> values")
-    config: TrainConfig | None = Field(
-        None, description="resolved configuration, as space.lock.yaml keeps it; replaces the preset"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> "TrainerSpec":
-        if self.preset is None and self.config is None:
-            raise ValueError("name a preset or a trainer file: trainer.preset")
-        return self
 
 
 class ObjectiveSpec(Section):
@@ -118,29 +104,6 @@ def _read_scheduler(value: Any) -> Any:
     return value
 
 
-class ResourcesSpec(Section):
-    """Resources of one trial; its own process, which waits for the ranks, is not counted."""
-
-    gpus_per_trial: NonNegative = Field(0, description="GPUs; one worker drives one; below 1 is a share")
-    workers_per_trial: Count = Field(1, description="rank processes")
-    cpus_per_worker: Count = Field(1, description="CPU cores of a rank")
-
-    @property
-    def gpus_per_worker(self) -> float:
-        """GPUs of one rank."""
-        return self.gpus_per_trial / self.workers_per_trial
-
-    @model_validator(mode="after")
-    def _check(self) -> "ResourcesSpec":
-        shared = self.gpus_per_trial < 1 and self.workers_per_trial == 1
-        if self.gpus_per_trial and not shared and self.gpus_per_trial != self.workers_per_trial:
-            raise ValueError(
-                f"one worker drives one GPU: workers_per_trial is {self.workers_per_trial}, "
-                f"gpus_per_trial is {self.gpus_per_trial:g}"
-            )
-        return self
-
-
 class LimitsSpec(Section):
     """Limits on time, devices and retries."""
 
@@ -167,9 +130,10 @@ class SweepSpec(Section):
 
     name: str = Field(description="name of the sweep: its folder and its MLflow experiment")
     trainer: Annotated[
-        TrainerSpec,
-        BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value, str | TrainerSpec),
-    ] = Field(description="what every trial starts from")
+        LoptuneProgram | None,
+        BeforeValidator(lambda value: {"preset": value} if isinstance(value, str) else value, str | LoptuneProgram),
+    ] = Field(None, description="what every trial of loptune's own trainer starts from")
+    external: CommandProgram | None = Field(None, alias="program", description="a command or function of your own")
     objective: ObjectiveSpec = Field(ObjectiveSpec(), description="the number to optimise")
     parameters: dict[str, ParameterSpec] = Field(default_factory=dict, description="trainer key or switch -> range")
     baselines: list[ValueMapping] = Field(default_factory=list, description="configurations to run first")
@@ -185,15 +149,36 @@ class SweepSpec(Section):
     confirms: ConfirmsSpec | None = Field(None, description="the sweep whose finalists run; written by `confirm`")
 
     @property
-    def base(self) -> TrainConfig:
-        """The trainer configuration that parameters are applied to."""
-        assert self.trainer.config is not None, "load_space resolves it"
-        return self.trainer.config
+    def program(self) -> Program:
+        """What a trial runs."""
+        program = self.trainer or self.external
+        assert program is not None, "one of them is written"
+        return program
+
+    def with_program(self, program: Program) -> "SweepSpec":
+        """Return the space with another program of the same kind."""
+        return self.model_copy(update={program.space_key: program})
+
+    @property
+    def searched(self) -> dict[str, list[Any]]:
+        """The program's keys that are searched, with their values; of a range its ends."""
+        return {key: one.extremes for key, one in self.parameters.items() if self.program.has(key)}
+
+    @property
+    def possible(self) -> dict[str, list[Any]]:
+        """The searched keys with every value that a trial may have, those of inactive parameters too."""
+        base = self.program.values({}, list(self.searched))
+        values = {}
+        for key, extremes in self.searched.items():
+            parameter = self.parameters[key]
+            inactive = parameter.otherwise if parameter.has_otherwise else base[key]
+            values[key] = [*extremes, inactive] if parameter.when else extremes
+        return values
 
     @property
     def experiment(self) -> str:
         """The MLflow experiment of the sweep and its trials."""
-        return self.base.tracking.experiment or self.name
+        return self.program.settings.experiment or self.name
 
     def reported(self, configuration: int) -> int:
         """The number under which MLflow has a configuration: a finalist's is that of the sweep that chose it."""
@@ -213,11 +198,14 @@ class SweepSpec(Section):
 
     @property
     def evaluations(self) -> int | None:
-        """Evaluations of a trial after its first step; None where the data or a parameter decides."""
-        steps, every = self.base.max_steps, self.base.evaluation.every_steps
-        if steps is None or {"max_steps", "evaluation.every_steps"} & set(self.parameters):
-            return None
-        return math.ceil(steps / every)
+        """Evaluations of the longest trial after its first step; None where the data decides."""
+        return self.program.count_evaluations(self.possible)
+
+    @model_validator(mode="after")
+    def _check_program(self) -> "SweepSpec":
+        if (self.trainer is None) == (self.external is None):
+            raise ValueError("write one of trainer and program: what a trial runs")
+        return self
 
     @field_validator("name")
     @classmethod

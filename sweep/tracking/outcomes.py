@@ -2,17 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 from dashboards.labels import colours
-from sweep.record.results import setting
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
 from sweep.space.arms import arm_of
 from sweep.space.spec import SweepSpec
-from trainer.config.schema import dotted_values
-from trainer.config.variants import variant_of
 from trainer.metrics.tags import (
     ARM_TAG,
     COLOUR_TAG,
@@ -43,7 +39,7 @@ class TrialOutcome:
 def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
     """The outcomes of the trials that have ended, for their MLflow runs; colours are those of the report."""
     spec, ended = sweep.spec, [one for one in tuple(sweep.configurations) if one.results]
-    variants = {one.number: _variant(spec, one.resolved) for one in ended}
+    variants = {one.number: spec.program.rule_of(one.resolved)[1] for one in ended}
     shades = colours(variants.values())
     outcomes = []
     for one in ended:
@@ -69,10 +65,6 @@ def trial_outcomes(sweep: SweepRecord) -> list[TrialOutcome]:
 def trial_name(spec: SweepSpec, trial: TrialKey, variant: str) -> str:
     """The name of a trial's run, so short that MLflow's list shows it whole: ``#3 grpo+AR · seed 0``."""
     return f"#{spec.reported(trial.configuration)} {variant.replace(' + ', '+')} · seed {trial.seed}"
-
-
-def _variant(spec: SweepSpec, resolved: Mapping[str, Any]) -> str:
-    return variant_of(partial(setting, spec.base, dotted_values(resolved)))
 
 
 def trial_tags(spec: SweepSpec, trial: TrialKey) -> dict[str, str]:

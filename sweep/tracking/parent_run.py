@@ -141,9 +141,9 @@ def find_parent(sweep: SweepRecord) -> ParentRun | None:
         StorageError: MLflow cannot be reached.
     """
     spec = sweep.spec
-    uri = tracking_uri(spec.base.tracking, sweep.folder.runs_dir)
+    uri = tracking_uri(spec.program.settings, sweep.folder.runs_dir)
     database = sqlite_path(uri)
-    if spec.base.tracking.offline or (database is not None and not database.exists()):
+    if spec.program.settings.offline or (database is not None and not database.exists()):
         return None
     client = connect(uri)
     experiment = retry(lambda: client.get_experiment_by_name(spec.experiment), uri)
@@ -161,9 +161,9 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
         StorageError: MLflow cannot be reached.
     """
     spec = sweep.spec
-    if spec.base.tracking.offline:
+    if spec.program.settings.offline:
         return None
-    uri = tracking_uri(spec.base.tracking, sweep.folder.runs_dir)
+    uri = tracking_uri(spec.program.settings, sweep.folder.runs_dir)
     prepare_store(uri)
     tags = _parent_tags(spec) | change_tags(sweep.folder.root)
     parent = open_parent_run(uri, spec.experiment, spec.name, tags)
@@ -177,4 +177,4 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
 
 def _parent_tags(spec: SweepSpec) -> dict[str, str]:
     confirms = spec.confirms
-    return {**spec.base.tracking.tags, **({CONFIRMS_TAG: confirms.sweep} if confirms else {})}
+    return {**spec.program.settings.tags, **({CONFIRMS_TAG: confirms.sweep} if confirms else {})}

@@ -11,9 +11,7 @@ from dashboards.statistics.verdict import Tested
 from sweep.record.best import choose_best
 from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
-from sweep.space.points import trial_config
 from sweep.tracking.parent_run import ParentRun
-from trainer.config.schema import save_config
 from trainer.files import write_atomically
 from trainer.metrics.tags import NOTE_TAG
 
@@ -35,8 +33,8 @@ def write_report(sweep: SweepRecord, results: Results | None = None) -> Path:
     if best is None:
         (sweep.folder.report / BEST_FILE).unlink(missing_ok=True)
     else:
-        config = trial_config(sweep.spec.base, best.parameters, sweep.spec.seeds[0])
-        save_config(config, sweep.folder.report / BEST_FILE)
+        spec = sweep.spec
+        spec.program.save({**best.parameters, "seed": spec.seeds[0]}, sweep.folder.report / BEST_FILE)
     return path
 
 

@@ -21,11 +21,7 @@ _AT_A_TIME = 20  # runs that are looked for one by one: those sent without their
 
 def online(spec: SweepSpec) -> SweepSpec:
     """The space with MLflow."""
-    base = spec.base
-    tracked = base.model_copy(update={"tracking": base.tracking.model_copy(update={"offline": False})})
-    overrides = {key: value for key, value in spec.trainer.overrides.items() if key != "tracking.offline"}
-    trainer = spec.trainer.model_copy(update={"config": tracked, "overrides": overrides})
-    return spec.model_copy(update={"trainer": trainer})
+    return spec.with_program(spec.program.tracked(offline=False))
 
 
 def upload_sweep(sweep: SweepRecord) -> Path:
@@ -44,7 +40,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
     with hold(folder):
         parent = open_parent(sweep)
         assert parent is not None, "the space is online"
-        uri = tracking_uri(sweep.spec.base.tracking, folder.runs_dir)
+        uri = tracking_uri(sweep.spec.program.settings, folder.runs_dir)
         for state in sorted((folder.root / "trials").glob(f"*/{STATE_FILE}")):
             upload(state.parent, uri, {PARENT_TAG: parent.run_id})
         outcomes = [replace(one, tags={**one.tags, PARENT_TAG: parent.run_id}) for one in trial_outcomes(sweep)]

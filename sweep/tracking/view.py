@@ -20,7 +20,6 @@ SCORE = "final/score"
 NAME = "attributes.`Run Name`"
 WIDTH = 120  # [px] of a column
 GRID = {"isReordered": True, "columns": 2, "cardHeight": 400}  # how charts are laid out
-RULE = ("algorithm.advantage", "algorithm.ar_alpha", "algorithm.lopti_eta")  # shown whether searched or not
 _SPACE = uuid.UUID("5d9d2c5e-6f0c-4a57-9c43-5a2b0f1e7a10")  # ids of views and charts are made of names
 
 
@@ -54,9 +53,10 @@ def view_id(name: str) -> str:
 
 def view_state(spec: SweepSpec) -> dict[str, Any]:
     """The state of MLflow's runs page that shows a sweep: the best trial first, then its charts."""
-    searched = [key for key, parameter in spec.parameters.items() if "." in key and parameter.kind != "value"]
+    searched = [key for key in spec.searched if spec.parameters[key].kind != "value"]
+    rule = spec.program.always_shown
     # What is searched first, and of it the rule: a window shows two or three columns.
-    parameters = sorted(dict.fromkeys([*searched, *RULE]), key=lambda key: (key not in searched, key not in RULE))
+    parameters = sorted(dict.fromkeys([*searched, *rule]), key=lambda key: (key not in searched, key not in rule))
     told = [
         f"metrics.`{SCORE}`",
         *(f"params.`{key}`" for key in parameters),

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from rewards.own import OWN_PACKAGES
-from sweep.space.spec import ResourcesSpec
+from sweep.programs.resources import ResourcesSpec
 from sweep.trials.credentials import plain_environment
 from sweep.trials.internals import ON_LOOPBACK, asks_for_no_token, bootstrap_address, read_environment_again
 from trainer.errors import ConfigError, MissingError

@@ -9,10 +9,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.space.points import searched_values
-from sweep.space.spec import SweepSpec
 from sweep.trials.nodes import answers, missing_paths
-from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 
@@ -20,7 +17,7 @@ _ANSWER_TIMEOUT_S = 60.0
 
 
 def check_reach(sweep: SweepRecord) -> None:
-    """Have every node look for the sweep's folder, the model and the data.
+    """Have every node look for the sweep's folder and what its program reads.
 
     Raises:
         ConfigError: nodes on other machines cannot write into an MLflow store that is a file here.
@@ -29,8 +26,9 @@ def check_reach(sweep: SweepRecord) -> None:
     spec, folder = sweep.spec, sweep.folder
     nodes = [node for node in ray.nodes() if node["Resources"].get("CPU") and answers(node)]
     distant = [node["NodeManagerHostname"] for node in nodes if node["NodeManagerHostname"] != socket.gethostname()]
-    uri = tracking_uri(spec.base.tracking, folder.runs_dir)
-    if distant and not spec.base.tracking.offline and sqlite_path(uri) is not None:
+    settings = spec.program.settings
+    uri = tracking_uri(settings, folder.runs_dir)
+    if distant and not settings.offline and sqlite_path(uri) is not None:
         raise ConfigError(
             f"{distant[0]} cannot write into an MLflow store that is a file: {uri}",
             "tracking.uri",
@@ -39,7 +37,7 @@ def check_reach(sweep: SweepRecord) -> None:
     mark = folder.root / f"reach-{uuid.uuid4().hex}"
     mark.touch()
     try:
-        for node, path in _unseen(nodes, [mark, *inputs_of(spec)]):
+        for node, path in _unseen(nodes, [mark, *spec.program.paths(spec.searched)]):
             place = folder.runs_dir if path == mark else path
             raise MissingError(
                 f"node {node} does not see {place}",
@@ -48,15 +46,6 @@ def check_reach(sweep: SweepRecord) -> None:
             )
     finally:
         mark.unlink()
-
-
-def inputs_of(spec: SweepSpec) -> Iterator[Path]:
-    """Files and folders of the configuration that exist here; other names are those of the hub."""
-    sources: list[DatasetConfig] = [*spec.base.data.train, *spec.base.evaluation.sets.values()]
-    for name in [*searched_values(spec, "model.name_or_path"), *(source.source for source in sources)]:
-        path = Path(name).expanduser().absolute()
-        if path.exists():
-            yield path
 
 
 def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -81,6 +70,6 @@ def _unseen(nodes: Sequence[dict[str, str]], paths: Sequence[Path]) -> Iterator[
 
 
 def _missing(paths: Sequence[Path]) -> list[Path]:
-    import trainer.config.schema  # noqa: F401  a node that cannot import it cannot train
+    import sweep.space.spec  # noqa: F401  a node that cannot import it cannot train
 
     return missing_paths(paths)

@@ -9,7 +9,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
+from sweep.programs.base import Assignment, RunFactory
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import FAILURE_FILE, evaluation_history
 from sweep.search.history import TrialKey
@@ -33,10 +33,8 @@ from sweep.space.spec import (
 )
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
-from sweep.trials.worker import START_TIMEOUT_S, Assignment, Period, TrainerFactory, WorkerGroup, build_trainer
+from sweep.trials.worker import START_TIMEOUT_S, Period, WorkerGroup
 from trainer.attempt import Attempt, SupersededError, begin_attempt
-from trainer.config.schema import TrainConfig, apply_overrides, save_config, value_of
-from trainer.config.variants import variant_of
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
@@ -46,15 +44,6 @@ from trainer.types import RunContext
 logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 20.0
-_OF_THE_ENGINE = (
-    "model",
-    "data.max_prompt_tokens",
-    "rollout.engine",
-    "rollout.vllm",
-    "rollout.max_new_tokens",
-    "rollout.prompts_per_step",
-    "rollout.group_size",
-)
 _FAILED_CLOSE_TIMEOUT_S = 5.0  # the other ranks may wait for the failed one in a collective
 
 
@@ -66,7 +55,7 @@ class TrialPlan:
     folder: SweepFolder
     working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None  # in MLflow
-    factory: TrainerFactory = build_trainer
+    factory: RunFactory | None = None  # the program's if None
     inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
     spreads: bool = False  # whether the ranks of a trial run on several nodes
 
@@ -108,7 +97,9 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._close("KILLED")  # the scheduler stopped the trial before; one that finished is closed already
         before = self._assignment.config
         self._assign(new_config)
-        if self.plan.spec.resources.gpus_per_worker and not _shares_engine(before, self._assignment.config):
+        spec = self.plan.spec
+        after = self._assignment.config
+        if spec.resources.gpus_per_worker and not spec.program.shares_process(before, after):
             self._end_group()
         self._is_warm = self._group is not None
         return True
@@ -184,8 +175,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _assign(self, config: dict[str, Any]) -> None:
         spec, folder = self.plan.spec, self.plan.folder
         key = TrialKey(int(config["configuration"]), int(config["seed"]))
-        trial_config = apply_overrides(spec.base, config["overrides"], f"trial {key.name}")
-        variant = variant_of(partial(value_of, trial_config))
+        _, variant = spec.program.rule_of(config["overrides"])
         tags = {**trial_tags(spec, key), VARIANT_TAG: variant}
         if self.plan.parent_run:
             tags[PARENT_TAG] = self.plan.parent_run
@@ -200,13 +190,16 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         )
         self._assignment = Assignment(
             key.name,
-            trial_config,
+            spec.program.configure(config["overrides"]),
             context,
             folder.stop,
             folder.credentials,
             inputs=self.plan.inputs,
             working_dir=self.plan.working_dir,
+            metric=spec.objective.metric,
+            stall_timeout_s=spec.limits.stall_timeout_s,
         )
+        self._overrides = dict(config["overrides"])
         self._given_up = str(config.get(GIVEN_UP_KEY, ""))
         self._built = False
         self._last_step = 0
@@ -246,10 +239,11 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                     error.what, error.where, f"sweep resume {again}, or with --accept-changes"
                 ) from None
             (context.run_dir / FAILURE_FILE).unlink(missing_ok=True)
-            save_config(self._assignment.config, context.run_dir / "config.yaml")
+            program = self.plan.spec.program
+            program.save(self._overrides, context.run_dir / "config.yaml")
             # Loading takes its time, on a busy machine more; the limit of a stall is one of training steps.
             timeout = max(START_TIMEOUT_S, self.plan.spec.limits.stall_timeout_s)
-            built = self._group.call("build", self.plan.factory, self._assignment, timeout=timeout)
+            built = self._group.call("build", self.plan.factory or program.start, self._assignment, timeout=timeout)
             self._last_step = built[0]
             self._built = True
         return self._group
@@ -306,12 +300,6 @@ def _storage_fault(error: Exception, run_dir: Path) -> StorageError | None:
     if isinstance(error, OSError):
         return storage_fault(error, run_dir)
     return error if isinstance(error, StorageError) else None
-
-
-def _shares_engine(before: TrainConfig, after: TrainConfig) -> bool:
-    """Whether a rank's engine can serve both: vLLM does not free all it takes of a GPU within one process."""
-    colocated = after.rollout.engine != "transformers" and after.rollout.vllm.mode == "colocate"
-    return not colocated or all(value_of(before, key) == value_of(after, key) for key in _OF_THE_ENGINE)
 
 
 def windowed(history: Mapping[int, float], window: int) -> float:

@@ -13,22 +13,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from sweep.programs.base import Assignment, RunFactory, StopWatcher, TrialRun
 from sweep.trials.credentials import take_credentials
 from sweep.trials.nodes import NodeLostError, WorkerLostError, end_when_cut_off, is_lost_node, leave_if_blind
-from trainer.config.schema import TrainConfig
 from trainer.parallel.gpus import SHARE_VARIABLE
 from trainer.policy.cache import cache_folder, own_folder
-from trainer.progress import ProgressReport
-from trainer.types import RunContext
-
-if TYPE_CHECKING:
-    from trainer.loop import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -36,19 +31,6 @@ VLLM_CACHE = "VLLM_CACHE_ROOT"
 START_TIMEOUT_S = 300.0
 POLL_S = 2.0
 _DEATH_NOTICE_S = 3.0  # until Ray reports a death that another rank has noticed; well below a second when idle
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """The trial that a rank is to run."""
-
-    trial: str  # c003-s0
-    config: TrainConfig
-    context: RunContext
-    stop_file: Path  # its existence asks every rank to stop at the next training step
-    credentials: Path = Path()  # a file of credentials, where the sweep runs on a cluster
-    inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
-    working_dir: Path = Path()  # relative paths and reward modules of the configuration are looked up here
 
 
 @dataclass(frozen=True)
@@ -62,46 +44,11 @@ class Period:
     interrupted: bool = False
 
 
-class StopWatcher(ProgressReport):
-    """Called after every training step; asks the trainer to stop once the stop file exists."""
-
-    def __init__(self, stop_file: Path) -> None:
-        self._stop_file = stop_file
-        self.trainer: Trainer | None = None
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done."""
-        if self.trainer is not None and self._stop_file.exists():
-            self.trainer.request_stop()
-
-
-TrainerFactory = Callable[[Assignment, StopWatcher], "Trainer"]
-
-
-def build_trainer(assignment: Assignment, progress: StopWatcher) -> "Trainer":
-    """The trainer of ``trainer run``, for one trial."""
-    from trainer.loop import Trainer
-    from trainer.parallel.device import free_memory
-    from trainer.parallel.start import make_parallel
-    from trainer.tracking.tracker import NullTracker, Tracker
-
-    config, context = assignment.config, assignment.context
-    free_memory()  # of the trial before in this process
-    parallel = make_parallel(config)
-    # MLflow may be away: the record is on disk, and is sent once it answers.
-    tracker = Tracker(config, context, must_connect=False) if parallel.is_main else NullTracker()
-    try:
-        return Trainer(config, context, tracker, progress, parallel)
-    except BaseException:
-        tracker.close("FAILED")
-        raise
-
-
 class RankWorker:
     """One rank of a trial. Lives on when the next trial takes over its placement group."""
 
     def __init__(self) -> None:
-        self._trainer: Trainer | None = None
+        self._run: TrialRun | None = None
         self._port = reserve_port()
 
     def describe(self) -> dict[str, Any]:
@@ -124,8 +71,8 @@ class RankWorker:
         if shares_gpu:
             os.environ[VLLM_CACHE] = str(own_folder(Path(environment[VLLM_CACHE])))
 
-    def build(self, factory: TrainerFactory, assignment: Assignment) -> int:
-        """Build the trial's trainer, continue from its newest intact checkpoint and return the step."""
+    def build(self, factory: RunFactory, assignment: Assignment) -> int:
+        """Begin the trial, or continue from what its folder holds, and return the step."""
         leave_if_blind(assignment.inputs)
         _send_stderr_to(assignment.context.run_dir / "stderr.log")
         self.close("KILLED")
@@ -134,20 +81,20 @@ class RankWorker:
         take_credentials(assignment.credentials)
         started = time.monotonic()
         progress = StopWatcher(assignment.stop_file)
-        self._trainer = progress.trainer = factory(assignment, progress)
-        step = self._trainer.resume()
+        self._run = progress.run = factory(assignment, progress)
+        step = self._run.resume()
         rank, seconds = os.environ.get("RANK", "0"), time.monotonic() - started
         print(f"rank {rank}: process {os.getpid()}, ready at step {step} after {seconds:.1f} s", file=sys.stderr)
         return step
 
     def run_period(self) -> Period:
         """Train to the next evaluation, or to the next training step when the sweep is to stop."""
-        trainer = self._require()
-        if trainer.done:  # stopped after its last step, before it could be reported
-            return Period(trainer.step, trainer.total_steps, True, {})
-        metrics = {name: value for name, value in trainer.run_period().items() if name != "step"}
-        interrupted = trainer.stopping and not metrics
-        return Period(trainer.step, trainer.total_steps, trainer.done, metrics, interrupted)
+        run = self._require()
+        if run.done:  # stopped after its last step, before it could be reported
+            return Period(run.step, run.total_steps, True, {})
+        metrics = {name: value for name, value in run.run_period().items() if name != "step"}
+        interrupted = run.stopping and not metrics
+        return Period(run.step, run.total_steps, run.done, metrics, interrupted)
 
     def save_checkpoint(self) -> str:
         """Write a checkpoint and return its path."""
@@ -155,17 +102,17 @@ class RankWorker:
 
     def close(self, status: str) -> None:
         """End the trial's run; the process stays."""
-        trainer, self._trainer = self._trainer, None
-        if trainer is not None:
-            trainer.close(status)
+        run, self._run = self._run, None
+        if run is not None:
+            run.close(status)
 
     def ping(self) -> int:
         """The process id; raises in the caller once the process is gone."""
         return os.getpid()
 
-    def _require(self) -> "Trainer":
-        assert self._trainer is not None, "build() comes first"
-        return self._trainer
+    def _require(self) -> TrialRun:
+        assert self._run is not None, "build() comes first"
+        return self._run
 
 
 class WorkerGroup:

@@ -1,29 +1,22 @@
 """The plan of a sweep: size, price and shortages, worked out before anything starts."""
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sweep.programs.base import Footprint
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.table import duration, parameter_text
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.parameters import ParameterSpec
-from sweep.space.points import searched_values
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
-from sweep.trials.preflight import trial_memory
-from trainer.config.schema import value_of
 from trainer.errors import MissingError
-from trainer.files import free_bytes
-from trainer.planning.memory import Footprint, planned_checkpoint_bytes, size_text
-from trainer.problems.sampler import training_steps
+from trainer.files import free_bytes, size_text
 from trainer.shell.table import counted, print_table
-
-_DECIDE_STEPS = ("max_steps", "epochs", "rollout.prompts_per_step")
 
 
 @dataclass(frozen=True)
@@ -47,13 +40,15 @@ class Plan:
     nodes: list[Node]
     slots: int  # trials at one time
     waiting: int  # trials that wait for the first to end
-    steps: int | None  # training steps of a trial; of the longest where the sweep searches them
+    steps: int | None  # training steps of the longest trial
+    searches_steps: bool
     disk: Disk | None  # None for a model of unknown size
     free_bytes: int
     short: list[str]  # shortages
     memory: Footprint | None  # of each rank of a trial; not of the built-in tiny model
     step_seconds: float | None
-    step_source: str  # where step_seconds come from, or why there are none
+    trial_seconds: float | None  # evaluations not counted where it is made of steps
+    step_source: str  # where the seconds were measured
     seconds: float | None  # of the whole sweep, evaluations not counted
     gpu_hours: float | None
     noise: NoiseForecast | None  # what the seeds can tell apart; None where no earlier sweep measured it
@@ -69,14 +64,21 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
     fitting = slots(resources, nodes)
     parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
     seconds_per_step, source = _step_seconds(spec, earlier, given_step_seconds)
-    steps = _steps(spec)
-    seconds = gpu_hours = None
-    if seconds_per_step is not None and steps is not None and parallel:
+    steps, searches_steps = spec.program.steps(spec.possible)
+    trial_seconds = seconds = gpu_hours = None
+    if steps is None:
+        trial_seconds, source = _whole_trial_seconds(spec, earlier)
+    elif seconds_per_step is not None:
         trial_seconds = steps * seconds_per_step
+    if trial_seconds is not None and parallel:
         seconds = math.ceil(trials / parallel) * trial_seconds
         gpu_hours = trials * trial_seconds * resources.gpus_per_trial / 3600
     at_a_time = max(1, parallel)
-    disk, memory, free = _planned_disk(spec, trials, at_a_time), trial_memory(spec), free_bytes(folder.runs_dir)
+    disk, memory, free = (
+        _planned_disk(spec, trials, at_a_time),
+        spec.program.memory(resources),
+        free_bytes(folder.runs_dir),
+    )
     return Plan(
         name=spec.name,
         configurations=trials // len(spec.seeds),
@@ -87,11 +89,13 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
         slots=parallel,
         waiting=trials - parallel,
         steps=steps,
+        searches_steps=searches_steps,
         disk=disk,
         free_bytes=free,
         short=[*_short_machines(spec, nodes), *_short_disk(disk, free), *short_memory(memory, nodes, at_a_time)],
         memory=memory,
         step_seconds=seconds_per_step,
+        trial_seconds=trial_seconds,
         step_source=source,
         seconds=seconds,
         gpu_hours=gpu_hours,
@@ -100,15 +104,12 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
 
 
 def _planned_disk(spec: SweepSpec, trials: int, at_a_time: int) -> Disk | None:
-    on_gpu, checkpoint = spec.resources.gpus_per_trial > 0, spec.base.checkpoint
-    whole = planned_checkpoint_bytes(spec.base, on_gpu)
-    weights = planned_checkpoint_bytes(spec.base, on_gpu, weights_only=True)
-    if whole is None or weights is None:
+    kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
+    if kept is None or kept.whole is None or kept.ended is None:
         return None
-    kept = checkpoint.keep_last + checkpoint.keep_best
-    ended = weights * (1 + checkpoint.keep_best)
     # A new checkpoint is whole before the oldest is removed.
-    return Disk(whole, ended, whole * (kept + 1) * at_a_time + ended * (trials - at_a_time))
+    at_most = kept.whole * (kept.kept + 1) * at_a_time + kept.ended * (trials - at_a_time)
+    return Disk(kept.whole, kept.ended, at_most)
 
 
 def _short_machines(spec: SweepSpec, nodes: list[Node]) -> Iterator[str]:
@@ -185,7 +186,7 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     lines = [
         ("trials", f"{plan.trials}: {size}"),
         *_arms_lines(plan, spec),
-        ("each", f"{devices}; {_steps_text(plan, spec)}"),
+        ("each", f"{devices}; {_steps_text(plan)}"),
         ("machines", _machines(plan.nodes)),
     ]
     if plan.slots:
@@ -197,29 +198,26 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
         lines.append(
             ("at a time", "none: a trial needs more than this machine has; see --address, --nodes and --gpus")
         )
-    if plan.disk is None:
+    if plan.disk is None and spec.program.estimates_sizes:
         lines.append(("disk", "unknown size of the model; give a folder instead of a hub name"))
-    else:
+    elif plan.disk is not None:
         of_all = f"at most {size_text(plan.disk.at_most)} of {size_text(plan.free_bytes)} free"
         one, ended = size_text(plan.disk.one_checkpoint), size_text(plan.disk.ended_trial)
         lines.append(("disk", f"{of_all}; checkpoints of {one}, and {ended} of a trial that has ended"))
     if plan.memory is not None:
         lines += [("" if index else "memory", line) for index, line in enumerate(plan.memory.lines())]
-    elif plan.gpus_per_trial:
+    elif plan.gpus_per_trial and spec.program.estimates_sizes:
         lines.append(("memory", "unknown: no config.json of the model on this machine"))
-    if plan.steps is None:
-        lines.append(("forecast", "unknown; say how many steps a trial has with trainer.max_steps=N"))
-    elif plan.seconds is not None:
-        shorter = spec.scheduler.asha or spec.scheduler.median or _searches_steps(spec)
+    if plan.seconds is not None:
+        shorter = spec.scheduler.asha or spec.scheduler.median or plan.searches_steps
         limit = "at most " if shorter else ""
         hours = f", {plan.gpu_hours:.1f} GPU hours" if plan.gpu_hours else ""
-        lines.append(
-            (
-                "forecast",
-                f"{limit}{duration(plan.seconds)}{hours}, evaluations on top, at {plan.step_seconds:.3g} s a step "
-                f"({plan.step_source})",
-            )
-        )
+        each = f"{plan.trial_seconds:.3g} s a trial"
+        if plan.steps is not None:
+            each = f"evaluations on top, at {plan.step_seconds:.3g} s a step"
+        lines.append(("forecast", f"{limit}{duration(plan.seconds)}{hours}, {each} ({plan.step_source})"))
+    elif plan.steps is None:
+        lines.append(("forecast", f"unknown; {spec.program.forecast_needs}"))
     else:
         lines.append(
             (
@@ -238,45 +236,16 @@ def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     each = f"{min(budgets)}" if len(set(budgets)) == 1 else f"{min(budgets)} to {max(budgets)}"
     fresh = len(budgets) * ARM_SEEDS
     price = ""
-    if plan.step_seconds is not None and plan.steps is not None and plan.slots:
-        price = f", {duration(math.ceil(fresh / plan.slots) * plan.steps * plan.step_seconds)} more"
+    if plan.trial_seconds is not None and plan.slots:
+        price = f", {duration(math.ceil(fresh / plan.slots) * plan.trial_seconds)} more"
     told = f"{each} trials to tune each of {len(budgets)} values of {spec.search.tune_within}"
     return [("", f"{told}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}")]
 
 
-def _steps(spec: SweepSpec) -> int | None:
-    """Training steps of the longest trial, where configuration and search space alone decide them."""
-    train = spec.base.data.train
-    problems = None
-    if len(train) == 1 and train[0].source == "generated":
-        problems = min(train[0].size, train[0].limit or train[0].size)
-    longest = 0
-    for max_steps, epochs, prompts in itertools.product(*(possible(spec, key) for key in _DECIDE_STEPS)):
-        if max_steps is not None:
-            longest = max(longest, max_steps)
-        elif problems is not None:
-            longest = max(longest, training_steps(epochs, problems, prompts, spec.base.data.drop_last))
-        else:
-            return None
-    return longest
-
-
-def possible(spec: SweepSpec, key: str) -> list[Any]:
-    """The values a trial may have at a trainer key; of a numeric range its ends."""
-    parameter, values = spec.parameters.get(key), searched_values(spec, key)
-    if parameter is None or not parameter.when:
-        return values
-    return [*values, parameter.otherwise if parameter.has_otherwise else value_of(spec.base, key)]
-
-
-def _searches_steps(spec: SweepSpec) -> bool:
-    return any(len(possible(spec, key)) > 1 for key in _DECIDE_STEPS)
-
-
-def _steps_text(plan: Plan, spec: SweepSpec) -> str:
+def _steps_text(plan: Plan) -> str:
     if plan.steps is None:
-        return "steps from the size of the data"
-    most = "at most " if _searches_steps(spec) else ""
+        return "a length that is not known before"
+    most = "at most " if plan.searches_steps else ""
     return most + counted(plan.steps, "step")
 
 
@@ -284,9 +253,21 @@ def _step_seconds(spec: SweepSpec, earlier: list[SweepRecord], given: float | No
     if given is not None:
         return given, "given"
     for other in sorted(earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True):
-        before = other.spec.base
-        if (before.model, before.rollout, before.optim) == (spec.base.model, spec.base.rollout, spec.base.optim):
+        if spec.program.takes_steps_like(other.spec.program):
             measured = other.step_seconds()
             if measured:
                 return statistics.median(measured), f"measured in {other.folder.name}"
+    return None, ""
+
+
+def _whole_trial_seconds(spec: SweepSpec, earlier: list[SweepRecord]) -> tuple[float | None, str]:
+    """Return the time that trials of an earlier sweep took which trained alike, and the sweep's name."""
+    for other in sorted(earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True):
+        if spec.program.is_like(other.spec.program):
+            hours = other.device_hours()
+            whole = [hours.get(row.trial, 0.0) for row in other.rows() if row.state == "COMPLETE"]
+            if whole:
+                return 3600 * statistics.median(
+                    whole
+                ) / other.spec.resources.devices, f"measured in {other.folder.name}"
     return None, ""

@@ -14,10 +14,11 @@ import ray
 from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
 
+from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note
 from sweep.record.table import parameter_text
-from sweep.space.spec import FINISHED_KEY, GIVEN_UP_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, ResourcesSpec
+from sweep.space.spec import FINISHED_KEY, GIVEN_UP_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP
 from sweep.trials.nodes import is_lost_node
 from trainer.errors import printable
 from trainer.shell.table import counted, number
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 _WAITING_S = 30.0  # a trial that has its resources starts within seconds
 _LOOK_S = 0.5
 _BEGINNINGS = (  # a file of a trial, what it holds from then on, and what that means
-    ("config.yaml", "", "its ranks are up and load the model"),
-    ("stderr.log", "ready at step", "model and problems are loaded; the first step begins"),
+    ("config.yaml", "", "its ranks are up and load what they run"),
+    ("stderr.log", "ready at step", "what they run is loaded; the first step begins"),
     ("metrics.jsonl", "}", "first step done"),
 )
 _HEADLINES = ("eval/accuracy", "eval/reward", "eval/completion_length")  # shown beside the score
@@ -79,8 +80,9 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         if SCORE in result:
             self._beginnings.clear()
             shown = " ".join(f"{name} {number(result[name])}" for name in _HEADLINES if name in result)
-            step = f"{result[STEP]}/{result['total_steps']}"
-            self._event(trial, f"step {step}  score {number(result[SCORE])}  {shown}")
+            total = f"/{result['total_steps']}" if result["total_steps"] else ""
+            if shown or not result[FINISHED_KEY]:  # a command ends some time after its last evaluation
+                self._event(trial, f"step {result[STEP]}{total}  score {number(result[SCORE])}  {shown}")
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has ended; its last result has the state."""

@@ -7,19 +7,14 @@ rounds (`rounds`).
 """
 
 from pathlib import Path
-from typing import Any
 
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import Configuration, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.file import dump_space, resolve_space
-from sweep.space.points import trial_config
 from sweep.space.spec import SweepSpec
 from trainer.config.yaml_document import YamlDocument, parse_yaml
-from trainer.errors import ConfigError, MissingError
-
-_TEST_SET = "test"
-_FILES = (".parquet", ".jsonl", ".json", ".csv")
+from trainer.errors import MissingError
 
 
 def finalists_of(sweep: SweepRecord, finalists: int) -> list[Configuration]:
@@ -44,21 +39,19 @@ def fresh_space(
 ) -> SweepSpec:
     """The space NAME-confirm: chosen configurations on seeds the sweep did not use, and nothing else.
 
-    They become its baselines. Without a file ``test`` the sealed problems are the split of that name.
+    They become its baselines. ``test`` is a file of the sealed problems.
 
     Raises:
-        ConfigError: the evaluation set is a file, which has no splits, and ``test`` is None.
+        ConfigError: the program has no sealed problems.
     """
     spec = sweep.spec
-    trainer = _with_test_set(spec, test) if sealed else spec.base.model_dump(mode="json")
-    trainer["tracking"]["experiment"] = spec.experiment
+    program = spec.program.held_out_run(spec.objective.metric, test) if sealed else spec.program
+    program = program.tracked(experiment=spec.experiment)
     confirms = {"sweep": sweep.folder.name, "configurations": [one.number for one in chosen]}
     first = max(spec.spent_seeds) + 1
     name = sweep.folder.confirmation.name
-    data = parse_yaml(dump_space(spec), name).data | {
+    data = parse_yaml(dump_space(spec.with_program(program)), name).data | {
         "name": name,
-        # Without the sweep's overrides, which the configuration has and which would take the test set away again.
-        "trainer": {"config": trainer},
         "confirms": confirms,
         "baselines": [dict(configuration.parameters) for configuration in chosen],
         "search": {"sampler": "random", "configurations": 0},
@@ -95,20 +88,4 @@ def is_baseline(spec: SweepSpec, configuration: Configuration) -> bool:
         return arm_of(spec, configuration.parameters) == next(iter(arms(spec)))
     if spec.baselines:
         return configuration.number == 0
-    algorithm = trial_config(spec.base, configuration.resolved, spec.seeds[0]).algorithm
-    return algorithm.ar_alpha == 0 and algorithm.lopti_eta == 0
-
-
-def _with_test_set(spec: SweepSpec, test: str | None) -> dict[str, Any]:
-    data = spec.base.model_dump(mode="json")
-    sets = data["evaluation"]["sets"]
-    if _TEST_SET in sets:
-        return data
-    measured = spec.objective.metric.split("/")[-1]  # eval/accuracy/SET
-    first = sets.get(measured) or next(iter(sets.values()))
-    if test is None and first["source"].endswith(_FILES):
-        raise ConfigError(
-            "the evaluation set is a file, which has no test split", first["source"], "name another with --test FILE"
-        )
-    sets[_TEST_SET] = {**first, "source": test} if test is not None else {**first, "split": "test"}
-    return data
+    return spec.program.is_plain(configuration.resolved)

@@ -39,8 +39,8 @@ def configurations() -> dict[str, TrainConfig]:
             continue  # a sweep for CPUs runs as it is
         space = Space(spec.parameters)
         for number, baseline in enumerate(spec.baselines):
-            resolved = space.resolve(space.complete(baseline, spec.base), spec.base)
-            every[f"{path.stem} {number}"] = apply_overrides(spec.base, resolved)
+            resolved = space.resolve(space.complete(baseline, spec.program), spec.program)
+            every[f"{path.stem} {number}"] = apply_overrides(spec.trainer.base, resolved)
     missing = set().union(*map(brings, every.values()))
     chosen = {}
     while missing:

@@ -5,7 +5,9 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from sweep.trials.worker import Assignment, RankWorker, build_trainer
+from sweep.programs.base import Assignment
+from sweep.programs.loptune import build_trainer
+from sweep.trials.worker import RankWorker
 from tests.invariants.ranks import be_a_rank
 from tests.invariants.train_job import small_config
 from trainer.commands.rehearsal_rank import live_bytes

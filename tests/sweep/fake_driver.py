@@ -13,4 +13,4 @@ if __name__ == "__main__":
     from tests.sweep.fake_trainer import build
 
     report = "LOPTUNE_NO_REPORT" not in os.environ  # which takes as long as some sweeps of fake trials
-    sys.exit(main(options=Options(factory=build, check=lambda spec: None, report=report)))
+    sys.exit(main(options=Options(factory=build, report=report)))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ray
 
-from sweep.trials.worker import Assignment, StopWatcher
+from sweep.programs.base import Assignment, StopWatcher
 from tests.sweep.fake_trainer import FakeTrainer, LocalTracker
 
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sweep.trials.worker import Assignment, StopWatcher
+from sweep.programs.base import Assignment, StopWatcher
 from trainer.errors import DivergedError
 from trainer.files import JsonLines
 from trainer.tracking.shipping import end_of_step, metrics_record

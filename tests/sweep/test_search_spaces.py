@@ -38,12 +38,12 @@ TINY = [
 
 def resolved_grid(spec: SweepSpec) -> list[dict[str, object]]:
     space = Space(spec.parameters)
-    return [space.resolve(point, spec.base) for point in space.grid(lambda parameter: parameter.options or [])]
+    return [space.resolve(point, spec.program) for point in space.grid(lambda parameter: parameter.options or [])]
 
 
 def baselines(spec: SweepSpec) -> list[dict[str, object]]:
     space = Space(spec.parameters)
-    return [space.resolve(space.complete(baseline, spec.base), spec.base) for baseline in spec.baselines]
+    return [space.resolve(space.complete(baseline, spec.program), spec.program) for baseline in spec.baselines]
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
@@ -52,9 +52,9 @@ def test_every_space_is_right_as_it_stands(name):
     assert spec.name == name
     on_one = name.endswith("_lora")
     assert spec.resources.gpus_per_trial == spec.resources.workers_per_trial == (1 if on_one else 4)
-    assert spec.base.parallel.strategy == ("none" if on_one else "deepspeed")
-    assert (spec.base.model.lora.r > 0) == on_one
-    assert spec.base.model.name_or_path.startswith("Qwen/")
+    assert spec.trainer.base.parallel.strategy == ("none" if on_one else "deepspeed")
+    assert (spec.trainer.base.model.lora.r > 0) == on_one
+    assert spec.trainer.base.model.name_or_path.startswith("Qwen/")
     assert spec.objective.window == 3
     assert len(spec.seeds) >= 2
     # Plain GRPO comes first: everything is compared with it.
@@ -77,7 +77,7 @@ def test_the_baselines_are_the_rows_of_the_table(name):
 def test_mathematics_never_combines_both_methods():
     space = load_space(PUBLISHED["math_7b"])
     corners = Space(space.parameters).grid(lambda parameter: parameter.extremes)
-    resolved = [Space(space.parameters).resolve(point, space.base) for point in corners]
+    resolved = [Space(space.parameters).resolve(point, space.trainer.base) for point in corners]
     assert {(row["algorithm.ar_alpha"] > 0, row["algorithm.lopti_eta"] > 0) for row in resolved} == {
         (False, False),
         (True, False),
@@ -133,7 +133,7 @@ def test_every_configuration_of_a_space_of_every_kind_trains(name: str, tiny_pol
     trials = drain(searcher_in(tmp_path, spec), result=lambda _: ended(0.5))
     assert len(trials) == planned_trials(spec) == len(spec.baselines) + spec.search.configurations
     for number, trial in enumerate(trials):
-        config = apply_overrides(spec.base, trial["overrides"])
+        config = apply_overrides(spec.trainer.base, trial["overrides"])
         assert config.model.lora.r == (4 if name.endswith("_lora") else 0)
         for key, value in ([*baselines(spec), *[{}] * len(trials)])[number].items():
             assert value_of(config, key) == value

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.commands.found_model import FoundModel, find_model
-from trainer.config.schema import TrainConfig, apply_overrides, load_config, parse_override
-from trainer.config.yaml_document import parse_value
+from trainer.config.schema import TrainConfig, apply_overrides, load_config
+from trainer.config.yaml_document import parse_override, parse_value
 from trainer.errors import ConfigError
 from trainer.policy.architectures import TINY
 from trainer.shell.arguments import add_json, add_runs_dir, count

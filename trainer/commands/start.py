@@ -25,7 +25,7 @@ from trainer.shell.interrupt import unhurried
 from trainer.shell.main import rank
 from trainer.shell.preflight import check_early, share_cores
 from trainer.shell.run_folder import check_name, hold, resume_command
-from trainer.tracking.inputs import check_inputs, record_inputs
+from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 from trainer.tracking.shipping import CONFIG_FILE
 
 # What may differ between a run and its resumption without making it another run.
@@ -96,7 +96,7 @@ def start_run(start: Start) -> int:
             save_config(config, run_dir / CONFIG_FILE)
             if not start.resume:
                 save_config(config, run_dir / _FIRST_CONFIG)
-            record_inputs(run_dir, [config], changes)
+            record_inputs(run_dir, input_files([config]), changes)
             print(
                 f"{'resuming' if start.resume else 'run'} {name}: {config.model.name_or_path}, {rule_of(config)}",
                 flush=True,

@@ -28,7 +28,7 @@ from trainer.config.yaml_document import (
     dump_yaml,
     leaf_keys,
     nearest,
-    parse_value,
+    parse_override,
     section_of,
     submodel,
     validate,
@@ -111,22 +111,6 @@ def changed_data(config: TrainConfig, changes: Mapping[str, Any], source: str = 
     for key in sorted(changes, key=lambda key: key.count(".")):
         _set_dotted(data, key, changes[key], source)
     return data
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Split ``key=value`` and read the value as YAML.
-
-    Raises:
-        ConfigError: no ``=``, or a value that is not YAML.
-    """
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise ConfigError(f"not an override: {text}", "command line", "write key=value, e.g. algorithm.ar_alpha=0.3")
-    if not value.strip():
-        raise ConfigError(
-            f"{key}= has no value", f"command line, key {key}", f'write {key}=VALUE, or {key}=null, or {key}=""'
-        )
-    return key, parse_value(value, f"command line, key {key}")
 
 
 def check_key(key: str, source: str = "override") -> None:

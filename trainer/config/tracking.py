@@ -1,6 +1,6 @@
 """Records of a run: checkpoints, MLflow."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -32,3 +32,14 @@ class TrackingConfig(Section):
         True, description="log MLflow's system metrics of the first rank's machine; not offline"
     )
     tags: dict[str, str] = Field(default_factory=dict, description="MLflow tags of the run")
+
+
+class Tracked(Protocol):
+    """A configuration that a run is recorded with."""
+
+    @property
+    def tracking(self) -> TrackingConfig:
+        """Where the record goes."""
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        """Return the configuration as JSON values."""

@@ -148,6 +148,22 @@ def parse_value(text: str, where: str) -> Any:
         raise ConfigError(f"not valid YAML: {shortened(text, 80)} ({_problem(error)[0]})", where, "quote it") from None
 
 
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split ``key=value`` and read the value as YAML.
+
+    Raises:
+        ConfigError: no ``=``, or a value that is not YAML.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise ConfigError(f"not an override: {text}", "command line", "write key=value, e.g. algorithm.ar_alpha=0.3")
+    if not value.strip():
+        raise ConfigError(
+            f"{key}= has no value", f"command line, key {key}", f'write {key}=VALUE, or {key}=null, or {key}=""'
+        )
+    return key, parse_value(value, f"command line, key {key}")
+
+
 def dump_yaml(data: Any) -> str:
     """Return JSON values as YAML text, in their order."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
@@ -244,8 +260,8 @@ def field_names(model: type[BaseModel], path: KeyPath = ()) -> list[str]:
 def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     """All dotted keys of a model that hold a value."""
     keys: list[str] = []
-    for name, info in model.model_fields.items():
-        nested = section_of(info.annotation)
+    for field, info in model.model_fields.items():
+        name, nested = info.alias or field, section_of(info.annotation)
         if nested is not info.annotation:  # a value, or a section that may be null
             keys.append(prefix + name)
         if nested is not None:

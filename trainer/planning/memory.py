@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.config.model import ALL_LINEAR
 from trainer.config.schema import TrainConfig
+from trainer.files import size_text
 from trainer.planning.advice import Advice
 from trainer.policy.architectures import CHUNK_BYTES, ModelSize, model_size, parameter_count
 
@@ -115,11 +116,6 @@ def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool, weights_only: bo
 def cache_bytes_per_position(settings: Mapping[str, Any], itemsize: int) -> int:
     """Keys and values of one token in a cache of numbers of ``itemsize`` bytes, by the model's ``config.json``."""
     return 2 * int(settings["num_hidden_layers"]) * _key_size(settings) * itemsize
-
-
-def size_text(count: int) -> str:
-    """Bytes as people read them, decimal."""
-    return f"{count / 1e9:.1f} GB" if abs(count) >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def _key_size(settings: Mapping[str, Any]) -> int:

@@ -49,11 +49,11 @@ def check_inputs(folder: Path, what: str, accept: bool, working_dir: Path | None
     return changes
 
 
-def record_inputs(folder: Path, configs: Iterable[TrainConfig], changes: Sequence[str] = ()) -> None:
-    """Write the hashes of the inputs of some configurations, and what was accepted to have changed."""
+def record_inputs(folder: Path, inputs: Iterable[tuple[Path, str]], changes: Sequence[str] = ()) -> None:
+    """Write the hashes of some files, each with its role, and what was accepted to have changed."""
     root = Path.cwd()
     files: dict[str, dict[str, str]] = {}
-    for path, role in _inputs(configs, root):
+    for path, role in inputs:
         name = str(path.relative_to(root) if path.is_relative_to(root) else path)
         files.setdefault(name, {"role": role, **_fingerprint(path)})
     when = time.strftime("%Y-%m-%d %H:%M")
@@ -109,7 +109,9 @@ def _fingerprint(path: Path) -> dict[str, str]:
     return {"sha256": digest, "size": f"{path.stat().st_size:,} bytes"}
 
 
-def _inputs(configs: Iterable[TrainConfig], root: Path) -> Iterator[tuple[Path, str]]:
+def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
+    """Yield the data sets and reward and rule modules of some configurations, each with its role."""
+    root = Path.cwd()
     for config in configs:
         named = [("training data", source.source) for source in config.data.train]
         named += [(f"evaluation set {name}", one.source) for name, one in config.evaluation.sets.items()]
@@ -123,10 +125,10 @@ def _inputs(configs: Iterable[TrainConfig], root: Path) -> Iterator[tuple[Path, 
         for role, name in named:
             module, colon, _ = name.partition(":")
             if colon:
-                yield from _modules(module, role, root)
+                yield from module_files(module, role, root)
 
 
-def _modules(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
+def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
     """A module's file and those of the project that it imports; nothing is imported to find them."""
     seen: set[Path] = set()
     waiting = [(module, role)]
@@ -146,10 +148,8 @@ def _files_of(module: str, root: Path) -> Iterator[Path]:
     if module.partition(".")[0] in OWN_PACKAGES:
         return
     search: Sequence[str] = [*filter(None, sys.path), str(root)]  # the order of scoring processes
-    name = ""
     for part in module.split("."):
-        name = f"{name}.{part}".strip(".")
-        spec = PathFinder.find_spec(name, search)
+        spec = PathFinder.find_spec(part, search)  # without its parents, which nobody has imported
         if spec is None:
             return
         if spec.origin and spec.origin.endswith(".py"):

@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from trainer.config.schema import TrainConfig, dotted_values
+from trainer.config.schema import dotted_values
+from trainer.config.yaml_document import read_yaml
 from trainer.errors import StorageError
 from trainer.files import Record, read_json_lines, write_atomically
 from trainer.metrics.declared import COMPLETIONS_TABLE, CORRECTNESS_FILE, declaration
@@ -47,18 +48,19 @@ def end_of_step(path: Path, step: int) -> int:
     return cut
 
 
-def metrics_record(metrics: Mapping[str, float], step: int) -> dict[str, Any]:
+def metrics_record(metrics: Mapping[str, float], step: int, declared: bool = True) -> dict[str, Any]:
     """The line of one ``log``: step, time [s since 1970, to the millisecond] and the metrics.
 
     A value that is not finite is written as null and named under ``nonfinite``.
 
     Raises:
-        KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
+        KeyError: a name that ``trainer/metrics/declared.py`` does not declare, where all are.
     """
     record: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
     nonfinite: dict[str, str] = {}
     for name, value in metrics.items():
-        declaration(name)
+        if declared:
+            declaration(name)
         number = float(value)
         if math.isfinite(number):
             record[name] = number
@@ -145,7 +147,6 @@ class Shipper:
 
     def __init__(
         self,
-        config: TrainConfig,
         run_dir: Path,
         uri: str,
         state: TrackingState,
@@ -153,7 +154,6 @@ class Shipper:
         monitored: bool = False,
     ) -> None:
         self.uri = uri
-        self._config = config
         self._run_dir = run_dir
         self._state = state
         self._check = check
@@ -221,7 +221,7 @@ class Shipper:
         return self._state.run_id
 
     def _describe(self, client: "MlflowClient", run_id: str) -> None:
-        log_missing_params(client, run_id, dotted_values(self._config.model_dump(mode="json")))
+        log_missing_params(client, run_id, dotted_values(read_yaml(self._run_dir / CONFIG_FILE).data))
         for name in (CONFIG_FILE, INPUTS_FILE):
             self._send_file(client, run_id, name)
         if CHANGES_TAG in self._state.tags:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.attempt import Attempt, SupersededError
-from trainer.config.schema import TrainConfig, dump_config, load_config
+from trainer.config.tracking import Tracked, TrackingConfig
+from trainer.config.yaml_document import dump_yaml, read_yaml
 from trainer.errors import MissingError, StorageError
 from trainer.files import JsonLines, storage_error, write_atomically
 from trainer.metrics.declared import CORRECTNESS_FILE
@@ -53,6 +54,7 @@ class Tracker:
         config: the resolved configuration of the run.
         context: where the run lives; ``tags["loptune.run"]`` is its stable id, derived from the run's
             folder where absent.
+        declared: whether names of metrics have to be those of ``trainer/metrics/declared.py``.
         must_connect: whether MLflow has to answer at the start; otherwise the run is opened once it does.
         close_limit_s: how long ``close`` may wait for MLflow [s].
 
@@ -63,10 +65,11 @@ class Tracker:
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: Tracked,
         context: RunContext,
         *,
         must_connect: bool = True,
+        declared: bool = True,
         close_limit_s: float = _CLOSE_LIMIT_S,
     ) -> None:
         self.run_dir = context.run_dir
@@ -76,7 +79,7 @@ class Tracker:
         self._shipper: Shipper | None = None
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.run_dir / CONFIG_FILE, dump_config(config))
+            write_atomically(self.run_dir / CONFIG_FILE, dump_yaml(config.model_dump(mode="json")))
             self._state = _load_state(config, context)
             self._state.save(self.run_dir)
         except OSError as error:
@@ -84,13 +87,14 @@ class Tracker:
         if not config.tracking.offline:
             uri = tracking_uri(config.tracking, context.runs_dir)
             monitored = config.tracking.system_metrics
-            self._shipper = Shipper(config, self.run_dir, uri, self._state, self._attempt.check, monitored)
+            self._shipper = Shipper(self.run_dir, uri, self._state, self._attempt.check, monitored)
             if must_connect:
                 self._shipper.connect()
         self._metrics = JsonLines(self.run_dir / METRICS_FILE)
         self._completions = JsonLines(self.run_dir / COMPLETIONS_FILE)
         self._correctness = JsonLines(self.run_dir / CORRECTNESS_FILE)
         self._writers = Writers(config, context)
+        self._declared = declared
         self._last_step = 0
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
@@ -112,7 +116,7 @@ class Tracker:
             KeyError: a name that ``trainer/metrics/declared.py`` does not declare.
             StorageError: the record cannot be written; says from which step on it is missing.
         """
-        self._append(self._metrics, step, metrics_record(metrics, step))
+        self._append(self._metrics, step, metrics_record(metrics, step, self._declared))
         self._last_step = max(self._last_step, step)
         self._start_shipping()
         self._writers.log(metrics, step)
@@ -244,11 +248,11 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     state = TrackingState.load(run_dir)
     if state is None or not (run_dir / CONFIG_FILE).exists():
         raise MissingError("no run in this folder", str(run_dir), "name a folder that holds tracking.json")
-    config = load_config(str(run_dir / CONFIG_FILE))
     state.tags |= tags or {}
-    target = uri or tracking_uri(config.tracking, Path(state.runs_dir))
+    settings = TrackingConfig.model_validate(read_yaml(run_dir / CONFIG_FILE).data.get("tracking", {}))
+    target = uri or tracking_uri(settings, Path(state.runs_dir))
     prepare_store(target)
-    shipper = Shipper(config, run_dir, target, state)
+    shipper = Shipper(run_dir, target, state)
     # A run that never closed was killed.
     times = recorded_times(run_dir / METRICS_FILE)
     retry(lambda: shipper.finish("KILLED", times and times[1]), target)
@@ -256,7 +260,7 @@ def upload(run_dir: Path, uri: str | None = None, tags: Mapping[str, str] | None
     return state.run_id
 
 
-def _load_state(config: TrainConfig, context: RunContext) -> TrackingState:
+def _load_state(config: Tracked, context: RunContext) -> TrackingState:
     """The state of an earlier process with this run's folder, or a fresh one; tags are today's."""
     tags = {**config.tracking.tags, **context.tags}
     stored = TrackingState.load(context.run_dir)

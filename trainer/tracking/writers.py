@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainer.config.schema import TrainConfig
+from trainer.config.tracking import Tracked
 from trainer.errors import ConfigError
 from trainer.types import RunContext
 
@@ -44,7 +44,7 @@ class TensorBoardWriter:
             self._events.close()
 
 
-def _open(name: str, config: TrainConfig, context: RunContext) -> Any:
+def _open(name: str, config: Tracked, context: RunContext) -> Any:
     """Begin a run of W&B, of trackio, which has the same interface, or of TensorBoard."""
     if name == "tensorboard":
         return TensorBoardWriter(context.run_dir / "tensorboard")
@@ -55,7 +55,7 @@ def _open(name: str, config: TrainConfig, context: RunContext) -> Any:
     return importlib.import_module(name).init(config=config.model_dump(mode="json"), **settings)
 
 
-def check_installed(config: TrainConfig) -> None:
+def check_installed(config: Tracked) -> None:
     """Look for the packages of all writers.
 
     Raises:
@@ -74,7 +74,7 @@ class Writers:
         ConfigError: the package of one is not installed, or it refuses to begin.
     """
 
-    def __init__(self, config: TrainConfig, context: RunContext) -> None:
+    def __init__(self, config: Tracked, context: RunContext) -> None:
         check_installed(config)
         self._open: dict[str, Any] = {}
         for name in config.tracking.report_to:

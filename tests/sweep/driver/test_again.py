@@ -68,7 +68,7 @@ def test_trials_without_an_intact_checkpoint_begin_again_and_no_others(tmp_path:
 def test_trials_that_lost_a_part_begin_again_only_when_told(tmp_path: Path, lost: str, said: str) -> None:
     write_sweep(tmp_path, "demo", {0: {}, 1: {}, 2: {}}, seeds=[0])
     sweep = open_sweep(tmp_path, "demo")
-    every = sweep.spec.base.checkpoint.every_steps
+    every = sweep.spec.trainer.base.checkpoint.every_steps
     for trial, step in (("c000-s0", every + 9), ("c001-s0", every)):
         write_one(sweep.folder.trial(trial) / "checkpoints")
         (sweep.folder.trial(trial) / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from sweep.driver.control import StopControl, orderly_signals
+from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
-from sweep.space.spec import STORAGE_KEY, LimitsSpec, ResourcesSpec
+from sweep.space.spec import STORAGE_KEY, LimitsSpec
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ def folder(tmp_path: Path) -> SweepFolder:
 
 def room(folder: SweepFolder, tmp_path: Path) -> CheckpointRoom:
     spec = make_spec(tmp_path)
-    assert (spec.base.checkpoint.keep_last, spec.base.checkpoint.keep_best) == (2, True)
-    assert planned_checkpoint_bytes(spec.base, on_gpu=False) == ONE
+    assert (spec.trainer.base.checkpoint.keep_last, spec.trainer.base.checkpoint.keep_best) == (2, True)
+    assert planned_checkpoint_bytes(spec.trainer.base, on_gpu=False) == ONE
     return CheckpointRoom(SweepRecord(spec, folder))
 
 

@@ -9,11 +9,10 @@ from dashboards.results import ALPHA, ETA, Objective, unit_of
 from dashboards.sources.stored import pack, unpack
 from dashboards.statistics.sequential import Design, Standing
 from sweep.record.folder import SweepFolder, hold, sweep_folder
-from sweep.record.results import read_results, setting_of
+from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from sweep.search.ledger import Ledger
 from tests.sweep.ended_sweeps import SCORES, write_sweep
-from trainer.config.schema import apply_overrides, load_config
 from trainer.errors import StorageError
 from trainer.evaluation.correctness import correctness_record
 
@@ -103,13 +102,6 @@ def test_results_are_packed_and_unpacked_whole(tmp_path: Path) -> None:
     for content in (b"", pack(results)[:40], b"nonsense"):
         with pytest.raises(StorageError, match="does not hold the results"):
             unpack(content, "here")
-
-
-def test_a_setting_is_a_model_and_a_task() -> None:
-    config = load_config("tiny_kk")
-    assert setting_of(config) == ("tiny", "knights_knaves: 2, 3 people")
-    files = {"data.train": [{"source": "a.parquet"}, {"source": "b.csv"}], "data.task": "math"}
-    assert setting_of(apply_overrides(config, files))[1] == "math: a.parquet, b.csv"
 
 
 def test_units_are_those_declared_and_the_objective_has_its_name_on_held_out_problems() -> None:

@@ -19,7 +19,7 @@ def spec_in(folder: Path, parameters: dict[str, object], sampler: str = "tpe") -
 def tried(spec: SweepSpec, space: Space, points: list[Parameters]) -> list[Configuration]:
     found = []
     for number, point in enumerate(points):
-        resolved = space.resolve(point, spec.base)
+        resolved = space.resolve(point, spec.program)
         found.append(Configuration(number, "search", point, resolved, fingerprint(resolved), {}, 0.0))
     return found
 

@@ -40,7 +40,7 @@ class TestEverySampler:
             assert searcher.space.contains(point)
             assert (ETA in point) == point["lopti"]
             assert suggestion["overrides"][ETA] == (point[ETA] if point["lopti"] else 0.0)
-            assert set(suggestion["overrides"]) == {*searcher.space.trainer_keys, "seed"}
+            assert set(suggestion["overrides"]) == {*searcher.spec.searched, "seed"}
 
     def test_same_seed_same_configurations(self, sampler: str, tmp_path: Path) -> None:
         runs = []

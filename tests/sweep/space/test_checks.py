@@ -54,7 +54,7 @@ choice the field refuses: [{searched: {algorithm.advantage: {choice: [grpo, ppo]
 else the field refuses: [{searched: {algorithm.lopti_eta: {value: 0.5, when: {lopti: true}, else: -1}}},
   "algorithm.lopti_eta: Input should be greater than or equal to 0", trainer options algorithm.lopti_eta]
 values that refuse each other: [{searched: {algorithm.token_filter: {choice: [none, drop_high]}}},
-  token_filter=drop_high is refused by the trainer, '']
+  token_filter=drop_high is refused, '']
 unknown parent: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopty: true}}}},
   'names lopty, which is no parameter', 'did you mean lopti?']
 impossible value: [{searched: {algorithm.lopti_eta: {uniform: [0.2, 0.9], when: {lopti: 'on'}}}},
@@ -142,7 +142,7 @@ def test_error_names_the_line(tmp_path: Path) -> None:
 def test_strategies_may_be_searched(tmp_path: Path) -> None:
     strategies = {"parallel.strategy": {"choice": ["ddp", "deepspeed"]}}
     spec = make_spec(tmp_path, parameters=strategies, baselines=[], resources={"workers_per_trial": 2})
-    assert spec.base.parallel.strategy == "none"
+    assert spec.trainer.base.parallel.strategy == "none"
 
 
 def test_one_trial_at_a_time_may_use_servers_and_one_with_gpus_what_is_for_them(tmp_path: Path) -> None:

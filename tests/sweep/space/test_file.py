@@ -27,7 +27,7 @@ def test_the_locked_space_needs_no_other_file_and_is_the_same(tmp_path: Path) ->
     (tmp_path / "base.yaml").unlink()
     again = load_space(lock)
     assert again == spec
-    assert again.base.optim.lr == 1e-4
+    assert again.trainer.base.optim.lr == 1e-4
     assert dump_space(again) == dump_space(spec)
     assert pickle.loads(pickle.dumps(spec)) == spec
 
@@ -48,7 +48,11 @@ def test_overrides(tmp_path: Path) -> None:
     )
     assert spec.search.configurations == 7 and spec.search.startup == 2
     assert spec.seeds == [4]
-    assert spec.base.optim.lr == 1e-4 and spec.base.rollout.group_size == 4 and spec.base.max_steps == 60
+    assert (
+        spec.trainer.base.optim.lr == 1e-4
+        and spec.trainer.base.rollout.group_size == 4
+        and spec.trainer.base.max_steps == 60
+    )
     assert spec.parameters[ALPHA].uniform == (0.1, 0.2)
     assert spec.scheduler.asha is not None
     assert spec.objective.window == 1
@@ -56,7 +60,7 @@ def test_overrides(tmp_path: Path) -> None:
 
 def test_override_of_the_trainer_written_as_one_word(tmp_path: Path) -> None:
     spec = load_space(kk_space(tmp_path, trainer="base.yaml"), ["trainer.max_steps=20"])
-    assert spec.base.max_steps == 20 and spec.evaluations == 2
+    assert spec.trainer.base.max_steps == 20 and spec.evaluations == 2
 
 
 @pytest.mark.parametrize(
@@ -90,8 +94,10 @@ def test_numbers_that_yaml_reads_as_text(tmp_path: Path) -> None:
     assert spec.baselines[0]["optim.lr"] == 3e-6
 
 
-def test_evaluations_are_unknown_where_data_or_a_parameter_decides(tmp_path: Path) -> None:
+def test_evaluations_are_those_of_the_longest_trial_and_unknown_where_data_decides(tmp_path: Path) -> None:
     searched = make_spec(tmp_path, parameters=parameters(max_steps={"choice": [20, 40]}))
-    assert searched.evaluations is None
-    assert load_space(kk_space(tmp_path), ["trainer.max_steps=null"]).evaluations is None
+    assert searched.evaluations == 4
+    assert (
+        load_space(kk_space(tmp_path), ["trainer.max_steps=null", "trainer.data.train=a.parquet"]).evaluations is None
+    )
     assert load_space(kk_space(tmp_path), ["trainer.max_steps=61"]).evaluations == 7

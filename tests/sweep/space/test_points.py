@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from sweep.programs.loptune import LoptuneProgram
 from sweep.space.parameters import ParameterSpec
-from sweep.space.points import Space, fingerprint, trial_config
+from sweep.space.points import Space, fingerprint
 from tests.sweep.spaces import make_spec, parameters
 from trainer.config.schema import TrainConfig, apply_overrides
 
@@ -46,27 +47,26 @@ def test_chain_of_conditions_is_off_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_an_inactive_parameter_takes_else_then_the_preset(tmp_path: Path) -> None:
-    base = TrainConfig.model_validate({"algorithm": {"lopti_eta": 0.7}})
+    program = LoptuneProgram(config=TrainConfig.model_validate({"algorithm": {"lopti_eta": 0.7}}))
     off = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, "lopti": False}
     with_else = space_of(tmp_path)
-    assert with_else.resolve(off, base) == {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, ETA: 0.0}
+    assert with_else.resolve(off, program) == {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, ETA: 0.0}
     without = space_of(
         tmp_path, parameters=parameters(algorithm__lopti_eta={"uniform": [0.2, 0.9], "when": {"lopti": True}})
     )
-    assert without.resolve(off, base)[ETA] == 0.7
+    assert without.resolve(off, program)[ETA] == 0.7
     on = {**off, "lopti": True, ETA: 0.3}
-    assert without.resolve(on, base)[ETA] == with_else.resolve(on, base)[ETA] == 0.3
+    assert without.resolve(on, program)[ETA] == with_else.resolve(on, program)[ETA] == 0.3
 
 
 def test_trial_config_is_the_base_with_the_point_and_the_seed(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     space = Space(spec.parameters)
     point = {"algorithm.advantage": "grpo", "algorithm.ar_alpha": 0.25, "lopti": True, ETA: 0.5}
-    config = trial_config(spec.base, space.resolve(point, spec.base), seed=3)
+    config = spec.trainer.configure({**space.resolve(point, spec.program), "seed": 3})
     assert (config.algorithm.ar_alpha, config.algorithm.lopti_eta, config.seed) == (0.25, 0.5, 3)
     assert config.max_steps == 60
-    unchanged = trial_config(spec.base, {}, seed=spec.base.seed)
-    assert unchanged == spec.base
+    assert spec.trainer.configure({}) == spec.trainer.base
 
 
 def test_fingerprint_is_of_what_is_trained() -> None:
@@ -81,13 +81,13 @@ def test_fingerprint_is_of_what_is_trained() -> None:
 def test_baseline_is_completed_from_the_preset(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
     space = Space(spec.parameters)
-    assert space.complete({"lopti": False}, spec.base) == {
+    assert space.complete({"lopti": False}, spec.program) == {
         "algorithm.advantage": "grpo",
         "algorithm.ar_alpha": 0.0,
         "lopti": False,
     }
     with pytest.raises(KeyError, match="lopti"):
-        space.complete({}, spec.base)
+        space.complete({}, spec.program)
 
 
 def test_grid_respects_conditions_and_lists_every_point_once(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_parameter_of_a_rule_applies_when_that_rule_is_drawn() -> None:
             high: ParameterSpec(uniform=(1.0, 5.0), when={loss: "cispo"}),
         }
     )
-    base = apply_overrides(TrainConfig(), {high: 0.5})
-    assert space.resolve({loss: "cispo", high: 3.0}, base) == {loss: "cispo", high: 3.0}
-    assert space.resolve({loss: "clipped"}, base) == {loss: "clipped", high: 0.5}
-    assert space.resolve({loss: "sapo"}, base) == {loss: "sapo"}
-    assert space.complete({loss: "cispo"}, base) == {loss: "cispo", high: 4.0}
-    assert trial_config(base, {high: 3.0, loss: "cispo"}, 0).algorithm.loss.clip_ratio_high == 3.0
+    program = LoptuneProgram(config=apply_overrides(TrainConfig(), {high: 0.5}))
+    assert space.resolve({loss: "cispo", high: 3.0}, program) == {loss: "cispo", high: 3.0}
+    assert space.resolve({loss: "clipped"}, program) == {loss: "clipped", high: 0.5}
+    assert space.resolve({loss: "sapo"}, program) == {loss: "sapo"}
+    assert space.complete({loss: "cispo"}, program) == {loss: "cispo", high: 4.0}
+    assert program.configure({high: 3.0, loss: "cispo"}).algorithm.loss.clip_ratio_high == 3.0

@@ -6,7 +6,6 @@ from dashboards.sources.mlflow import read_sweeps
 from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
-from sweep.space.points import trial_config
 from sweep.tracking.upload import online, send_unsent, upload_sweep
 from tests.sweep.ended_sweeps import write_sweep
 from tests.trainer.tracking.store import config_for, free_port, history, runs_of, sqlite_store
@@ -27,13 +26,13 @@ def test_an_offline_sweep_is_reported_once_it_is_sent(tmp_path: Path, monkeypatc
         run_dir = folder.trial(f"c{number:03d}-s0")
         (run_dir / "metrics.jsonl").unlink()
         tags = {"loptune.run": f"demo/{run_dir.name}", "loptune.trial": run_dir.name, "loptune.sweep": "demo"}
-        config = trial_config(spec.base, {"algorithm.ar_alpha": number / 10}, 0)
+        config = spec.program.configure({"algorithm.ar_alpha": number / 10, "seed": 0})
         tracker = Tracker(config, RunContext(run_dir, tmp_path, "demo", "name", tags))
         tracker.log({"eval/accuracy": score}, 4)
         tracker.close()
     path = upload_sweep(SweepRecord(spec, folder))
     assert path.read_text(encoding="utf-8").endswith("</html>")
-    assert not read_spec(folder).base.tracking.offline and read_spec(folder) == online(spec)
+    assert not read_spec(folder).trainer.base.tracking.offline and read_spec(folder) == online(spec)
     (sweep,) = read_sweeps(f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert {trial.configuration: trial.score for trial in sweep.trials} == {"0": 0.5, "1": 0.7}
     assert sweep.trials[0].step == 4 and not sweep.running

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sweep.driver.guard import marked
+from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import sweep_folder
-from sweep.space.spec import ResourcesSpec
 from sweep.trials.cluster import Node, _stderr_to, slots
 from tests.paths import ROOT
 from tests.sweep.harness import FOUR_GPUS, finish, history, kill, results, running, wait_until, write_space

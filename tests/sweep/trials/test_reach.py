@@ -73,9 +73,8 @@ def test_an_mlflow_file_is_no_store_for_other_machines(tmp_path: Path, looked_fo
     spec, folder = sweep_in(tmp_path, **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
     with pytest.raises(ConfigError, match="gpu-1 cannot write into an MLflow store that is a file"):
         reach.check_reach(SweepRecord(spec, folder))
-    offline = spec.base.model_copy(update={"tracking": spec.base.tracking.model_copy(update={"offline": True})})
-    spec = spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"config": offline})})
-    reach.check_reach(SweepRecord(spec, folder))
+    offline = spec.with_program(spec.program.tracked(offline=True))
+    reach.check_reach(SweepRecord(offline, folder))
 
 
 def test_a_node_answers_what_it_does_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

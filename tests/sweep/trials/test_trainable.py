@@ -6,26 +6,10 @@ import pytest
 from sweep.record.folder import SweepFolder
 from sweep.space.file import load_space
 from sweep.trials import trainable
-from sweep.trials.trainable import SweepTrial, TrialPlan, _shares_engine, bind, windowed
+from sweep.trials.trainable import SweepTrial, TrialPlan, bind, windowed
 from sweep.trials.worker import Period
 from tests.sweep.harness import SEVERAL_RANKS, write_space
 from trainer.attempt import newest_attempt
-from trainer.config.schema import apply_overrides, load_config
-
-
-@pytest.mark.parametrize(
-    ("changes", "shares"),
-    [
-        ({"algorithm.ar_alpha": 0.3, "optim.lr": 1e-5, "seed": 3}, True),
-        ({"rollout.max_new_tokens": 7}, False),
-        ({"rollout.vllm.gpu_memory_utilization": 0.3}, False),
-        ({"model.name_or_path": "other"}, False),
-        ({"rollout.engine": "transformers", "rollout.max_new_tokens": 7}, True),
-    ],
-)
-def test_ranks_on_gpus_stay_for_trials_that_one_engine_can_serve(changes: dict[str, Any], shares: bool) -> None:
-    before = load_config("kk_3b")
-    assert _shares_engine(before, apply_overrides(before, changes)) is shares
 
 
 def test_the_objective_is_the_mean_of_the_last_evaluations() -> None:

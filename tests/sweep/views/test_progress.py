@@ -7,8 +7,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
-from sweep.space.spec import ResourcesSpec
 from sweep.trials.nodes import NodeLostError
 from sweep.views import progress
 from sweep.views.progress import SweepCallback
@@ -99,8 +99,8 @@ def test_how_far_the_first_trial_is_is_told_as_it_starts(callback, tmp_path, cap
         callback.on_step_end(0, [first])
         lines.append(capsys.readouterr().out)
     assert [line.removeprefix("c000-s1  ") for line in lines] == [
-        "its ranks are up and load the model\n",
-        "model and problems are loaded; the first step begins\n",
+        "its ranks are up and load what they run\n",
+        "what they run is loaded; the first step begins\n",
         "first step done\n",
     ]
 

@@ -26,8 +26,8 @@ def confirmation(sweep: SweepRecord, finalists: int, seeds: int, test: str | Non
 
 def with_sets(sweep: SweepRecord, sets: dict[str, DatasetConfig]) -> SweepRecord:
     spec = sweep.spec
-    evaluation = spec.base.evaluation.model_copy(update={"sets": sets})
-    base = spec.base.model_copy(update={"evaluation": evaluation})
+    evaluation = spec.trainer.base.evaluation.model_copy(update={"sets": sets})
+    base = spec.trainer.base.model_copy(update={"evaluation": evaluation})
     trainer = spec.trainer.model_copy(update={"config": base})
     return SweepRecord(spec.model_copy(update={"trainer": trainer}), sweep.folder)
 
@@ -76,10 +76,10 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> Non
     assert space.baselines == [{"algorithm.ar_alpha": 0.0}, {"algorithm.ar_alpha": 0.4}]
     assert planned_trials(space) == 4
     assert space.scheduler.asha is None
-    dev, test = space.base.evaluation.sets.values()
-    assert list(space.base.evaluation.sets) == ["dev", "test"]  # the first stays the objective
+    dev, test = space.trainer.base.evaluation.sets.values()
+    assert list(space.trainer.base.evaluation.sets) == ["dev", "test"]  # the first stays the objective
     assert test == dev.model_copy(update={"split": "test"})
-    assert space.base.tracking.experiment == "demo"
+    assert space.trainer.base.tracking.experiment == "demo"
     assert space.confirms == ConfirmsSpec(sweep="demo", configurations=[0, 4])
     assert [space.reported(number) for number in (0, 1)] == [0, 4]
     assert open_sweep(tmp_path, "demo").spec.seeds == [0, 3]  # the sweep itself is untouched
@@ -88,17 +88,17 @@ def test_finalists_run_on_fresh_seeds_and_the_sealed_test(tmp_path: Path) -> Non
 def test_the_sealed_problems_are_of_the_set_that_the_objective_is_measured_on(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], objective={"metric": "eval/reward/hard"})
     sweep = open_sweep(tmp_path, "demo")
-    sets = sweep.spec.base.evaluation.sets
+    sets = sweep.spec.trainer.base.evaluation.sets
     hard = sets["dev"].model_copy(update={"limit": 7})
     space = confirmation(with_sets(sweep, {**sets, "hard": hard}), finalists=1, seeds=1)
-    assert space.base.evaluation.sets["test"] == hard.model_copy(update={"split": "test"})
+    assert space.trainer.base.evaluation.sets["test"] == hard.model_copy(update={"split": "test"})
 
 
 def test_the_sealed_problems_are_added_to_sets_that_the_search_space_names(tmp_path: Path) -> None:
     sets = {"people": {"source": "generated", "split": "dev", "people": [2], "size": 8}}
     trainer = {"preset": "tiny_kk", "overrides": {"evaluation.sets": sets, "tracking.tags": {"team": "ours"}}}
     write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 3], trainer=trainer)
-    base = confirmation(open_sweep(tmp_path, "demo"), finalists=1, seeds=2).base
+    base = confirmation(open_sweep(tmp_path, "demo"), finalists=1, seeds=2).trainer.base
     own, test = base.evaluation.sets["people"], base.evaluation.sets["test"]
     assert test == own.model_copy(update={"split": "test"})
     assert base.tracking.tags == {"team": "ours"}
@@ -110,9 +110,9 @@ def test_what_cannot_be_confirmed_is_refused(tmp_path: Path) -> None:
         confirmation(open_sweep(tmp_path, "none"), 1, 1)
     write_sweep(tmp_path, "file", SCORES, seeds=[0, 1])
     sweep = open_sweep(tmp_path, "file")
-    dev = sweep.spec.base.evaluation.sets["dev"].model_copy(update={"source": "dev.parquet"})
+    dev = sweep.spec.trainer.base.evaluation.sets["dev"].model_copy(update={"source": "dev.parquet"})
     sweep = with_sets(sweep, {"dev": dev})
     with pytest.raises(ConfigError, match="no test split"):
         confirmation(sweep, 1, 1)
     sealed = confirmation(sweep, 1, 1, test="sealed.parquet")
-    assert sealed.base.evaluation.sets["test"].source == "sealed.parquet"
+    assert sealed.trainer.base.evaluation.sets["test"].source == "sealed.parquet"

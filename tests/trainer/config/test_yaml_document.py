@@ -3,12 +3,13 @@ import yaml
 
 from sweep.space.file import load_space
 from tests.trainer.config.test_extends import write
-from trainer.config.schema import TrainConfig, load_config, parse_override
+from trainer.config.schema import TrainConfig, load_config
 from trainer.config.yaml_document import (
     dump_yaml,
     field_names,
     leaf_keys,
     nearest,
+    parse_override,
     parse_value,
     parse_yaml,
     read_yaml,

@@ -14,7 +14,7 @@ from trainer.config.schema import TrainConfig, apply_overrides, dotted_values
 from trainer.errors import ConfigError
 from trainer.rules.inputs import UpdateTotals
 from trainer.rules.kinds import LOSS
-from trainer.tracking.inputs import record_inputs, recorded_files
+from trainer.tracking.inputs import input_files, record_inputs, recorded_files
 
 HEAD = """import threading
 import time
@@ -108,7 +108,7 @@ def test_a_rule_of_ones_own_has_parameters_and_goes_to_other_processes_and_into_
 def test_a_rule_of_ones_own_is_an_input_of_the_run_and_a_name_in_its_parameters(written, tmp_path):
     file = written("hashed_rules", RIGHT)
     config = apply_overrides(TrainConfig(), {"algorithm.loss": "hashed_rules:Cautious", "algorithm.loss.strength": 2})
-    record_inputs(tmp_path, [config])
+    record_inputs(tmp_path, input_files([config]))
     assert [name for name in recorded_files(tmp_path) if file.endswith(name)] == ["hashed_rules.py"]
     parameters = dotted_values(config.model_dump(mode="json"))
     assert parameters["algorithm.loss"] == "hashed_rules:Cautious"

@@ -8,7 +8,7 @@ from trainer.cli import main
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError, StorageError
 from trainer.metrics.tags import CHANGES_TAG
-from trainer.tracking.inputs import INPUTS_FILE, change_tags, check_inputs, inherit_inputs, record_inputs
+from trainer.tracking.inputs import INPUTS_FILE, change_tags, check_inputs, inherit_inputs, input_files, record_inputs
 
 ROW = '{"prompt": "1+1", "answer": "2"}\n'
 FILES = {
@@ -45,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         },
     )
     (tmp_path / "r").mkdir()
-    record_inputs(tmp_path / "r", [config])
+    record_inputs(tmp_path / "r", input_files([config]))
     return tmp_path
 
 
@@ -72,7 +72,7 @@ def test_a_damaged_record_is_not_taken_for_none(project, damage):
 def test_accepted_changes_add_up_and_pass_on(project):
     config = load_config("tiny_kk", {"data.train": "train.jsonl"})
     for accepted in ("one", "two"):
-        record_inputs(project / "r", [config], [accepted])
+        record_inputs(project / "r", input_files([config]), [accepted])
     inherit_inputs(project / "fresh", project / "r")
     for folder in ("r", "fresh"):
         assert [text[18:] for text in change_tags(project / folder)[CHANGES_TAG].split("; ")] == ["one", "two"]

@@ -1,0 +1,27 @@
+"""Run a Python function as a trial: ``python -m sweep.programs.call module:train`` calls ``train(config, report)``."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+
+class Report:
+    """``report(step, {"eval/accuracy": 0.61})`` records an evaluation; the trial's folder is ``report.folder``."""
+
+    def __init__(self) -> None:
+        self.folder = Path(os.environ["LOPTUNE_OUT"])
+        self.resumed = os.environ["LOPTUNE_RESUME"] == "1"  # whether an earlier process used the folder
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append a line to ``metrics.jsonl``."""
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
+
+
+if __name__ == "__main__":
+    module, _, name = sys.argv[1].partition(":")
+    config = json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text())
+    getattr(import_module(module), name)(config, Report())

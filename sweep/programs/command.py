@@ -1,0 +1,221 @@
+"""Any command line, or Python function, as the program of a sweep: docs/any_trainer.md."""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, model_serializer, model_validator
+
+from sweep.programs.base import ABSENT, Assignment, Program, StopWatcher, Values
+from sweep.programs.process import CommandRun
+from sweep.programs.resources import ResourcesSpec
+from trainer.config.tracking import TrackingConfig
+from trainer.config.yaml_document import YamlDocument, nearest
+from trainer.errors import ConfigError, MissingError
+from trainer.section import Count, Section
+from trainer.tracking.inputs import module_files
+
+_PLACE = re.compile(r"\{([\w./-]+)\}")
+_SCRIPTS = (".py", ".sh")
+_SEED = "seed"  # the trial's, among the overrides of a trial
+_RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
+
+
+class CommandConfig(Section):
+    """The configuration of one trial."""
+
+    command: list[str]
+    values: dict[str, Any]
+    seed: int
+    tracking: TrackingConfig
+
+    @model_serializer
+    def _record(self) -> dict[str, Any]:
+        return {**self.values, "command": self.command, "tracking": self.tracking.model_dump(mode="json")}
+
+    def words(self, folder: Path) -> list[str]:
+        """Return the command line of a trial with that folder."""
+        known = {**self.values, "out": str(folder)}
+        return [_PLACE.sub(lambda place: _text(known[place[1]]), word) for word in self.command]
+
+
+class CommandProgram(Program):
+    """A command line; what it gets and gives is in docs/any_trainer.md."""
+
+    space_key: ClassVar[str] = "external"
+    forecast_needs: ClassVar[str] = "run this sweep, and plan again once a trial has ended"
+
+    command: list[str] = Field(default_factory=list, description="words; {KEY} stands for a value, {out} for a folder")
+    function: str | None = Field(None, description="module:function(config, report), instead of a command")
+    defaults: dict[str, Any] = Field(default_factory=dict, description="keys that may be searched -> values")
+    seeds: list[str] = Field([_SEED], description="keys that get the trial's seed")
+    held_out: dict[str, Any] = Field(default_factory=dict, description="values of `sweep confirm`")
+    planned: Count | None = Field(None, alias="evaluations", description="evaluations of a trial, for the plan")
+    inputs: list[str] = Field(default_factory=list, description="files that must not change, besides scripts")
+    tracking: TrackingConfig = Field(TrackingConfig(), description="MLflow")
+
+    @model_validator(mode="after")
+    def _check(self) -> "CommandProgram":
+        if bool(self.command) == bool(self.function):
+            raise ValueError("write one of command and function")
+        if self.function and not all(self.function.partition(":")):
+            raise ValueError(f"function: write module:function, got {self.function}")
+        for key in [*self.defaults, *self.held_out]:
+            if key in (_SEED, *self.seeds, *_RESERVED):
+                raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
+        places = {name for word in self.command for name in _PLACE.findall(word)}
+        known = [*self.defaults, *self.seeds, "out"]
+        for place in sorted(places - set(known)):
+            raise ValueError(f"command: {{{place}}} is no key: {nearest(place, known)}")
+        return self
+
+    @property
+    def settings(self) -> TrackingConfig:
+        """How trials are recorded in MLflow."""
+        return self.tracking
+
+    def tracked(self, **changes: Any) -> "CommandProgram":
+        """Return the program with changed `settings`."""
+        return self.model_copy(update={"tracking": self.tracking.model_copy(update=changes)})
+
+    def keys(self) -> list[str]:
+        """Return the keys with defaults."""
+        return list(self.defaults)
+
+    def has(self, key: str) -> bool:
+        """Whether a key has a default, or is set for each trial."""
+        return key in self.defaults or key in (_SEED, *self.seeds)
+
+    def check_key(self, key: str, document: YamlDocument) -> None:
+        """Refuse seeds, and what differs on held-out problems."""
+        where = document.where(("parameters", key))
+        if key not in self.defaults:
+            raise ConfigError("seeds are not searched", where, "write seeds: [0, 1]")
+        if key in self.held_out:
+            raise ConfigError(f"{key} is both searched and set by program.held_out", where, "remove one of the two")
+
+    def check_metric(self, metric: str, where: str) -> None:
+        """Accept any name: the command's lines decide."""
+
+    def check_machine(
+        self, searched: Values, resources: ResourcesSpec, max_concurrent: int | None, document: YamlDocument
+    ) -> None:
+        """Refuse more than one worker."""
+        if resources.workers_per_trial > 1:
+            where = document.where(("resources", "workers_per_trial"))
+            hint = "write gpus_per_trial alone, and let torchrun or accelerate start the ranks"
+            raise ConfigError("a command starts its ranks itself", where, hint)
+
+    def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
+        """Look for the command, its scripts and the inputs."""
+        scripts = [word for word in self.command if word.endswith(_SCRIPTS) and not _PLACE.search(word)]
+        missing = [name for name in [*scripts, *self.inputs] if not Path(name).is_file()]
+        if self.function and not list(self.files(searched)):
+            missing.append(f"with {self.function}")
+        if missing:
+            raise MissingError(f"no file {missing[0]}", str(Path.cwd()), "start the sweep in the folder that has it")
+        program = self._words[0]
+        if shutil.which(program) is None:
+            raise MissingError(f"no command {program}", "program.command", "install it, or write its path")
+
+    @property
+    def _words(self) -> list[str]:
+        if self.function:
+            return [sys.executable, "-m", "sweep.programs.call", self.function]
+        # The interpreter that runs the sweep, whether or not its environment is activated.
+        return [sys.executable if self.command[0] == "python" else self.command[0], *self.command[1:]]
+
+    def values(self, overrides: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+        """Return values of keys: of the overrides, else their defaults."""
+        known = {**self.defaults, **overrides}
+        return {key: known.get(key, ABSENT) for key in keys}
+
+    def configure(self, overrides: Mapping[str, Any]) -> CommandConfig:
+        """Return the configuration of a trial: each value has its default's type."""
+        changes = dict(overrides)
+        seed = int(changes.pop(_SEED, 0))
+        for key, value in changes.items():
+            default = self.defaults[key]
+            kinds: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
+            is_truth = isinstance(value, bool) and bool not in kinds
+            if default is not None and (is_truth or not isinstance(value, kinds)):
+                what = f"{key} is {value!r}, and its default is {default!r}"
+                raise ConfigError(what, f"key {key}", "write a value of that type", key)
+        values = {**self.defaults, **changes, **dict.fromkeys(self.seeds, seed)}
+        return CommandConfig(command=self._words, values=values, seed=seed, tracking=self.tracking)
+
+    def save(self, overrides: Mapping[str, Any], path: Path) -> None:
+        """Write all values as JSON, which readers of YAML read too."""
+        path.write_text(json.dumps(self.configure(overrides).values, indent=1) + "\n", encoding="utf-8")
+
+    def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
+        """Return the command line with its environment, for a folder named after the file."""
+        config = self.configure(overrides)
+        folder = path.resolve().with_suffix("")
+        environment = {"CONFIG": path.resolve(), "SEED": config.seed, "OUT": folder, "RESUME": 0}
+        set_ = [f"LOPTUNE_{name}={shlex.quote(str(value))}" for name, value in environment.items()]
+        return f"mkdir -p {shlex.quote(str(folder))} && {' '.join(set_)} {shlex.join(config.words(folder))}"
+
+    def start(self, assignment: Assignment, progress: StopWatcher) -> CommandRun:
+        """Prepare the trial, whose process starts with `resume`."""
+        config: CommandConfig = assignment.config
+        return CommandRun(assignment, config.words, config.values, config.seed)
+
+    @property
+    def _name(self) -> str:
+        scripts = (Path(word).name for word in self.command if word.endswith(_SCRIPTS))
+        return self.function or next(scripts, self.command[0] if self.command else "")
+
+    def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the command's name, and the values that are no numbers."""
+        chosen = [
+            f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool) and key != _SEED
+        ]
+        return self._name, ", ".join(chosen) or self._name
+
+    def setting(self) -> tuple[str, str]:
+        """Return the command's name, and that it is one."""
+        return self._name, "a command of your own"
+
+    def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
+        """Yield scripts, the function's modules and the named inputs."""
+        if self.function:
+            yield from module_files(self.function.partition(":")[0], "program", Path.cwd())
+        for name in self.command:
+            if Path(name).suffix in _SCRIPTS and Path(name).is_file():
+                yield Path(name).resolve(), "program"
+        for name in self.inputs:
+            yield Path(name).resolve(), "input"
+
+    def paths(self, searched: Values) -> Iterator[Path]:
+        """Yield scripts and inputs."""
+        return (path for path, _ in self.files(searched))
+
+    def held_out_run(self, metric: str, test: str | None) -> "CommandProgram":
+        """Return the program with the values of `held_out`, if there are any."""
+        if test is not None:
+            hint = "name it under program.held_out before the sweep starts"
+            raise ConfigError("--test names a file of loptune's own trainer", "command line, --test", hint)
+        return self.model_copy(update={"defaults": {**self.defaults, **self.held_out}})
+
+    def sealed_metric(self, metric: str, sealed: str) -> str:
+        """Return the objective, where the program runs on held-out problems."""
+        return metric if self.held_out and self.held_out.items() <= self.defaults.items() else sealed
+
+    def count_evaluations(self, possible: Values) -> int | None:
+        """Return the evaluations that the space names."""
+        return self.planned
+
+    def is_like(self, other: Program) -> bool:
+        """Whether another sweep runs the same command with the same defaults."""
+        apart = {"tracking", "inputs", "held_out"}
+        return isinstance(other, CommandProgram) and self.model_dump(exclude=apart) == other.model_dump(exclude=apart)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,30 @@
+"""Seeds of one configuration that measured exactly the same: the seed may not reach what they run."""
+
+import json
+from pathlib import Path
+
+from sweep.record.sweep_record import SweepRecord
+from sweep.search.history import TrialKey
+from trainer.files import read_records
+
+
+def equal_seeds(sweep: SweepRecord) -> list[str]:
+    """Return a sentence for each trial that measured what an earlier seed of its configuration did."""
+    told = []
+    for configuration in sweep.configurations:
+        trials: dict[str, str] = {}  # what was measured -> the first trial
+        for seed, result in configuration.results.items():
+            if result.state == "COMPLETE":
+                trial = TrialKey(configuration.number, seed).name
+                measured = f"{result.score} {_measured(sweep.folder.trial(trial))}"
+                first = trials.setdefault(measured, trial)
+                if first != trial:
+                    told.append(f"{trial} measured exactly what {first} did: does the seed reach what they run?")
+    return told
+
+
+def _measured(run_dir: Path) -> str:
+    """Return a run's metrics without its times, as text that only the same measurements have; else its folder."""
+    records = read_records(run_dir / "metrics.jsonl")
+    lines = [{name: value for name, value in line.items() if not name.startswith("time")} for line in records]
+    return json.dumps(lines, sort_keys=True) if lines else str(run_dir)

@@ -1,0 +1,95 @@
+"""A sweep of a script: its driver is killed, a trial fails, the winner is confirmed, all of it offline."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweep.record.folder import sweep_folder
+from tests.run_cli import start_cli
+from tests.sweep.harness import finish, kill, ledger, metrics, results, wait_until, wait_until_gone
+from tests.sweep.programs.scripts import write_project
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def sweep(project: Path, *arguments: object) -> tuple[int, str]:
+    process = start_cli("sweep", *arguments, "--runs-dir", project / "runs", cwd=project)
+    code, out, err = finish(process)
+    return code, out + err
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four trials of a script, ended after the driver was killed amid the first two."""
+    project = tmp_path_factory.mktemp("project")
+    space = write_project(project, defaults={"learning_rate": 0.1, "loss_type": "grpo", "steps": 10, "step_s": 0.3})
+    folder = sweep_folder(project / "runs", "mine")
+    process = start_cli("sweep", "run", space, "--offline", "--runs-dir", project / "runs", cwd=project)
+    wait_until(lambda: len(metrics_of(folder.root, "c000-s0")) >= 3, what="three evaluations")
+    kill(process)
+    wait_until_gone(folder)
+    code, told = sweep(project, "resume", "mine")
+    assert code == 0, told
+    return project
+
+
+def metrics_of(root: Path, trial: str) -> list[dict[str, float]]:
+    return metrics(root, trial) if (root / "trials" / trial / "metrics.jsonl").exists() else []
+
+
+def test_every_trial_is_there_once_with_every_evaluation(project: Path) -> None:
+    root = project / "runs" / "mine"
+    assert [result["state"] for result in results(root).values()] == ["COMPLETE"] * 4
+    for trial in results(root):
+        evaluated = [line["step"] for line in metrics(root, trial) if "eval/accuracy" in line]
+        assert evaluated == list(range(1, 11))
+        # The script goes on where its own folder says that it was.
+        assert len((root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()) == 10
+    assert sum(record["event"] == "trial" and record["configuration"] == 0 for record in ledger(root)) > 2
+
+
+def test_the_winner_is_confirmed_on_held_out_problems_and_reported(project: Path) -> None:
+    code, told = sweep(project, "confirm", "mine", "--seeds", 2)
+    assert code == 0, told
+    fresh = results(project / "runs" / "mine-confirm")
+    assert {result["seed"] for result in fresh.values()} == {2, 3}
+    assert all(result["score"] < 0.5 for result in fresh.values())  # the script's held-out problems are harder
+    code, told = sweep(project, "report", "mine")
+    assert code == 0 and "report.html" in told
+    code, told = sweep(project, "export", "mine", "--baseline")
+    assert code == 0 and "LOPTUNE_SEED=0" in told and "train.py --learning_rate 0.1 --loss_type grpo" in told
+    code, told = sweep(project, "plan", project / "space.yaml")
+    assert code == 0 and "s a trial (measured in mine)" in told
+
+
+def test_a_changed_script_is_refused_until_it_is_accepted(project: Path) -> None:
+    script = project / "train.py"
+    script.write_text(script.read_text() + "\n")
+    code, told = sweep(project, "extend", "mine", "--configurations", 1)
+    assert code == 2 and "train.py (program) has changed" in told
+    code, told = sweep(project, "extend", "mine", "--configurations", 1, "--accept-changes")
+    assert code == 0 and len(results(project / "runs" / "mine")) == 6, told
+
+
+def test_a_trial_that_fails_keeps_its_reason(tmp_path: Path) -> None:
+    space = write_project(
+        tmp_path,
+        baselines=[{"learning_rate": 0.1, "loss_type": "grpo"}, {"learning_rate": 0.1, "loss_type": "broken"}],
+    )
+    search = ["search.configurations=0", "seeds=[0]"]
+    code, told = sweep(tmp_path, "run", space, *search, "--offline")
+    assert code == 1 and "c001-s0  the command ended with 1: no such loss: broken" in told
+    code, told = sweep(tmp_path, "status", "mine", "--json")
+    rows = json.loads(told)["trials"]
+    assert [row["state"] for row in rows] == ["COMPLETE", "FAIL"]
+    assert rows[1]["reason"] == "the command ended with 1: no such loss: broken"
+
+
+def test_seeds_that_do_not_reach_the_script_are_named(tmp_path: Path) -> None:
+    command = ["python", "train.py", "--learning_rate", "{learning_rate}", "--seed", "7"]
+    space = write_project(tmp_path, command=command, search={"sampler": "random", "configurations": 0})
+    code, told = sweep(tmp_path, "run", space, "--offline")
+    assert code == 0, told
+    warning = "warning: c000-s1 measured exactly what c000-s0 did: does the seed reach what they run?"
+    assert warning in told and warning in sweep(tmp_path, "status", "mine")[1]

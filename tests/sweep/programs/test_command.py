@@ -1,0 +1,220 @@
+"""A command line and a function as the program of a sweep: what is refused, what a trial gets and gives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweep.cli import main
+from sweep.programs.base import Assignment
+from sweep.programs.command import CommandProgram
+from sweep.programs.process import CommandRun
+from sweep.space.file import load_space
+from sweep.space.spec import SweepSpec
+from tests.sweep.programs.scripts import SPACE, write_project
+from trainer.errors import ConfigError, MissingError
+from trainer.types import RunContext
+
+OFFLINE = {"offline": True}
+
+
+def spec_of(tmp_path: Path, **program: Any) -> SweepSpec:
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump({**SPACE, "program": {**SPACE["program"], **program}}))
+    return load_space(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (
+            {"command": ["python", "train.py", "{learning_rat}"]},
+            "{learning_rat} is no key: did you mean learning_rate?",
+        ),
+        ({"function": "module:train"}, "write one of command and function"),
+        ({"defaults": {"seed": 1}}, "seed is set for each trial"),
+        ({"held_out": {"learning_rate": 1}}, "learning_rate is both searched and set by program.held_out"),
+        (
+            {"command": ["true"], "defaults": {"loss_type": "grpo"}},
+            "switch learning_rate is used in no `when` and is no key of the program",
+        ),
+        (
+            {"defaults": {"learning_rate": "high", "loss_type": "grpo"}},
+            "learning_rate is 0.1, and its default is 'high'",
+        ),
+    ],
+)
+def test_a_program_that_cannot_run_is_refused(changes: dict[str, Any], what: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        spec_of(tmp_path, **changes)
+    assert what in refused.value.what
+
+
+def test_what_is_not_there_is_found_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for changes, what in (
+        ({}, "no file train.py"),
+        ({"command": ["no-such-command"]}, "no command no-such-command"),
+        ({"command": [], "function": "nowhere:train"}, "no file with nowhere:train"),
+        ({"command": ["true"], "inputs": ["data.jsonl"]}, "no file data.jsonl"),
+    ):
+        spec = spec_of(tmp_path, **changes)
+        with pytest.raises(MissingError) as missing:
+            spec.program.check_early(spec.searched, spec.resources)
+        assert missing.value.what == what
+
+
+def test_one_program_is_written_and_its_ranks_are_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump({**SPACE, "trainer": "tiny_kk"}))
+    with pytest.raises(ConfigError, match="write one of trainer and program"):
+        load_space(path)
+    path.write_text(yaml.safe_dump({**SPACE, "resources": {"gpus_per_trial": 4}}))
+    assert load_space(path).resources.gpus_per_worker == 4
+    with pytest.raises(ConfigError, match="a command starts its ranks itself"):
+        load_space(path, ["resources.workers_per_trial=4"])
+
+
+def test_the_command_line_of_the_space_reaches_a_default(tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump(SPACE))
+    program = load_space(path, ["program.defaults.loss_type=dapo", "program.evaluations=7"]).program
+    assert isinstance(program, CommandProgram)
+    assert program.defaults["loss_type"] == "dapo" and program.planned == 7
+    config = program.configure({"learning_rate": 0.2, "seed": 3})
+    assert config.words(Path("/out"))[1:] == [
+        "train.py",
+        "--learning_rate",
+        "0.2",
+        "--loss_type",
+        "dapo",
+        "--seed",
+        "3",
+    ]
+    assert config.model_dump(mode="json")["learning_rate"] == 0.2
+
+
+@contextmanager
+def trial(tmp_path: Path, script: str, stall_s: float = 60.0) -> Iterator[CommandRun]:
+    """A trial of a Python script in the rank's own process, begun."""
+    (tmp_path / "script.py").write_text(script)
+    run_dir = tmp_path / "trials" / "c000-s0"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    program = CommandProgram(
+        command=[sys.executable, str(tmp_path / "script.py"), "{out}"], defaults={"x": 1.5}, tracking=OFFLINE
+    )
+    context = RunContext(run_dir, tmp_path, "demo", "name")
+    assignment = Assignment(
+        "c000-s0", program.configure({"seed": 4}), context, tmp_path / "stop", stall_timeout_s=stall_s
+    )
+    run = program.start(assignment, None)  # type: ignore[arg-type]
+    errors = os.dup(2)
+    with (run_dir / "stderr.log").open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        run.resume()
+        yield run
+    finally:
+        run.close("KILLED")
+        os.dup2(errors, 2)
+        os.close(errors)
+
+
+def test_a_command_gets_its_values_and_gives_lines(tmp_path: Path) -> None:
+    script = """
+import json, os, sys
+config = json.load(open(os.environ["LOPTUNE_CONFIG"]))
+line = {"step": 1, "eval/accuracy": config["x"], "seed": config["seed"], "resume": int(os.environ["LOPTUNE_RESUME"])}
+assert os.environ["LOPTUNE_OUT"] == sys.argv[1] and os.environ["LOPTUNE_SEED"] == "4" and "RANK" not in os.environ
+print("[loptune]", json.dumps(line))
+open(sys.argv[1] + "/metrics.jsonl", "a").write('{"step": 2, "eval/accuracy": 0.25, "name": "x", "time/step": 9}\\n')
+"""
+    os.environ["RANK"] = "0"
+    try:
+        with trial(tmp_path, script) as run:
+            found = [run.run_period(), run.run_period()]
+            assert sorted(line["step"] for line in found) == [1, 2] and not run.done
+            assert {"step": 1, "eval/accuracy": 1.5, "seed": 4, "resume": 0} in found
+            run.run_period()
+            assert run.done
+        with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:
+            lines = [run.run_period() for _ in range(2)]
+            assert {"step": 3, "eval/accuracy": 1.5, "seed": 4, "resume": 1} in lines
+    finally:
+        del os.environ["RANK"]
+    record = (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines()
+    assert all("time/step" not in line and "time/evaluation" in line for line in map(json.loads, record))
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "what"),
+    [
+        ("raise SystemExit('no such loss')", RuntimeError, "the command ended with 1: no such loss"),
+        ("import os; os.kill(os.getpid(), 9)", RuntimeError, "the command was ended by SIGKILL: it wrote nothing"),
+        ("pass", ConfigError, "the command ended without a line with eval/accuracy"),
+        ("print('[loptune] {\"eval/accuracy\": 1}')", ConfigError, "not a line of metrics"),
+        ("import time; time.sleep(60)", RuntimeError, "the command has written no line for 1 s"),
+    ],
+)
+def test_a_trial_that_fails_says_why(script: str, error: type[Exception], what: str, tmp_path: Path) -> None:
+    with trial(tmp_path, script, stall_s=60.0 if "sleep" not in script else 1.0) as run:
+        with pytest.raises(error) as failed:
+            run.run_period()
+        assert what in str(failed.value)
+
+
+def test_a_command_that_is_asked_to_stop_saves_and_leaves_with_all_it_started(tmp_path: Path) -> None:
+    script = """
+import signal, subprocess, sys, time
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open(sys.argv[1] + "/child", "w").write(str(child.pid))
+def leave(*_):
+    print('[loptune] {"step": 1, "loss": 0.5}')
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+open(sys.argv[1] + "/ready", "w")
+while True: time.sleep(0.05)
+"""
+    with trial(tmp_path, script) as run:
+        folder = tmp_path / "trials" / "c000-s0" / "out"
+        while not (folder / "ready").exists():
+            time.sleep(0.05)
+        (tmp_path / "stop").touch()
+        assert run.run_period() == {"step": 1} and run.stopping and not run.done
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((folder / "child").read_text()), 0)
+
+
+def test_a_command_ends_with_the_rank_that_started_it(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    code = (
+        "import os, subprocess, sys, time; theirs, lifeline = os.pipe(); "
+        "command = [sys.executable, '-m', 'sweep.programs.launch', str(theirs), 'sleep', '600']; "
+        "print(subprocess.Popen(command, pass_fds=(theirs,)).pid, flush=True); os.close(theirs); time.sleep(600)"
+    )
+    rank = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    launched = int(rank.stdout.readline())
+    rank.send_signal(signal.SIGKILL)
+    rank.wait()
+    rank.stdout.close()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{launched}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{launched}").exists()
+
+
+def test_a_sample_needs_loptunes_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump(SPACE))
+    assert main(["plan", str(path), "--runs-dir", str(tmp_path), "--sample", "4"]) == 2
+    assert "only loptune's own trainer can be sampled" in capsys.readouterr().err
