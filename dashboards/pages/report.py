@@ -42,7 +42,6 @@ _DECIDES = {
     "failures": "what to repair before `sweep resume --retry-failed`",
 }
 _NEXT_SEARCH = "where to search next"  # of a score against a parameter
-_TOLD = ("tournament", "precision", "failures")  # have sentences alone
 
 
 def write_pages(results: Results, out_dir: Path) -> Path:
@@ -62,7 +61,7 @@ def chapters_of(results: Results) -> dict[str, list[Picture]]:
         name: [
             replace(picture, decides=_DECIDES.get(picture.key, _NEXT_SEARCH))
             for picture in pictures
-            if picture is not None and (picture.figures or picture.key in _TOLD)
+            if picture is not None
         ]
         for name, pictures in drawn.items()
     }

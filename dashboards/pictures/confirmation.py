@@ -15,15 +15,11 @@ _KINDS = {
 }
 
 
-def finalists(results: Results) -> Picture:
+def finalists(results: Results) -> Picture | None:
     """Finalists and baseline on unseen seeds and the sealed test split; only drawn where such trials exist."""
-    title = "Finalists on unseen seeds and the sealed test"
-    if results.fresh is None:
-        return Picture("finalists", title, f"Not run yet: `sweep confirm {results.name}` runs them.")
-    confirmation = results.fresh
-    judged = confirmation.comparable
-    if judged.empty:
-        return Picture("finalists", title, f"No finalist has a score yet; it is {confirmation.progress}.")
+    if results.fresh is None or results.fresh.comparable.empty:
+        return None
+    judged = results.fresh.comparable
     table = finalist_scores(results, judged)
     means = table.pivot_table(index="label", columns="kind", values="value", aggfunc="mean")
     order = list(means.sort_values("fresh", ascending=results.objective.mode == "max").index)
@@ -36,7 +32,7 @@ def finalists(results: Results) -> Picture:
         dots_and_means(drawing, own.value, own.label, shade, notes, name)
     label_rows(drawing, order)
     told = _sentence(means.loc[order[::-1]], judged, results.objective.sealed)
-    return Picture("finalists", title, told, (drawing,))
+    return Picture("finalists", "Finalists on unseen seeds and the sealed test", told, (drawing,))
 
 
 def finalist_scores(results: Results, judged: pd.DataFrame) -> pd.DataFrame:

@@ -28,12 +28,12 @@ _CURVE_TITLES = {
 }
 
 
-def learning_curves(results: Results) -> Picture:
+def learning_curves(results: Results) -> Picture | None:
     """The objective metric over training steps, one line per trial."""
-    metric, title = results.objective.metric, "Learning curves"
+    metric = results.objective.metric
     values = results.history(metric)
     if values.empty:
-        return Picture("curves", title, "No evaluation has been logged yet.")
+        return None
     drawing = figure("training step", metric, height=420)
     trial_lines(drawing, results, values, width=1.6)
     means = _mean_lines(drawing, results, values)
@@ -57,7 +57,7 @@ def learning_curves(results: Results) -> Picture:
     ]
     if table:
         text += " A rule that is only faster is ahead at any one step: the table has speed and ceiling apart."
-    return Picture("curves", title, text, (drawing,), (headings, table) if table else ((), ()))
+    return Picture("curves", "Learning curves", text, (drawing,), (headings, table) if table else ((), ()))
 
 
 def _ceiling(curve: Saturation) -> str:
@@ -66,9 +66,9 @@ def _ceiling(curve: Saturation) -> str:
     return f"{number(curve.ceiling)} ({number(curve.low)} to {number(curve.high)})"
 
 
-def training_health(results: Results) -> Picture:
+def training_health(results: Results) -> Picture | None:
     """The training metrics over training steps; what is 0 throughout is not drawn."""
-    title, drawings, ends, averaged = "Training health", [], [], False
+    drawings, ends, averaged = [], [], False
     for metric in TRAINING_CURVES:
         values = results.history(metric)
         if not values.value.any():
@@ -84,10 +84,10 @@ def training_health(results: Results) -> Picture:
             f"{_CURVE_TITLES[metric]} {number(last.median(), 2)} ({number(last.min(), 2)} to {number(last.max(), 2)})"
         )
     if not drawings:
-        return Picture("health", title, "No training step has been logged yet.")
+        return None
     found = f"At the last step, median (range): {', '.join(ends)}"
     text = f"{found}{_mean_note(averaged)}.{_thinning_note(results.table)}"
-    return Picture("health", title, text, tuple(drawings))
+    return Picture("health", "Training health", text, tuple(drawings))
 
 
 def failures(results: Results) -> Picture | None:

@@ -8,26 +8,25 @@ import pandas as pd
 from dashboards.labels import colours
 from dashboards.pictures.theme import FAILED, MUTED, Picture, dots_and_means, figure, label_rows, rows, translucent
 from dashboards.results import Results
-from dashboards.statistics.estimates import MIN_CONFIGURATIONS, importances
+from dashboards.statistics.estimates import importances
 from dashboards.words import signed
 from trainer.config.variants import short_names
 
 _MAX_PAIRED_ROWS = 20
 
 
-def best_differences(results: Results) -> Picture:
+def best_differences(results: Results) -> Picture | None:
     """Differences to the baseline, on the seeds that decide: fresh ones where they were run."""
     fresh = results.fresh
     decide = results if fresh is None or baseline_pairs(fresh).empty else fresh
     return paired_differences(decide, colours(results.table.rule))
 
 
-def paired_differences(results: Results, shades: Mapping[str, str] | None = None) -> Picture:
+def paired_differences(results: Results, shades: Mapping[str, str] | None = None) -> Picture | None:
     """Difference to the baseline on the same seed; ``shades`` are the rules' colours on the rest of the page."""
-    title = "Difference to the baseline on the same seed"
     base, pairs = results.baseline_label, baseline_pairs(results)
     if pairs.empty:
-        return Picture("paired", title, "No configuration shares a seed with the baseline yet.")
+        return None
     order = pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=results.objective.mode == "max")
     drawn, shades = order.tail(_MAX_PAIRED_ROWS), {**colours(results.table.rule), **(shades or {})}
     drawing = figure(f"difference of {results.objective.metric}", height=90 + 48 * len(drawn))
@@ -47,7 +46,7 @@ def paired_differences(results: Results, shades: Mapping[str, str] | None = None
     )
     if len(drawn) < len(order):
         text += f" The best {len(drawn)} are drawn."
-    return Picture("paired", title, text, (drawing,))
+    return Picture("paired", "Difference to the baseline on the same seed", text, (drawing,))
 
 
 def baseline_pairs(results: Results) -> pd.DataFrame:
@@ -68,14 +67,12 @@ def baseline_pairs(results: Results) -> pd.DataFrame:
     return pd.DataFrame(pairs, columns=columns)
 
 
-def parameter_importance(results: Results) -> Picture:
+def parameter_importance(results: Results) -> Picture | None:
     """Share of the score's rank variance that each parameter explains alone."""
-    title, configurations = "Parameter importance", results.configurations
+    configurations = results.configurations
     found = importances(configurations, results.searched)
     if not found:
-        few = f"{len(configurations)} configurations are complete; importance needs {MIN_CONFIGURATIONS} of them."
-        text = few if len(configurations) < MIN_CONFIGURATIONS else "No searched parameter varies yet."
-        return Picture("importance", title, text)
+        return None
     found = found[:12]
     drawing = figure("share of rank variance explained", height=130 + 46 * len(found))
     called, upwards = short_names(results.searched), found[::-1]
@@ -103,4 +100,4 @@ def parameter_importance(results: Results) -> Picture:
         f"{len(configurations)} configurations; "
         + (f"above chance: {', '.join(above)}." if above else "no parameter stands above chance.")
     )
-    return Picture("importance", title, text, (drawing,))
+    return Picture("importance", "Parameter importance", text, (drawing,))

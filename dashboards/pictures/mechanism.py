@@ -13,11 +13,11 @@ _LOW = ("0.00-0.25", "0.25-0.50")  # the bands below probability 1/2
 _QUANTITIES = {"gradient_share": "share of the gradient norm", "advantage_share": "share of the advantage mass"}
 
 
-def probability_bands(results: Results) -> Picture:
+def probability_bands(results: Results) -> Picture | None:
     """Where the update comes from: gradient norm and advantage mass by band of token probability."""
-    title, table = "Where the update comes from: token-probability bands", band_means(results)
+    table = band_means(results)
     if table.empty:
-        return Picture("bands", title, "No trial has logged tokens/* yet.")
+        return None
     shades, drawings = colours(results.table.rule), []
     tokens = table[table.quantity == "token_share"].groupby("band").value.mean()
     for quantity, label in _QUANTITIES.items():
@@ -37,6 +37,7 @@ def probability_bands(results: Results) -> Picture:
         drawing.update_xaxes(type="category")
         drawing.update_yaxes(tickformat=".0%", rangemode="tozero")
         drawings.append(drawing)
+    title = "Where the update comes from: token-probability bands"
     return Picture("bands", title, _bands_sentence(table), tuple(drawings))
 
 

@@ -16,12 +16,12 @@ _TITLES = {ALPHA: "AR strength alpha", ETA: "Lopti threshold eta"}
 _NAMES = {ALPHA: "alpha", ETA: "eta"}
 
 
-def scores_against(results: Results) -> list[Picture]:
+def scores_against(results: Results) -> list[Picture | None]:
     """Score against every parameter that has more than one value."""
     return [score_against(results, name) for name in results.varied]
 
 
-def score_against(results: Results, parameter: str) -> Picture:
+def score_against(results: Results, parameter: str) -> Picture | None:
     """Score against one parameter, on the scale it was searched on; colours are update rules."""
     name = _name(results, parameter)
     title = f"Score against {name}"
@@ -33,7 +33,7 @@ def score_against(results: Results, parameter: str) -> Picture:
     for rule, shade in colours(results.table.rule).items():
         _seed_dots(drawing, results.table[results.table.rule == rule], parameter, rule, shade)
     if configurations.empty:
-        return Picture(parameter, title, "No trial has a score yet.")
+        return None
     scores = configurations["mean"]
     where: Any = scores.idxmax() if results.objective.mode == "max" else scores.idxmin()
     best = configurations.loc[where]

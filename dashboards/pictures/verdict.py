@@ -65,9 +65,9 @@ def headline(results: Results) -> Headline:
 
 def confirmed(results: Results) -> list[str]:
     """A confirmation's result, for the end of its command: the verdict, then the scores on the sealed test."""
-    told, fresh = headline(results), results.fresh
+    told, fresh, scores = headline(results), results.fresh, finalists(results)
     reason = "" if fresh is None else _on_fresh_seeds(results, fresh)
-    return [line for line in (told.sentence, reason, told.step, finalists(results).sentence) if line]
+    return [line for line in (told.sentence, reason, told.step, scores and scores.sentence) if line]
 
 
 def _named_once(lines: list[str], labels: Collection[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from dashboards.pictures.theme import Picture
 from dashboards.results import ALPHA, ETA, Curve, Objective, Results, Trial
 from trainer.config.variants import variant_name
 
@@ -45,6 +46,12 @@ def results_of(mode: str = "max") -> Results:
             trials.append(trial)
     objective = Objective("eval/accuracy", "min" if mode == "min" else "max", 1)
     return Results("demo", objective, tuple(trials), ("algorithm.advantage", ALPHA, ETA))
+
+
+def shown(picture: Picture | None) -> Picture:
+    """A picture that must be there."""
+    assert picture is not None
+    return picture
 
 
 def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Results:

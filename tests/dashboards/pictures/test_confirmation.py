@@ -3,7 +3,7 @@ from dataclasses import replace
 import pandas as pd
 
 from dashboards.pictures.confirmation import finalist_scores, finalists
-from tests.dashboards.table import results_of, with_trials
+from tests.dashboards.table import results_of, shown, with_trials
 
 
 def fresh_finalists() -> pd.DataFrame:
@@ -11,11 +11,6 @@ def fresh_finalists() -> pd.DataFrame:
     trials = results_of().table
     chosen = trials[trials.configuration.isin(["0", "1"])]
     return chosen.assign(seed=["2", "3", "2", "3"], score=[0.5, 0.5, 0.6, 0.7], test=[0.4, 0.5, 0.5, 0.6])
-
-
-def test_nothing_is_drawn_before_a_sweep_is_confirmed() -> None:
-    picture = finalists(results_of())
-    assert picture.figures == () and picture.sentence == "Not run yet: `sweep confirm demo` runs them."
 
 
 def test_finalists_show_search_fresh_seeds_and_test() -> None:
@@ -31,7 +26,8 @@ def test_finalists_show_search_fresh_seeds_and_test() -> None:
         ("#1 grpo α 0.3", "fresh"): 0.65,
         ("#1 grpo α 0.3", "test"): 0.55,
     }
-    picture = finalists(confirmed)
+    assert finalists(sweep) is None
+    picture = shown(finalists(confirmed))
     assert len(picture.figures) == 1
     assert picture.sentence == (
         "#1 grpo α 0.3: 0.650 on fresh seeds, -0.100 against the search, 0.550 on the sealed test; #0 grpo: "

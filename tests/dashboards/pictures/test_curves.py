@@ -7,11 +7,11 @@ import pytest
 from dashboards.pictures import curves
 from dashboards.pictures.curves import MAX_LINES, failures, learning_curves, thinned, training_health
 from dashboards.results import Curve
-from tests.dashboards.table import results_of, with_curves, with_trials
+from tests.dashboards.table import results_of, shown, with_curves, with_trials
 
 
 def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
-    picture = learning_curves(results_of())
+    picture = shown(learning_curves(results_of()))
     dashes = [trace.line.dash for trace in picture.figures[0].data]
     assert dashes == ["solid"] * 9 + ["dot"]
     assert picture.sentence.startswith("From first to last evaluation 9 of 10 trials improve")
@@ -24,12 +24,12 @@ def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps
     curve = Curve((0, 10, 20), (0.3, 0.9, 0.4))
     more = with_trials(sweep, pd.concat([sweep.table, third], ignore_index=True))
     last = replace(more.trials[-1], curves={"eval/accuracy": curve})
-    picture = learning_curves(replace(more, trials=(*more.trials[:-1], last)))
+    picture = shown(learning_curves(replace(more, trials=(*more.trials[:-1], last))))
     mean = picture.figures[0].data[-1]
     assert mean.name == "grpo" and list(mean.x) == [0, 20]
     assert list(mean.y) == pytest.approx([0.3, 0.5])  # of 0.5, 0.6 and 0.4
     assert "thick line is the mean" in picture.sentence
-    assert "thick" not in learning_curves(sweep).sentence
+    assert "thick" not in shown(learning_curves(sweep)).sentence
     assert not picture.table[1]  # two evaluations have no ceiling
 
 
@@ -40,7 +40,7 @@ def test_speed_and_ceiling_of_a_rule_stand_below_its_curves() -> None:
     values = [
         (name, "eval/accuracy", step, 0.3 + 0.2 * step / (step + 10)) for name in names for step in range(0, 101, 10)
     ]
-    picture = learning_curves(with_curves(with_trials(sweep, trials), values))
+    picture = shown(learning_curves(with_curves(with_trials(sweep, trials), values)))
     ((variant, count, end, half, ceiling),) = picture.table[1]
     assert (variant, count, end, half) == ("grpo", 3, "0.482", "8.3")  # 100 * 10 / 120
     assert str(ceiling).startswith("0.5")
@@ -50,9 +50,8 @@ def test_speed_and_ceiling_of_a_rule_stand_below_its_curves() -> None:
 def test_training_health_quotes_the_last_step_of_what_happened() -> None:
     sweep = results_of()
     never = {"reward/timeouts": Curve((10, 20), (0.0, 0.0))}
-    picture = training_health(
-        replace(sweep, trials=tuple(replace(one, curves={**one.curves, **never}) for one in sweep.trials))
-    )
+    trials = tuple(replace(one, curves={**one.curves, **never}) for one in sweep.trials)
+    picture = shown(training_health(replace(sweep, trials=trials)))
     assert len(picture.figures) == 1
     assert "KL to the reference 0.040 (0.040 to 0.040)" in picture.sentence
 
@@ -80,8 +79,8 @@ def test_of_many_trials_those_stay_that_are_spread_evenly_from_the_best_to_the_w
 
 def test_a_picture_says_that_it_shows_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = results_of()
-    assert "are drawn" not in learning_curves(sweep).sentence
+    assert "are drawn" not in shown(learning_curves(sweep)).sentence
     monkeypatch.setattr(curves, "MAX_LINES", 4)
-    picture = learning_curves(sweep)
+    picture = shown(learning_curves(sweep))
     assert len(picture.figures[0].data) == 4
     assert f"4 of {len(sweep.trials)} trials are drawn" in picture.sentence

@@ -4,7 +4,7 @@ import pytest
 
 from dashboards.pictures.mechanism import band_means, probability_bands
 from dashboards.results import Results
-from tests.dashboards.table import results_of
+from tests.dashboards.table import results_of, shown
 
 
 def sweep_with_bands() -> Results:
@@ -35,7 +35,7 @@ def test_bands_are_averaged_over_the_trials_of_an_update_rule() -> None:
 
 
 def test_bands_say_what_tokens_of_low_probability_send() -> None:
-    picture = probability_bands(sweep_with_bands())
+    picture = shown(probability_bands(sweep_with_bands()))
     assert len(picture.figures) == 2
     # token share: grpo 0.03, grpo + AR 0.03
     assert "below 0.5 are 3.0% of all tokens" in picture.sentence

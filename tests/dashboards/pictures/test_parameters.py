@@ -6,7 +6,7 @@ from dashboards.pages.report import chapters_of
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.verdict import verdict
 from dashboards.results import ALPHA, ETA, Results
-from tests.dashboards.table import results_of, with_trials
+from tests.dashboards.table import results_of, shown, with_trials
 
 LR, TEMPERATURE = "optim.lr", "rollout.temperature"
 
@@ -30,7 +30,7 @@ def searched_freely() -> Results:
 
 
 def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
-    _, alpha, eta = scores_against(results_of())
+    _, alpha, eta = map(shown, scores_against(results_of()))
     assert "0.750, was at alpha 0.3 (#1 grpo α 0.3)" in alpha.sentence
     assert "was at eta 0 (#1 grpo α 0.3)" in eta.sentence
     dots = {trace.name: list(trace.x) for trace in alpha.figures[0].data}

@@ -5,6 +5,7 @@ import numpy as np
 from dashboards.pictures.precision import precision
 from dashboards.results import ALPHA, Results
 from tests.dashboards.pictures.test_verdict import sweep_with
+from tests.dashboards.table import shown
 
 SCORES = {(0.0, 0.0): [0.50, 0.60, 0.70], (0.3, 0.0): [0.56, 0.64, 0.76]}
 
@@ -20,20 +21,14 @@ def solved(sweep: Results, training: float) -> Results:
     return replace(sweep, trials=tuple(trials))
 
 
-def told(sweep: Results) -> str:
-    picture = precision(sweep)
-    assert picture is not None
-    return picture.sentence
-
-
 def test_few_problems_limit_where_training_is_alike() -> None:
     sweep = solved(sweep_with(SCORES), training=0.0)
-    text = told(sweep)
+    text = shown(precision(sweep)).sentence
     assert "more problems would narrow" in text
     assert "too coarse for a worthwhile 0.01" in text and text.endswith("it takes at least 2315 problems.")
 
 
 def test_seeds_limit_where_training_differs() -> None:
     sweep = solved(sweep_with(SCORES), training=0.12)
-    text = told(sweep)
+    text = shown(precision(sweep)).sentence
     assert "more seeds would narrow" in text and "twice the seeds to 71%" in text  # 1 / sqrt(2)
