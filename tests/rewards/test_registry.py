@@ -1,9 +1,10 @@
 import pytest
 
-from rewards import REWARDS, Score, minimum
+from rewards import REWARDS, Score, minimum, prepare
 from tests.rewards.one_text import combine, resolve
 
 OWN = "tests.rewards.own_rewards"
+prepare(dict.fromkeys(REWARDS, 1.0))  # imports count against the time limit of a score
 RIGHT = {
     "knights_knaves": ("<think></think><answer>Ava is a knave</answer>", "(1) Ava is a knave"),
     "math": (r"\boxed{3}", "3"),
@@ -30,11 +31,6 @@ def test_weighted_sum_of_several_functions():
     assert score == Score(0.5, False, {"format": 0.5, "math": 0.0}, True)
 
 
-def test_weight_of_a_single_function_scales_its_parts():
-    score = combine({"knights_knaves": 0.5})(*RIGHT["knights_knaves"])
-    assert score == Score(1.5, True, {"format": 0.5, "answer": 1.0}, True)
-
-
 def test_minimum_is_the_weighted_sum_of_positive_weights():
     assert minimum({"knights_knaves": 0.5, "math": 3.0}) == -1.5
     resolve(f"{OWN}:length")
@@ -56,8 +52,3 @@ def test_minimum_is_the_weighted_sum_of_positive_weights():
 def test_unknown_names_are_refused_with_a_fix(name, said):
     with pytest.raises(ValueError, match=said.replace("?", r"\?")):
         resolve(name)
-
-
-def test_no_function_at_all_is_refused():
-    with pytest.raises(ValueError, match="at least one"):
-        combine({})

@@ -99,13 +99,6 @@ def _copy_rewards(run: Path, folder: Path) -> None:
             shutil.copyfile(name, folder / name)
 
 
-def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
-    rows = [f"| {name} | {one['role']} | {one['sha256'][:12]} |" for name, one in recorded_files(run).items()]
-    table = "\n".join(["## Files", "", "| file | role | sha256 |", "|---|---|---|", *rows]) + "\n" if rows else ""
-    licence = f"The licence of `{config.model.name_or_path}` holds for these weights.\n"
-    return "\n".join([model_card(run.name, config, step, scores(run, step), is_adapter), licence, table])
-
-
 def _merge(config: TrainConfig, folder: Path) -> None:
     """Replace the adapter in a folder by its base model with the adapter added, in the base model's dtype."""
     import torch  # which takes seconds to import, and only this needs it
@@ -134,8 +127,9 @@ def scores(run: Path, step: int) -> list[Score]:
     return found
 
 
-def model_card(name: str, config: TrainConfig, step: int, found: list[Score], is_adapter: bool = False) -> str:
-    """A model card: front matter as the hub reads it, then what was done and how well it works."""
+def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
+    """A model card: front matter as the hub reads it, then what was done, how well it works, and with which files."""
+    found = scores(run, step)
     front: dict[str, object] = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
@@ -147,14 +141,18 @@ def model_card(name: str, config: TrainConfig, step: int, found: list[Score], is
     sources = ", ".join(dataset.source for dataset in config.data.train)
     lines = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
-        f"# {name}",
+        f"# {run.name}",
         f"`{start}` after {step} steps of {rule_of(config)}, trained on {sources} with loptune "
         f"{metadata.version('loptune')} for the reward {', '.join(config.reward.functions)}.",
         "## Evaluation",
         _score_table(config, found) if found else f"The run was not evaluated at step {step}.",
         "## Training",
         "Every setting is in `run.yaml` beside this file; to repeat it: `trainer run run.yaml`.",
+        f"The licence of `{start}` holds for these weights.",
     ]
+    if files := recorded_files(run):
+        rows = [f"| {name} | {one['role']} | {one['sha256'][:12]} |" for name, one in files.items()]
+        lines += ["## Files", "\n".join(["| file | role | sha256 |", "|---|---|---|", *rows])]
     return "\n\n".join(lines) + "\n"
 
 

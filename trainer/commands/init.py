@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -62,14 +63,7 @@ def write_rule(folder: Path) -> list[Path]:
         ConfigError: a file is already there; nothing is written then.
         StorageError: the folder cannot be written.
     """
-    texts = _templates("rule_project", folder, "trainer init DIR --rule")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, "utf-8")
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    return [folder / name for name in texts]
+    return _write(folder, _templates("rule_project", folder, "trainer init DIR --rule"))
 
 
 def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
@@ -92,22 +86,13 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
     model, make_model = ("./model", True) if model == "random" else (model, False)
     model = model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)  # what YAML reads as something else
     values = {"model": model, "gpus": "1" if shutil.which("nvidia-smi") else "0"}
-    written = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            path = folder / name
-            path.write_text(Template(text).safe_substitute(values) if path.suffix == ".yaml" else text, "utf-8")
-            written.append(path)
-        written.append(folder / "run.schema.json")
-        written[-1].write_text(run_schema(), "utf-8")
-        if make_model:
-            from trainer.policy.random_model import write_random_model  # torch takes seconds to import
+    spaces = {name: Template(text).safe_substitute(values) for name, text in texts.items() if name.endswith(".yaml")}
+    written = _write(folder, texts | spaces | {"run.schema.json": run_schema()})
+    if make_model:
+        from trainer.policy.random_model import write_random_model  # torch takes seconds to import
 
-            write_random_model(folder / "model")
-            written.append(folder / "model")
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+        write_random_model(folder / "model")
+        written.append(folder / "model")
     return written
 
 
@@ -125,5 +110,11 @@ def _templates(kind: str, folder: Path, command: str) -> dict[str, str]:
     return dict(sorted(texts.items()))
 
 
-def _unwritable(folder: Path, error: OSError) -> StorageError:
-    return StorageError(f"cannot write there: {error.strerror}", str(folder), "choose another folder")
+def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, "utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write there: {error.strerror}", str(folder), "choose another folder") from error
+    return [folder / name for name in texts]

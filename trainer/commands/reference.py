@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from trainer.config.schema import TrainConfig
 from trainer.config.yaml_document import nearest, section_of, submodel
 from trainer.errors import ConfigError
-from trainer.metrics.declared import METRIC_FAMILIES, METRICS, Metric
+from trainer.metrics.declared import METRIC_FAMILIES, METRICS
 from trainer.rules.kinds import KINDS, RuleKind
 
 _WIDTH = 100  # columns
@@ -37,7 +37,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_metrics(parser: argparse.ArgumentParser) -> None:
     """``trainer metrics``."""
     parser.add_argument("word", nargs="?", default="", help="show only metrics whose name contains this")
-    parser.add_argument("--markdown", action="store_true", help="print the page docs/metrics.md")
     parser.set_defaults(command=_print_metrics)
 
 
@@ -63,25 +62,14 @@ def find_options(word: str = "") -> list[Option]:
     Raises:
         ConfigError: there is none; names the nearest.
     """
-    options = list(_options())
-    found = [option for option in options if word.lower() in option.key.lower()]
-    if not found:
-        hint = nearest(word, [option.key for option in options], "trainer options")
-        raise ConfigError(f"no key has {word} in its name", "trainer options", hint)
-    return found
+    options = {option.key: option for option in _options()}
+    return [options[key] for key in _find(word, list(options), "trainer options")]
 
 
-def _find_metrics(word: str = "") -> list[Metric]:
-    """The metrics with ``word`` anywhere in their name; families end in a slash and ``*``."""
-    families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
-    metrics = [*METRICS.values(), *families]
-    found = [metric for metric in metrics if word.lower() in metric.name]
+def _find(word: str, names: Sequence[str], command: str) -> list[str]:
+    found = [name for name in names if word.lower() in name.lower()]
     if not found:
-        raise ConfigError(
-            f"no metric has {word} in its name",
-            "trainer metrics",
-            nearest(word, [m.name for m in metrics], "trainer metrics"),
-        )
+        raise ConfigError(f"nothing has {word} in its name", command, nearest(word, names, command))
     return found
 
 
@@ -99,36 +87,12 @@ def _print_schema(arguments: argparse.Namespace) -> int:
 
 
 def _print_metrics(arguments: argparse.Namespace) -> int:
-    """Two lines or more for each metric: name and unit; below them the formula."""
-    if arguments.markdown:
-        print(metrics_page(), end="")
-        return 0
-    found = _find_metrics(arguments.word)
-    _print([(one.name, f"[{one.unit}]", one.formula) for one in found])
+    """Two lines or more for each metric: name, unit, what ranks make of it; below them the formula."""
+    families = [replace(metric, name=f"{metric.name}*") for metric in METRIC_FAMILIES.values()]
+    metrics = {metric.name: metric for metric in (*METRICS.values(), *families)}
+    found = [metrics[name] for name in _find(arguments.word, list(metrics), "trainer metrics")]
+    _print([(one.name, f"[{one.unit}; {one.reduction} over ranks]", one.formula) for one in found])
     return 0
-
-
-def metrics_page() -> str:
-    """All metrics as a Markdown page."""
-    lines = [
-        "# Metrics",
-        "",
-        "Written by `trainer metrics --markdown` from `trainer/metrics/declared.py`; edit that file instead.",
-        "",
-        "Every value is logged to `metrics.jsonl` in the run's folder and to MLflow under the same name. The",
-        "last column says how the values of several ranks become one; a mean is taken over the completions or",
-        "tokens of all ranks. A name that ends in `*` is a family: its last part comes from the data or the",
-        "configuration.",
-    ]
-    section = ""
-    for metric in sorted(_find_metrics(), key=lambda metric: metric.name.partition("/")[0]):
-        head = metric.name.partition("/")[0]
-        if head != section:
-            section = head
-            lines += ["", f"## {section}", "", "| Name | Formula | Unit | Ranks |", "|---|---|---|---|"]
-        formula = metric.formula.replace("|", "\\|").replace("*", "\\*")
-        lines.append(f"| `{metric.name}` | {formula} | {metric.unit} | {metric.reduction} |")
-    return "\n".join(lines) + "\n"
 
 
 def _print(entries: Sequence[tuple[str, str, str]]) -> None:

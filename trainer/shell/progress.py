@@ -88,31 +88,32 @@ class Progress(ProgressReport):
     """Shows one run."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+        stream = stream or sys.stdout
+        self._in_terminal = stream.isatty()
         self._total_steps = 0
-        self._phase = _Phase("", 0, time.monotonic())
+        self._reported = 0.0  # when a phase was last spoken of
         self._warned = False  # of a step that learned little
         self._silent_steps: int | None = 0  # None: a step had differences
-        self._bar: Bar | None = None
-        if self._stream.isatty():
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                _Rate(""),
-            )
-            self._bar = Bar(*columns, console=Console(file=self._stream, highlight=False), transient=True)
-            self._phase_task = self._bar.add_task("starting", total=None)
-            self._bar.start()
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            _Rate(""),
+        )
+        self._console = Console(file=stream, highlight=False)
+        shown = {"transient": True, "disable": not self._in_terminal}
+        self._bar = Bar(*columns, console=self._console, get_time=time.monotonic, **shown)
+        self._phase_task = self._bar.add_task("starting", total=None)
+        self._steps_task = self._bar.add_task("training", total=0, visible=False)
+        self._bar.start()
 
     def phase(self, what: str, count: int = 0, announce: bool = True, unit: str = "completions") -> None:
         """Show what is done from now on, and of how many parts it consists."""
-        self._phase = _Phase(what, count, time.monotonic())
-        if self._bar is not None:
-            self._bar.reset(self._phase_task, description=what, total=count or None)
-        elif announce:
+        self._bar.reset(self._phase_task, description=what, total=count)
+        self._reported = time.monotonic()
+        if announce and not self._in_terminal:
             self._write(f"{what}: {count} {unit}" if count else what)
 
     def note(self, line: str) -> None:
@@ -121,19 +122,20 @@ class Progress(ProgressReport):
 
     def completed(self, count: int) -> None:
         """So many parts more are done."""
-        phase = self._phase
-        phase.completed += count
-        if self._bar is not None:
-            self._bar.update(self._phase_task, completed=phase.completed)
-        elif time.monotonic() - phase.reported >= _REPORT_EVERY_S:
-            phase.reported = time.monotonic()
-            self._write(phase.text())
+        self._bar.advance(self._phase_task, count)
+        if self._in_terminal or time.monotonic() - self._reported < _REPORT_EVERY_S:
+            return
+        self._reported = time.monotonic()
+        task = self._bar.tasks[self._phase_task]
+        done, total = task.completed, task.total or 0
+        rate = done / max(1e-9, task.elapsed or 0)
+        left = (total - done) / max(1e-9, rate)
+        self._write(f"  {task.description}: {done:.0f} of {total:.0f}, {rate:.1f}/s, about {left:.0f} s left")
 
     def begin(self, total_steps: int, step: int) -> None:
         """Show the way to the last step."""
         self._total_steps = total_steps
-        if self._bar is not None:
-            self._steps_task = self._bar.add_task("training", total=total_steps, completed=step)
+        self._bar.update(self._steps_task, total=total_steps, completed=step, visible=True)
 
     def resumed(self, name: str, step: int, total_steps: int) -> None:
         """Show where a run continues."""
@@ -142,8 +144,7 @@ class Progress(ProgressReport):
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a training step."""
         self._write(step_line(step, self._total_steps, metrics))
-        if self._bar is not None:
-            self._bar.update(self._steps_task, completed=step)
+        self._bar.update(self._steps_task, completed=step)
         warning = learning_warning(step, metrics)
         if warning is not None and not self._warned:
             self._warned = True
@@ -159,27 +160,10 @@ class Progress(ProgressReport):
 
     def close(self) -> None:
         """Remove the bar."""
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def _write(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(Text(text))
-        else:
-            print(text, file=self._stream, flush=True)
-
-
-class _Phase:
-    """The current phase and its progress."""
-
-    def __init__(self, what: str, total: int, started: float) -> None:
-        self.what, self.total, self.completed = what, total, 0
-        self.started = self.reported = started
-
-    def text(self) -> str:
-        rate = self.completed / max(1e-9, time.monotonic() - self.started)
-        left = (self.total - self.completed) / rate if rate else 0.0
-        return f"  {self.what}: {self.completed} of {self.total}, {rate:.1f}/s, about {left:.0f} s left"
+        self._console.print(Text(text), soft_wrap=True)
 
 
 class _Rate(TextColumn):

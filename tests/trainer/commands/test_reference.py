@@ -2,7 +2,7 @@ import pytest
 
 from tests.paths import ROOT
 from trainer.cli import main
-from trainer.commands.reference import find_options, metrics_page
+from trainer.commands.reference import find_options
 from trainer.config.schema import dotted_keys
 from trainer.rules.kinds import KINDS
 
@@ -60,11 +60,12 @@ def test_a_word_that_no_key_has(capsys):
 
 def test_metrics_are_found_and_printed(capsys):
     assert main(["metrics", "kl"]) == 0
-    assert "policy/kl  [nats]" in capsys.readouterr().out.splitlines()
+    assert "policy/kl  [nats; mean over ranks]" in capsys.readouterr().out.splitlines()
     assert main(["metrics", "no_such"]) == 2
-    assert "no metric has no_such in its name" in capsys.readouterr().err
+    assert "nothing has no_such in its name" in capsys.readouterr().err
 
 
-def test_the_page_of_metrics_is_the_declaration():
+def test_the_page_of_metrics_is_the_declaration(capsys):
+    assert main(["metrics"]) == 0
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert page == metrics_page(), "run: trainer metrics --markdown > docs/metrics.md"
+    assert capsys.readouterr().out in page, "put what `trainer metrics` prints into docs/metrics.md"

@@ -40,8 +40,9 @@ def test_the_version_names_what_a_bug_report_needs(main, capsys):
     assert text.startswith("loptune 0.") and all(name in text for name in ("Python", "torch", "ray", "mlflow"))
 
 
-@pytest.mark.parametrize(("main", "words"), [(sweep, ["ui", "x"]), (trainer, ["serve", "tiny_kk"])])
-@pytest.mark.parametrize("port", ["0", "99999", "-1"])
+@pytest.mark.parametrize(
+    ("main", "words", "port"), [(sweep, ["ui", "x"], "0"), (trainer, ["serve", "tiny_kk"], "99999")]
+)
 def test_a_port_that_does_not_exist_is_refused(main, words, port, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*words, f"--port={port}"])

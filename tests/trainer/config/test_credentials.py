@@ -10,9 +10,7 @@ from trainer.errors import ConfigError
     [
         ("http://a:b%40c@host:5000/x?y=1", ("http://host:5000/x?y=1", "a", "b@c")),
         ("https://token@host", ("https://host", "token", "")),
-        ("http://host:5000/a@b", ("http://host:5000/a@b", "", "")),
         ("sqlite:////tmp/mlflow.db", ("sqlite:////tmp/mlflow.db", "", "")),
-        ("postgresql://u:p@host/db", ("postgresql://host/db", "u", "p")),
     ],
 )
 def test_the_user_part_of_a_url(url, expected):

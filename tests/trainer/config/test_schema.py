@@ -47,8 +47,6 @@ def test_bad_overrides_name_the_nearest_key(tmp_path, override, hint):
     [
         ("data.train.0.size=100", "data.train"),
         ("seed.first=1", "seed"),
-        ("tracking.uri.host=a", "tracking.uri"),
-        ("model.name_or_path.a.b=c", "model.name_or_path"),
         ("evaluation.sets.dev.limit.most=3", "evaluation.sets.dev.limit"),
     ],
 )

@@ -141,9 +141,7 @@ def test_an_answer_of_bytes_is_refused(tmp_path):
         load(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize(
-    ("task", "answer"), [("knights_knaves", "42"), ("math", {"a": 1}), ("math", True), ("math", []), ("math", "#### ")]
-)
+@pytest.mark.parametrize(("task", "answer"), [("knights_knaves", "42"), ("math", {"a": 1})])
 def test_an_answer_the_reward_cannot_use_is_named(tmp_path, task, answer):
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "answer": answer}])
     with pytest.raises(ConfigError) as refused:

@@ -8,7 +8,7 @@ import pytest
 from tests.paths import DATA
 from trainer.config.data import DatasetConfig
 from trainer.errors import ConfigError, MissingError
-from trainer.problems.rows import Row, check_fields, find_column, need_column, read_rows, value_at
+from trainer.problems.rows import Row, check_fields, need_column, read_rows, value_at
 
 KNIGHTS = DATA / "knights_knaves.parquet"
 
@@ -76,14 +76,6 @@ def test_limit_takes_the_first_rows(tmp_path):
 def test_values_are_reached_by_dotted_names_and_empty_ones_are_none(column, value):
     values = {"a": 1, "b": {"c": "x"}, "d.e": "dotted name", "blank": " \n", "nan": float("nan"), "zero": 0}
     assert value_at(Row(values, "file", 1), column) == value
-
-
-def test_the_first_default_column_that_is_there_is_taken():
-    row = Row({"question": "q", "problem": "p", "reward_model": {"ground_truth": "1"}}, "file", 1)
-    assert need_column(row, "prompt", {}, ("prompt", "problem", "question")) == "problem"
-    assert need_column(row, "prompt", {"prompt": "question"}, ("problem",)) == "question"
-    assert need_column(row, "answer", {}, ("answer", "reward_model.ground_truth")) == "reward_model.ground_truth"
-    assert find_column(row, "difficulty", {}, ("difficulty",)) is None
 
 
 def test_missing_columns_name_those_there_are():

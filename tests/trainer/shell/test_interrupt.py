@@ -81,12 +81,6 @@ def test_the_first_signal_asks_and_the_second_stops_at_once(first, capsys):
     assert capsys.readouterr().err == "stopping after this step (again to stop at once)\n"
 
 
-def test_a_rank_that_is_not_the_first_says_nothing(capsys):
-    with graceful_stop(lambda: None, announce=False):
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert capsys.readouterr().err == ""
-
-
 def test_the_handlers_of_before_come_back_after_an_error():
     before = [signal.getsignal(number) for number in SIGNALS]
     received = []
