@@ -50,11 +50,6 @@ _DECLARED = [
         "1",
     ),
     Metric(
-        "rollout/engine_ratio_above_2",
-        f"share of completion tokens whose engine ratio exceeds 2{_RECOMPUTED}",
-        "share",
-    ),
-    Metric(
         "rollout/sync_difference",
         "mean |logprob of vLLM - logprob of the policy| over a prompt's tokens, after the first sync",
         "nats",
@@ -75,9 +70,7 @@ _DECLARED = [
     Metric("policy/clip_fraction", "share of updated tokens whose surrogate is clipped", "share"),
     Metric("policy/dual_clip_fraction", "share of updated tokens held by the dual clip", "share"),
     Metric("policy/ratio_max", "largest importance ratio met in the step", "1", "max"),
-    Metric("policy/advantage_abs", "mean |advantage| over completion tokens after reweighting", "1"),
     Metric("policy/low_token_share", "share of completion tokens with exp(old_logprob) < eta", "share"),
-    Metric("policy/mean_probability", "mean exp(old_logprob) over completion tokens", "probability"),
     Metric("optim/grad_norm", "mean over optimizer steps of the gradient norm before clipping", "1"),
     Metric("optim/lr", "learning rate of the step", "1"),
     Metric("optim/updates", "optimizer steps taken in the step", "count", "sum"),

@@ -1,6 +1,5 @@
 """The metrics of a training step, computed from what its stages already have."""
 
-import math
 from collections import defaultdict
 
 import torch
@@ -56,11 +55,7 @@ def batch_metrics(batch: TrainBatch, algorithm: AlgorithmConfig) -> Metrics:
     comparison with the engine are absent where its log-probabilities are the old ones.
     """
     mask = batch.completion_mask
-    sums: dict[str, Tensor | float] = {
-        "": float(batch.completion_lengths.sum()),
-        "policy/advantage_abs": (batch.advantages.abs() * mask).sum(),
-        "policy/mean_probability": (batch.old_logprobs.exp() * mask).sum(),
-    }
+    sums: dict[str, Tensor | float] = {"": float(batch.completion_lengths.sum())}
     if batch.ref_logprobs is not None:
         penalty = kl_penalty(batch.old_logprobs, batch.ref_logprobs, algorithm)
         sums["policy/kl"] = (penalty * mask).sum()
@@ -82,7 +77,6 @@ def _engine_sums(batch: TrainBatch, rollout_logprobs: Tensor, algorithm: Algorit
     sums = {
         "rollout/engine_logprob_diff": difference.sum(),
         "rollout/engine_ratio": (log_ratio.exp() * mask).sum(),
-        "rollout/engine_ratio_above_2": (log_ratio > math.log(2)).sum(),
         "rollout/engine_logprob_diff_max": difference.max(),
     }
     correction = algorithm.engine_correction

@@ -10,7 +10,7 @@ from tests.conftest import random_model
 from tests.rounding import sum_tolerance
 from trainer.config.model import ModelConfig
 from trainer.cpu import linear
-from trainer.cpu.linear import OneDnnLinear, use_onednn
+from trainer.cpu.linear import OneDnnLinear
 from trainer.policy.load import load_policy
 from trainer.rollouts.shared_prefix import is_supported
 
@@ -77,10 +77,3 @@ def test_a_loaded_models_layers_are_replaced_and_its_weights_stay(random_policy:
     assert list(model.state_dict()) == list(random_model().state_dict())
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight  # tied
     assert is_supported(model)
-
-
-def test_elsewhere_layers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_mkl_leaves_avx512_unused", lambda: False)
-    model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS))
-    use_onednn(model)
-    assert type(model[0]) is nn.Linear

@@ -29,7 +29,6 @@ def test_engine_mismatch_by_hand():
     assert metrics["rollout/engine_logprob_diff"] == pytest.approx((math.log(3) + math.log(2)) / TOKENS)
     assert metrics["rollout/engine_logprob_diff_max"] == pytest.approx(math.log(3))
     assert metrics["rollout/engine_ratio"] == pytest.approx((TOKENS - 2 + 3 + 0.5) / TOKENS)
-    assert metrics["rollout/engine_ratio_above_2"] == pytest.approx(1 / TOKENS)
     assert "rollout/importance_cut" not in metrics
 
 

@@ -12,7 +12,6 @@ from trainer.config.reward import RewardConfig
 from trainer.config.schema import TrainConfig, apply_overrides
 from trainer.errors import ConfigError
 from trainer.rollouts import build
-from trainer.rollouts.engine import NO_RUN
 from trainer.rollouts.transformers import TransformersEngine
 from trainer.rollouts.vllm import server
 
@@ -84,11 +83,6 @@ def test_slow_sampling_on_a_gpu_is_said_and_on_a_cpu_it_is_usual(monkeypatch, ma
         assert caplog.messages == []
         engine_of(True)
     assert caplog.messages == [build.SLOW]
-
-
-def test_the_engine_on_a_cpu_takes_the_settings_of_the_run():
-    engine = engine_of(False)
-    assert (engine.pad_token_id, engine.on_finished) == (0, NO_RUN.on_finished)
 
 
 def test_rewards_are_scored_as_configured():

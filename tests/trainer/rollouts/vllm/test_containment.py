@@ -56,13 +56,6 @@ def test_the_environment_is_as_before_but_for_what_is_vllms_own(monkeypatch):
     assert os.environ["VLLM_MADE"] == "x"
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("VLLM_NO_USAGE_STATS", "0"), ("VLLM_USE_FLASHINFER_SAMPLER", "1")])
-def test_a_default_of_vllms_gives_way_to_the_users(monkeypatch, name, wanted):
-    monkeypatch.setenv(name, wanted)
-    with process_state_kept(local_rank=0):
-        assert os.environ[name] == wanted
-
-
 def test_warnings_about_the_future_of_vllm_alone_are_dropped():
     def warn(module: str) -> None:
         warnings.warn_explicit("later", FutureWarning, "file.py", 1, module=module, registry={})
