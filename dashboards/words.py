@@ -229,10 +229,10 @@ def rules(found: Sequence[RuleStanding], baseline: str) -> str:
         nearest = f"the nearest is {others[0].rule}: {rule_bounds(others[0])}"
         sentences.append(f"{rest} is shown to be better than {baseline} at its best ({nearest})")
     sentences += [f"{rule.rule} {rule_bounds(rule)}" for rule in found if rule.interval is None]
-    return (
-        f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}. Intervals are corrected for "
-        f"{counted(len(found), 'comparison')} and allow for tuning variance."
-    )
+    told = f"Rules at their own best, on fresh seeds: {'; '.join(sentences)}."
+    if all(rule.interval is None for rule in found):
+        return told
+    return f"{told} Intervals are corrected for {counted(len(found), 'comparison')} and allow for tuning variance."
 
 
 def changes(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -28,7 +28,7 @@ def tournament(results: Results) -> Picture | None:
     if not results.arms:
         return None
     curves, shades = tuning_curves(results), colours(results.arms)
-    found = results.arm_standings
+    found = [one for one in results.arm_standings if one.interval is not None]
     drawing = figure("tuning trials of the rule", f"best {results.objective.metric} so far")
     for arm, own in curves.groupby("arm"):
         notes = [html.escape(f"{arm}: {number(row.best)} after {row.trial}, {row.label}") for row in rows(own)]

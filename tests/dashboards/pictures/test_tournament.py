@@ -8,7 +8,7 @@ from dashboards.pictures.tournament import rule_table, tournament, tournament_li
 from dashboards.pictures.verdict import verdict
 from dashboards.results import ALPHA, ETA, Results
 from dashboards.statistics.verdict import Tested
-from tests.dashboards.table import results_of, with_trials
+from tests.dashboards.table import results_of, shown, with_trials
 
 RULES = {"0": "plain", "1": "plain", "2": "AR", "3": "AR", "4": "AR"}  # by the last digit
 SHARES = {"2": 0.5, "3": 0.2, "4": 0.9}  # eta, which is all that AR tunes
@@ -79,6 +79,9 @@ def test_the_picture_has_lines_differences_and_a_table() -> None:
     picture = tournament(confirmed(gain=0.01))
     assert picture is not None and len(picture.figures) == 2
     assert [trace.name for trace in picture.figures[0].data] == ["AR", "plain"]
+    few = with_trials(confirmed(gain=0.01), confirmed(gain=0.01).table.iloc[:14])
+    assert tournament_line(few).startswith("Rules at their own best, on fresh seeds: AR +0.015, not compared: tuning ")
+    assert "Intervals" not in tournament_line(few) and len(shown(tournament(few)).figures) == 1
     page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, "<table></table>")
     assert "<th" in page and "best setting" in page and "#2 AR η 0.5" in page
     assert tournament(results_of()) is None
