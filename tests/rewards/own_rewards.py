@@ -82,12 +82,10 @@ def start_daemon_and_return(text, answer):
 
 
 _WRITTEN = {
-    "garbage": b"hello\n",
     "half": b'{"status": ',
     "forged": b'{"token": "", "status": "ok", "scores": [{"reward": 99, "correct": true}]}\n',
     "many": b'{"status": "ok"}\n' * 1000,
     "binary": b"\xff\x00\n",
-    "list": b"[1]\n",
 }
 
 

@@ -1,6 +1,5 @@
 """Prompts: the text of a question as the policy reads it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,6 @@ from trainer.errors import ConfigError
 from trainer.problems.tasks import Task
 
 _CONTROL_MARKS = ("<|im_start|>", "<|start_header_id|>", "<|begin_of_text|>", "[INST]", "<start_of_turn>")
-_CHATML_QUESTION = re.compile(r"<\|im_start\|>user\n(.*?)\n?<\|im_end\|>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,13 @@ def build_prompt(
         ConfigError: the tokenizer has no usable chat template, or a templated text cannot be templated again.
     """
     prefill = task.prefill if data.prefill is None else data.prefill
-    wants_own = data.prompt_format == "chat" or data.prompt_template is not None
-    if question.templated and wants_own:
-        question = _untemplated(question)
     if question.templated:
+        if data.prompt_format == "chat" or data.prompt_template is not None:
+            raise ConfigError(
+                "the data's prompts already carry a chat template",
+                "data.prompt_format, data.prompt_template",
+                "set data.prompt_format=raw, or name the column of the plain question in columns.prompt",
+            )
         prompt = question.text
     elif data.prompt_format == "chat" or (data.prompt_format == "auto" and tokenizer.chat_template):
         prompt = _chat_prompt(question, task, data, tokenizer)
@@ -83,17 +84,6 @@ def check_template(data: DataConfig) -> None:
         raise ConfigError(
             "the prompt template has no {question}", "data.prompt_template", "write {question} where it belongs"
         )
-
-
-def _untemplated(question: Question) -> Question:
-    match = _CHATML_QUESTION.search(question.text)
-    if match is None:
-        raise ConfigError(
-            "the data's prompts already carry a chat template",
-            "data.prompt_format, data.prompt_template",
-            "set data.prompt_format=raw, or name the column of the plain question in columns.prompt",
-        )
-    return Question(({"role": "user", "content": match[1]},))
 
 
 def _user_message(question: Question, task: Task, data: DataConfig) -> str:

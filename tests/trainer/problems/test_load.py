@@ -89,7 +89,7 @@ def test_columns_are_mapped_by_dotted_names(tmp_path):
 
 def test_problem_ids_do_not_depend_on_tokenizer_or_prompt():
     ids = {
-        tuple(problem.problem_id for problem in load(KNIGHTS, tokenizer, "knights_knaves", data=data))
+        tuple(problem.problem_id for problem in load(MINERVA, tokenizer, "math", data=data))
         for tokenizer, data in (
             (PLAIN, {}),
             (CHAT, {"prompt_format": "chat"}),

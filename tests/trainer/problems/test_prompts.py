@@ -14,7 +14,7 @@ WHO = "<user>Who?</user><assistant>"
 INSTRUCTED = "1+1? Let's think step by step and output the final answer within \\boxed{}."
 GSM8K = '1+1? Let\'s think step by step and output the final answer after "####".'
 PUZZLE, MATH = {"task": "knights_knaves"}, {"task": "math"}
-OWN, AS_CHAT = {"prompt_template": "Q: {question} \\boxed{}\nA:"}, {"prompt_format": "chat", "system_prompt": "T"}
+OWN = {"prompt_template": "Q: {question} \\boxed{}\nA:"}
 
 
 def built(question, tokenizer, task="custom", **data):
@@ -30,11 +30,9 @@ def built(question, tokenizer, task="custom", **data):
         # The paper's system prompt and prefill; without a chat template the published form.
         ("Who?", CHAT, PUZZLE, f"<system>{SYSTEM_PROMPT}</system>{WHO}", "<think>"),
         ("Who?", PLAIN, PUZZLE | {"system_prompt": "S"}, CHATML, "<think>"),
-        # A prompt with a template keeps it, its prefill is moved out; or the question is taken out of it.
+        # A prompt with a template keeps it, its prefill is moved out.
         (PUBLISHED, PLAIN, PUZZLE, CHATML, "<think>"),
         (PUBLISHED, CHAT, PUZZLE, CHATML, "<think>"),
-        (PUBLISHED, CHAT, PUZZLE | AS_CHAT, f"<system>T</system>{WHO}", "<think>"),
-        (PUBLISHED, PLAIN, PUZZLE | {"prompt_template": "Q: {question}"}, "Q: Who?", "<think>"),
         # A prefill is neither doubled nor lost.
         ("Think.<think>", PLAIN, {"prefill": "<think>"}, "Think.", "<think>"),
         ("Think.", PLAIN, {"prefill": "So"}, "Think.", "So"),
@@ -52,9 +50,10 @@ def test_prompt_and_prefill(question, tokenizer, data, prompt, prefill):
     assert built(question, tokenizer, **data) == (prompt, prefill)
 
 
-def test_chat_refuses_what_it_cannot_take_apart():
+@pytest.mark.parametrize("data", [{"prompt_format": "chat"}, {"prompt_template": "Q: {question}"}])
+def test_a_prompt_with_a_template_gets_no_other(data):
     with pytest.raises(ConfigError, match="already carry a chat template"):
-        built("<|begin_of_text|>Who?", CHAT, prompt_format="chat")
+        built(PUBLISHED, CHAT, **data)
 
 
 def test_messages_keep_their_roles():

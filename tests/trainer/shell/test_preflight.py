@@ -40,14 +40,6 @@ def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, w
     assert not (tmp_path / "runs" / "r").exists()
 
 
-@pytest.mark.parametrize("command", [["ls"], ["status", "r"], ["resume", "r"], ["export", "r"]])
-def test_a_file_as_folder_of_runs_is_refused(tmp_path, monkeypatch, capsys, command):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    assert main([*command, "--runs-dir", "file"]) in (0, 2, 3, 4)
-    assert "Traceback" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["serve", "tiny_kk"], ["ui"], ["ui", "s"]])
 def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)

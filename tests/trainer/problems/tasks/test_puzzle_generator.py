@@ -145,17 +145,3 @@ def test_equal_arguments_give_equal_puzzles_and_another_seed_others():
     first = generate("train", [3], 50, seed=0)
     assert generate("train", [3], 50, seed=0) == first
     assert len({p.key for p in generate("train", [3], 50, seed=1)} & {p.key for p in first}) == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("validation", [3], 1, 0), "no split named validation"),
-        (("train", [1], 1, 0), "2 to 8"),
-        (("train", [9], 1, 0), "2 to 8"),
-        (("train", [], 1, 0), "2 to 8"),
-    ],
-)
-def test_impossible_requests_are_refused(arguments, said):
-    with pytest.raises(ConfigError, match=said):
-        generate(*arguments)
