@@ -30,9 +30,8 @@ def check_unfinished(sweep: SweepRecord) -> None:
     Raises:
         StorageError: checkpoints or the record of one are gone.
     """
-    sure = _sure_step(sweep)
     for trial in _unfinished(sweep):
-        _check_trial(sweep, trial, sure)
+        _check_trial(sweep, trial)
 
 
 def begin_damaged_again(sweep: SweepRecord) -> list[str]:
@@ -43,8 +42,7 @@ def begin_damaged_again(sweep: SweepRecord) -> list[str]:
     Raises:
         StorageError: a checkpoint may not be read.
     """
-    sure = _sure_step(sweep)
-    begun = [trial for trial in _unfinished(sweep) if _is_lost(sweep, trial, sure)]
+    begun = [trial for trial in _unfinished(sweep) if _is_lost(sweep, trial)]
     for trial in begun:
         start_over(sweep.folder.trial(trial))
     return begun
@@ -59,23 +57,18 @@ def _unfinished(sweep: SweepRecord) -> list[str]:
     ]
 
 
-def _sure_step(sweep: SweepRecord) -> int | None:
-    """Return the step at which a trial has a checkpoint; None where its program looks after that."""
-    kept = sweep.spec.program.checkpoints(sweep.spec.resources.gpus_per_trial > 0)
-    return None if kept is None else kept.every_steps + 2  # the first is begun a step before it is in the folder
+def _check_trial(sweep: SweepRecord, trial: str) -> None:
+    kept = sweep.spec.program.checkpoints(on_gpu=False)
+    if kept is not None:
+        sure = kept.every_steps + 2  # the first is begun a step before it is in the folder
+        check_whole(sweep.folder.trial(trial), sure, sweep.command("resume", "--start-over"))
 
 
-def _check_trial(sweep: SweepRecord, trial: str, sure: int | None) -> None:
-    if sure is None:
-        return
-    check_whole(sweep.folder.trial(trial), sure, sweep.command("resume", "--start-over"))
-
-
-def _is_lost(sweep: SweepRecord, trial: str, sure: int | None) -> bool:
+def _is_lost(sweep: SweepRecord, trial: str) -> bool:
     checkpoints = sweep.folder.trial(trial) / "checkpoints"
     try:
         newest_checkpoint(checkpoints)
-        _check_trial(sweep, trial, sure)
+        _check_trial(sweep, trial)
     except StorageError:
         record = checkpoints.parent / "metrics.jsonl"
         if steps_on_disk(checkpoints) and record.is_file():  # they cannot be read, which says nothing about them

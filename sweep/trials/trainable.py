@@ -34,7 +34,7 @@ from sweep.space.spec import (
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
 from sweep.trials.worker import START_TIMEOUT_S, Period, WorkerGroup
-from trainer.attempt import Attempt, SupersededError, begin_attempt
+from trainer.attempt import Attempt, begin_attempt
 from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
@@ -286,7 +286,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
     def _note_failure(self, error: Exception) -> None:
         """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
         text, context = " ".join(str(error).split()) or type(error).__name__, self._assignment.context
-        with contextlib.suppress(OSError, SupersededError):
+        with contextlib.suppress(OSError, StorageError):
             Attempt(context.run_dir, context.attempt).check()
             (context.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
 
