@@ -1,19 +1,14 @@
 """A second device without a GPU: tensors with real values that say they are elsewhere.
 
-A `Far` tensor reports the device ``far:0`` and computes on the CPU, or, where only shapes matter, on ``meta``.
-What a GPU would not like is counted:
+A `Far` tensor reports the device ``far:0`` and computes on the CPU. What a GPU would not like is counted:
 
 - ``mismatches``: operations on a far tensor and a CPU tensor of one dimension or more, an error on a GPU;
 - ``waits``: by line of the trainer, how often a far value is read on the host, which stops a GPU until all queued
   work is done, or copied from the host to the device without ``non_blocking``, which does too. Gathering objects
   from all ranks counts as one: NCCL takes them through the device.
-- ``products``: by dtype, how many matrix products were computed.
-
-Autocast follows CUDA's lists of operations. Nothing is shown of kernels, streams, memory and branches for
-``cuda``.
+Nothing is shown of kernels, autocast, streams, memory and branches for ``cuda``.
 """
 
-import functools
 import sys
 from collections import Counter
 from typing import Any
@@ -32,15 +27,8 @@ from trainer.rollouts.shared_prefix import SharedPrefixBatch
 FAR = "far"
 MAY_MIX = {"aten::copy_", "aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
 READS_A_SIZE = {"aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::equal"}
-# CUDA's autocast: in the low dtype, in float32, or in the widest dtype of the arguments.
-LOWER = "linear matmul mm addmm bmm baddbmm scaled_dot_product_attention"
-FLOAT32 = "exp expm1 log log1p pow rsqrt reciprocal softplus log_softmax softmax sum cumsum"
-OVERLOADS = {"default", "int", "dim_IntList", "Tensor_Scalar", "Tensor_Tensor"}
-WIDEST = "index_put scatter_add addcmul addcdiv"
 waits: Counter[str] = Counter()
 mismatches: Counter[str] = Counter()
-products: Counter[str] = Counter()
-beneath = torch.device("cpu")
 
 
 def caller() -> str:
@@ -95,8 +83,6 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     near = [tensor for tensor in tensors if not isinstance(tensor, Far) and tensor.dim() > 0]
     if far and near and name not in MAY_MIX and name.startswith("aten::"):
         mismatches[f"{caller()} {name}"] += 1
-    if name in ("aten::mm", "aten::addmm") and far:
-        products[str(far[-1].dtype)] += 1
     reads = name in READS_A_SIZE or name == "aten::_local_scalar_dense"
     if name == "aten::_to_copy" and wanted is not None:
         reads = not _is_far(wanted)
@@ -114,7 +100,7 @@ def compute(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if (far and reads) or copies:
         waits[caller()] += 1
     if _is_far(wanted):
-        kwargs = {**kwargs, "device": beneath}
+        kwargs = {**kwargs, "device": torch.device("cpu")}
     result = func(*tree_map(_near, args), **tree_map(_near, kwargs))
     if name == "aten::_to_copy" and far and wanted is not None and not _is_far(wanted):
         return result
@@ -152,35 +138,8 @@ class Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _cast(func: Any, key: Any, dtype_of: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call an operation below autocast with its floating-point arguments in one dtype."""
-    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-    floats = {id(leaf): leaf.dtype for leaf in tensors if leaf.is_floating_point()}
-    dtype = dtype_of(list(floats.values()))
-    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
-        return func(*tree_map(lambda leaf: leaf.to(dtype) if id(leaf) in floats else leaf, args), **kwargs)
-
-
-def _autocast_as_cuda() -> list[torch.library.Library]:
-    key = torch._C.DispatchKey.AutocastPrivateUse1
-    library, others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
-    others.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-
-    dtypes_of = {
-        LOWER: lambda dtypes: torch.get_autocast_dtype(FAR),
-        FLOAT32: lambda dtypes: torch.float64 if torch.float64 in dtypes else torch.float32,
-        WIDEST: lambda dtypes: max(dtypes, key=lambda dtype: dtype.itemsize),
-    }
-    for name, dtype_of in ((name, dtype_of) for names, dtype_of in dtypes_of.items() for name in names.split()):
-        operation = getattr(torch.ops.aten, name)
-        for overload in OVERLOADS & {*operation.overloads()}:
-            func = getattr(operation, overload)
-            library.impl(func, functools.partial(_cast, func, key, dtype_of), "AutocastPrivateUse1")
-    return [library, others]
-
-
-def set_up() -> list[torch.library.Library]:
-    """Make ``far`` a device of this process, and the trainer's, for as long as what is returned lives."""
+def set_up() -> None:
+    """Make ``far`` a device of this process, and the trainer's."""
     _setup_privateuseone_for_python_backend(FAR)
     module = torch.far  # type: ignore[attr-defined]
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
@@ -200,4 +159,3 @@ def set_up() -> list[torch.library.Library]:
         gather(*args, **kwargs)
 
     torch.distributed.all_gather_object = gather_counted
-    return _autocast_as_cuda()

@@ -1,33 +1,18 @@
 """What one rank does in tests of the second device: updates by rules, and runs, one after another."""
 
-import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.gpu import second_device
-from tests.gpu.second_device import FAR, Functions, Operations, mismatches, products, waits
-from tests.invariants.rules import algorithm
+from tests.gpu.second_device import FAR, Functions, Operations, mismatches, waits
+from tests.invariants.ranks import be_a_rank
 from tests.invariants.rules_job import rule_config
 from tests.invariants.update_job import Updates
-from tests.trainer.algorithm.batches import make_groups
 from tests.trainer.test_loop import build, small_config
-from trainer.algorithm.batching import build_batch, lengths_to_mask, plan_update_batches
-from trainer.algorithm.update import Updater, UpdateStatistics
-from trainer.parallel.ranks import Parallel, end_rank, leave_ranks
-from trainer.policy.architectures import KNOWN
-from trainer.policy.logprobs import LogprobModel
-from trainer.rules.inputs import UpdateTotals
+from trainer.parallel.ranks import Parallel
 
-CAUSAL = "loptune_causal"
-# A kernel that gets no mask: transformers leaves it away where it sees that nothing is padded, and that cannot be
-# seen of tensors without contents.
-AttentionInterface.register(CAUSAL, sdpa_attention_forward)
 SMALL = {
     "reward.functions": {"tests.gpu.varied_reward:varied": 1.0},
     "reward.workers": 1,
@@ -70,41 +55,15 @@ def update(rule: str, tokens_per_microbatch: int, model: str) -> dict[str, Any]:
     return seen(dict(waits), updates=result["updates"])
 
 
-def large(stored: str) -> dict[str, Any]:
-    """Forward and backward of an update of Qwen2.5-3B without contents, two microbatches of two rows."""
-    second_device.beneath, far = torch.device("meta"), torch.device(FAR, 0)
-    with torch.device("meta"):
-        config, dtype = AutoConfig.for_model(**KNOWN["Qwen/Qwen2.5-3B"].settings()), getattr(torch, stored)
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=CAUSAL).train()
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    computed = torch.bfloat16 if stored == "float32" else torch.float32
-    policy = LogprobModel(model.to(far), 1.0, 1024, computed)
-    batch = build_batch(make_groups([[1000, 900, 800, 700]], [500]), 0, far)
-    [whole] = plan_update_batches(batch, 4, 3000)
-    in_pass, statistics = lengths_to_mask(batch.completion_lengths), UpdateStatistics.of(batch)
-    updater = Updater(policy, None, algorithm({}, ar_alpha=0.3), 1.0, Parallel(far), 1000)
-    waits.clear()
-    products.clear()
-    updater._accumulate_gradients(batch, in_pass, whole, UpdateTotals(3400, 4), statistics)
-    second_device.beneath = torch.device("cpu")
-    assert all(parameter.grad.shape == parameter.shape for parameter in model.parameters())
-    gradients = {str(parameter.grad.dtype) for parameter in model.parameters()}
-    return seen(dict(waits), updates=len(whole.microbatches), products=dict(products), gradients=list(gradients))
-
-
-def main(folder: Path) -> None:
-    job, libraries, results = json.loads((folder / "job.json").read_text()), second_device.set_up(), {}
+def work(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+    second_device.set_up()
+    results = {}
     for name, (kind, *arguments) in job["cases"].items():
         mismatches.clear()
-        if kind == "train":
-            arguments.append(folder / name)
         with Operations(), Functions():
-            results[name] = {"train": train, "update": update, "large": large}[kind](*arguments)
-    del libraries
-    leave_ranks()
-    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(results, indent=1))
-    end_rank(0)
+            results[name] = train(*arguments, folder / name) if kind == "train" else update(*arguments)
+    return results
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    be_a_rank(work)

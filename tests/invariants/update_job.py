@@ -2,7 +2,6 @@
 
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,22 +16,19 @@ from tests.invariants.ranks import be_a_rank
 from tests.rounding import gradient_terms, largest_gradient
 from tests.trainer.algorithm.batches import make_groups
 from trainer.algorithm.advantages import estimate_advantages
-from trainer.algorithm.batching import build_batch, plan_update_batches
+from trainer.algorithm.batching import build_batch
 from trainer.algorithm.isolation import isolation_passes
 from trainer.algorithm.reweighting import reweight_advantages
-from trainer.algorithm.scoring import attach_logprobs, score_batch
+from trainer.algorithm.scoring import Scorer
 from trainer.algorithm.token_filters import choose_tokens
 from trainer.algorithm.update import Updater, UpdateStatistics
 from trainer.attempt import Attempt
 from trainer.checkpoint.files import write_checkpoint
 from trainer.checkpoint.state import load_training_state, stage_training_state
 from trainer.config.schema import TrainConfig, apply_overrides
-from trainer.parallel.device import compute_dtype
-from trainer.parallel.models import load_models
+from trainer.parallel import models
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
-from trainer.policy.load import load_policy
-from trainer.policy.logprobs import LogprobModel
 
 # Eight prompts with four completions each; the ranks get microbatches of unequal number.
 SIZES = [[5, 9, 3, 12], [7, 1, 4, 8], [30, 2, 2, 2], [3, 3, 3, 4]]
@@ -81,48 +77,33 @@ class Collectives(TorchDispatchMode):
 class Updates:
     """Policy, reference and optimizer of one case."""
 
-    def __init__(self, config: TrainConfig, parallel: Parallel, rewards: tuple[float, float] = (3.0, -1.0)) -> None:
-        self.config, self.parallel, self.rewards = config, parallel, rewards
-        if config.model.lora.r:
-            models = load_models(config, parallel)
-            self.causal_lm, self.policy, self.optimizer = models.causal_lm, models.policy, models.optimizer
-            self.reference = models.reference
-            return
-        compute = compute_dtype(config.model, parallel.device)
-        stored = parallel.stored_dtype(compute)
-
-        def scored(causal_lm: Any) -> LogprobModel:
-            autocast = compute if stored == torch.float32 else torch.float32
-            return LogprobModel(causal_lm, config.rollout.temperature, 16, autocast, config.algorithm.loss.proxy_min_p)
-
-        self.causal_lm = load_policy(config.model, parallel.device, stored)
-        reference = load_policy(config.model, parallel.device, stored).requires_grad_(False)
-        self.reference = parallel.prepare_frozen(scored(reference))
-        optimizer = torch.optim.AdamW(
-            self.causal_lm.parameters(), lr=config.optim.lr, eps=config.optim.eps, fused=True
+    def __init__(self, config: TrainConfig, parallel: Parallel) -> None:
+        self.config, self.parallel = config, parallel
+        with patch.object(models, "tokens_per_chunk", lambda *_: 16):
+            self.models = models.load_models(config, parallel)
+        self.causal_lm, self.policy, self.optimizer = (
+            self.models.causal_lm,
+            self.models.policy,
+            self.models.optimizer,
         )
-        self.policy, self.optimizer = parallel.prepare(scored(self.causal_lm), optimizer)
 
     def step(self, step: int) -> dict[str, Any]:
         config, parallel = self.config, self.parallel
-        groups = make_groups(SIZES, PROMPTS, seed=step, rewards=self.rewards)[parallel.rank :: parallel.world_size]
-        batch = build_batch(groups, 0, parallel.device)
-        plan = plan_update_batches(
-            batch,
-            config.optim.update_batch_size // parallel.world_size,
-            config.optim.tokens_per_microbatch,
-            parallel.gather,
-        )
-        recomputes = config.optim.old_logprobs == "recompute"
-        if not recomputes:
-            engine = score_batch(self.reference, batch, plan, with_entropy=False).logprobs
-            batch = replace(batch, rollout_logprobs=engine)
-        batch = attach_logprobs(batch, self.policy if recomputes else None, self.reference, plan)
+        groups = make_groups(SIZES, PROMPTS, seed=step)[parallel.rank :: parallel.world_size]
+        batch, plan = Scorer(config.optim, self.models, 0, parallel).score(groups)
         batch = estimate_advantages(batch, config.algorithm, parallel.sum)
         batch = choose_tokens(batch, config.algorithm, gather=parallel.gather)
         batch = reweight_advantages(batch, config.algorithm)
         statistics = UpdateStatistics.of(batch)
-        updater = Updater(self.policy, self.optimizer, config.algorithm, config.optim.max_grad_norm, parallel, 8)
+        updater = Updater(
+            self.policy,
+            self.optimizer,
+            config.algorithm,
+            config.optim.max_grad_norm,
+            parallel,
+            8,
+            self.models.kept_forward,
+        )
         collectives = Collectives() if step == 0 else nullcontext()
         passes = isolation_passes(batch, config.algorithm, gather=parallel.gather)
         with collectives:
@@ -137,20 +118,6 @@ class Updates:
             "own_microbatches": [sum(len(rows) > 0 for rows in part.microbatches) for part in plan],
             "microbatches": [len(part.microbatches) for part in plan],
         }
-
-    def keep_first_gradient(self, path: Path) -> None:
-        """Have rank 0 save the whole gradient of the next optimizer step, as it is before clipping."""
-        take_step = self.parallel.step
-
-        def step(policy: Any, optimizer: Any, max_grad_norm: float) -> float:
-            self.parallel.step = take_step
-            named = self.causal_lm.named_parameters()
-            gradients = {name: whole_gradient(parameter) for name, parameter in named}
-            if self.parallel.is_main:
-                save_file(gradients, path)
-            return take_step(policy, optimizer, max_grad_norm)
-
-        self.parallel.step = step
 
     def undefined_gradient(self) -> float:
         """Take a step whose loss is finite and whose gradient is not; returns the norm."""
@@ -179,19 +146,10 @@ class Updates:
             save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
 
 
-def whole_gradient(parameter: Any) -> torch.Tensor:
-    """The gradient of all ranks, of which DeepSpeed holds parts on the host."""
-    from deepspeed.utils import safe_get_full_grad
-
-    return safe_get_full_grad(parameter).float().cpu().clone()
-
-
 def run_case(config: TrainConfig, name: str, folder: Path) -> dict[str, Any]:
     """Train ``STEPS`` steps; then the last one again from the checkpoint before it, in the same process."""
     parallel = make_parallel(config)
     updates = Updates(config, parallel)
-    if config.parallel.offload != "none":
-        updates.keep_first_gradient(folder / f"{name}-gradient.safetensors")
     steps = [updates.step(step) for step in range(STEPS - 1)]
     updates.save(folder / name, STEPS - 1)
     steps.append(updates.step(STEPS - 1))

@@ -140,14 +140,6 @@ def test_resume_equals_never_having_stopped(undisturbed, tiny_policy, tmp_path):
     assert all(torch.equal(moments[name], resumed[name]) for name in moments)
 
 
-def test_a_run_with_protected_tokens_resumes_as_if_never_stopped(tiny_policy, tmp_path):
-    rule = {"algorithm.loss": "lp_reg:LpReg", "algorithm.loss.share": 0.5}
-    whole = build(small_config(tiny_policy, **rule), tmp_path / "whole")
-    whole.train()
-    assert_same_end(whole, resumed_after_two_steps(small_config(tiny_policy, **rule), tmp_path / "run"))
-    whole.close()
-
-
 def test_a_run_with_an_adapter_resumes_as_if_never_stopped_and_keeps_the_adapter_alone(tiny_policy, tmp_path):
     config = small_config(tiny_policy, **{"model.lora.r": 4, "model.lora.dropout": 0.1, "optim.lr": 1e-3})
     whole = build(config, tmp_path / "whole")
@@ -237,15 +229,6 @@ def test_no_reference_is_loaded_without_a_kl_coefficient(tiny_policy, tmp_path):
     assert trainer.models.reference is None
     assert "policy/kl" not in trainer.training_step()
     trainer.close()
-
-
-def test_first_step_of_a_run_has_ratio_one_and_kl_zero(tiny_policy, tmp_path):
-    overrides = {"algorithm.lopti_eta": 0.0, "optim.update_batch_size": 12}
-    trainer = build(small_config(tiny_policy, **overrides), tmp_path / "r")
-    metrics = trainer.training_step()
-    trainer.close()
-    assert metrics["policy/ratio_max"] == 1.0
-    assert metrics["policy/kl"] == 0.0
 
 
 def test_a_reward_that_always_raises_stops_the_run(tiny_policy, tmp_path):
