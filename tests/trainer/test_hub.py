@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from huggingface_hub import constants
 
-from tests.trainer.tracking.store import free_port
 from trainer import hub
+from trainer.parallel.interface import free_port
 
 
 @pytest.fixture(autouse=True)

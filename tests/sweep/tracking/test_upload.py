@@ -8,7 +8,8 @@ from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
 from sweep.tracking.upload import online, send_unsent, upload_sweep
 from tests.sweep.ended_sweeps import write_sweep
-from tests.trainer.tracking.store import config_for, free_port, history, runs_of, sqlite_store
+from tests.trainer.tracking.store import config_for, history, runs_of, sqlite_store
+from trainer.parallel.interface import free_port
 from trainer.tracking.shipping import TrackingState, has_unsent
 from trainer.tracking.tracker import Tracker
 from trainer.types import RunContext

@@ -19,7 +19,8 @@ from tests.run_cli import start_cli
 from tests.sockets import listening, open_to_others
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import wait_until
-from tests.trainer.tracking.store import free_port, sqlite_store
+from tests.trainer.tracking.store import sqlite_store
+from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import connect, prepare_store
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import TrainConfig
+from trainer.parallel.interface import free_port
 from trainer.tracking.mlflow_store import prepare_store
 from trainer.types import RunContext
 
@@ -33,12 +34,6 @@ def sqlite_store(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(_template(), folder / "mlflow.db")
     return f"sqlite:///{folder / 'mlflow.db'}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Server:

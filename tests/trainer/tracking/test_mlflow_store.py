@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
-from tests.trainer.tracking.store import config_for, context_for, free_port, history, runs_of
+from tests.trainer.tracking.store import config_for, context_for, history, runs_of
 from trainer.config.tracking import TrackingConfig
 from trainer.errors import ConfigError, StorageError
+from trainer.parallel.interface import free_port
 from trainer.tracking import mlflow_store
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.tracker import Tracker
