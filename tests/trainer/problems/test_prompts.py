@@ -12,7 +12,6 @@ CHATML = "<|im_start|>system\nS\n<|im_end|>\n<|im_start|>user\nWho?\n<|im_end|>\
 PUBLISHED = CHATML + "<think>"
 WHO = "<user>Who?</user><assistant>"
 INSTRUCTED = "1+1? Let's think step by step and output the final answer within \\boxed{}."
-GSM8K = '1+1? Let\'s think step by step and output the final answer after "####".'
 PUZZLE, MATH = {"task": "knights_knaves"}, {"task": "math"}
 OWN = {"prompt_template": "Q: {question} \\boxed{}\nA:"}
 
@@ -38,10 +37,8 @@ def built(question, tokenizer, task="custom", **data):
         ("Think.", PLAIN, {"prefill": "So"}, "Think.", "So"),
         ("Who?", CHAT, PUZZLE | {"system_prompt": "", "prefill": ""}, WHO, ""),
         ("Who?", byte_tokenizer(CHAT_TEMPLATE + "<think>\n"), PUZZLE | {"system_prompt": ""}, WHO, "<think>"),
-        # The instruction of mathematics is added once, unless there is another or a template.
+        # The instruction of mathematics is added, unless there is a template.
         ("1+1?", PLAIN, MATH, INSTRUCTED, ""),
-        (INSTRUCTED, PLAIN, MATH, INSTRUCTED, ""),
-        (GSM8K, PLAIN, MATH, GSM8K, ""),
         ("1+1?", PLAIN, MATH | OWN, "Q: 1+1? \\boxed{}\nA:", ""),
         ("1+1?", CHAT, MATH | OWN, "<user>Q: 1+1? \\boxed{}\nA:</user><assistant>", ""),
     ],
