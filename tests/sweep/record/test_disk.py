@@ -10,8 +10,8 @@ from sweep.record.folder import SweepFolder, read_spec, sweep_folder
 from sweep.record.sweep_record import SweepRecord
 from tests.sweep.ended_sweeps import write_sweep
 from tests.sweep.spaces import make_spec
+from tests.trainer.checkpoint.test_files import write_checkpoint as write_whole
 from trainer.checkpoint.files import keeps_weights_only, steps_on_disk
-from trainer.checkpoint.files import write_checkpoint as write_whole
 from trainer.planning.memory import planned_checkpoint_bytes
 
 ONE = 105_920 * (4 + 8)  # float32 weights of the embedded policy and Adam's two moments
