@@ -45,6 +45,7 @@ class CommandRun:
         self._stop_file = assignment.stop_file
         self._stall_s = assignment.stall_timeout_s
         self._config = self._run_dir / "config.json"
+        self._errors = self._run_dir / "stderr.log"
         self._words = words(self._folder)
         self._values = values
         self._seed = seed
@@ -57,8 +58,8 @@ class CommandRun:
         self._tracker = Tracker(assignment.config, assignment.context, must_connect=False, declared=False)
 
     def resume(self) -> int:
-        """Start the process; what an earlier one wrote and nobody recorded comes first."""
-        is_used = self._folder.is_dir()
+        """Read what an earlier process wrote and nobody recorded; the next one starts with the first period."""
+        self._is_used = self._folder.is_dir()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._config.write_text(json.dumps(dict(self._values), indent=1), encoding="utf-8")
         record = self._run_dir / METRICS_FILE
@@ -67,24 +68,23 @@ class CommandRun:
         self._is_evaluated = any(self._metric in line for line in lines)
         self._read()
         self._waiting = deque(line for line in self._waiting if line["step"] > self.step)
-        self._errors = self._run_dir / "stderr.log"
-        self._errors_before = self._errors.stat().st_size if self._errors.exists() else 0
-        self._moved = self._counted = time.monotonic()
-        self._start(is_used)
         return self.step
 
-    def _start(self, is_used: bool) -> None:
+    def _start(self) -> subprocess.Popen[bytes]:
+        # The rank has written its own lines by now.
+        self._errors_before = self._errors.stat().st_size if self._errors.exists() else 0
+        self._moved = self._counted = time.monotonic()
         environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
         environment |= {
             "LOPTUNE_CONFIG": str(self._config),
             "LOPTUNE_SEED": str(self._seed),
             "LOPTUNE_OUT": str(self._folder),
-            "LOPTUNE_RESUME": str(int(is_used)),
+            "LOPTUNE_RESUME": str(int(self._is_used)),
             "PYTHONUNBUFFERED": "1",  # so that lines on standard output are seen at once
         }
         theirs, self._lifeline = os.pipe()
         with (self._run_dir / "stdout.log").open("ab") as output:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "sweep.programs.launch", str(theirs), *self._words],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -93,6 +93,7 @@ class CommandRun:
                 start_new_session=True,
             )
         os.close(theirs)
+        return process
 
     def run_period(self) -> Mapping[str, float]:
         """Record lines up to the next evaluation, and return its metrics.
@@ -101,7 +102,7 @@ class CommandRun:
             ConfigError: a line cannot be read, or the command ended without an evaluation.
             RuntimeError: it failed, or has been silent for too long.
         """
-        assert self._process is not None, "resume() comes first"
+        self._process = self._process or self._start()
         while True:
             code = self._process.poll()  # before its last lines are read
             self._read()

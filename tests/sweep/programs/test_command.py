@@ -181,14 +181,11 @@ def leave(*_):
     print('[loptune] {"step": 1, "loss": 0.5}')
     sys.exit(0)
 signal.signal(signal.SIGTERM, leave)
-open(sys.argv[1] + "/ready", "w")
+open(sys.argv[1] + "/../../../stop", "w")
 while True: time.sleep(0.05)
 """
     with trial(tmp_path, script) as run:
         folder = tmp_path / "trials" / "c000-s0" / "out"
-        while not (folder / "ready").exists():
-            time.sleep(0.05)
-        (tmp_path / "stop").touch()
         assert run.run_period() == {"step": 1} and run.stopping and not run.done
         with pytest.raises(ProcessLookupError):
             os.kill(int((folder / "child").read_text()), 0)
