@@ -8,7 +8,7 @@ from sweep.commands.judge import add_judge
 from sweep.commands.report import add_evidence, add_report, add_ui, add_upload
 from sweep.commands.slurm import add_slurm
 from sweep.commands.start import add_extend, add_plan, add_resume, add_run, add_schema
-from sweep.commands.status import add_clean, add_ls, add_status, add_stop
+from sweep.commands.status import add_clean, add_ls, add_status, add_stop, add_study
 from sweep.commands.winner import add_confirm, add_export
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.main import run_main
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         add_stop,
         add_clean,
         add_ls,
+        add_study,
         add_report,
         add_evidence,
         add_judge,

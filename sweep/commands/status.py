@@ -1,4 +1,4 @@
-"""``sweep status``, ``stop``, ``clean`` and ``ls``: read the folders of sweeps, stop one, tidy up."""
+"""``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``: read the folders of sweeps, stop one, tidy up."""
 
 import argparse
 import shutil
@@ -13,7 +13,7 @@ from sweep.record.folder import SweepFolder, all_sweeps, existing_sweep, holder,
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.record.table import duration, print_trials
 from sweep.views.time_left import seconds_left
-from trainer.errors import UserError
+from trainer.errors import ConfigError, UserError
 from trainer.files import size_text
 from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.table import number, print_json, print_table
@@ -42,6 +42,12 @@ def add_ls(commands: Commands) -> None:
     add_runs_dir(ls)
     add_json(ls)
     ls.set_defaults(command=_ls)
+
+
+def add_study(commands: Commands) -> None:
+    """``sweep study``."""
+    study = add_named(commands, "study", _study, "write a sweep as an Optuna study, for optuna-dashboard")
+    study.add_argument("--output", type=Path, help="SQLite file to write (default: study.db in the sweep's folder)")
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -111,6 +117,18 @@ def _clean(arguments: argparse.Namespace) -> int:
             path.unlink()
             print(path)
     print(f"freed {size_text(freed)}")
+    return 0
+
+
+def _study(arguments: argparse.Namespace) -> int:
+    from sweep.search.study import write_study  # which imports Optuna
+
+    sweep = open_sweep(arguments.runs_dir, arguments.name)
+    output: Path = arguments.output or sweep.folder.root / "study.db"
+    if arguments.output and output.exists():
+        raise ConfigError(f"{output} exists", "command line, --output", "name a new file, or remove it first")
+    write_study(sweep.spec, sweep.configurations, output)
+    print(f"optuna-dashboard sqlite:///{output}")
     return 0
 
 

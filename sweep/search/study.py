@@ -1,4 +1,4 @@
-"""The next configuration, asked of an Optuna study of the sweep's history."""
+"""The next configuration, asked of an Optuna study of the sweep's history; the study itself, for a dashboard."""
 
 import itertools
 import json
@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,7 @@ def ask(
     spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler
 ) -> tuple[Parameters, dict[str, int]]:
     """The sampler's next point, and the numbers it noted about it."""
-    study = optuna.create_study(direction=f"{spec.objective.mode}imize", sampler=sampler)
+    study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
         effects = seed_effects(configurations, spec.seeds)
         study.add_trials([frozen_trial(spec, space, one, effects) for one in configurations])
@@ -154,23 +155,25 @@ def ask(
 
 
 def frozen_trial(
-    spec: SweepSpec, space: Space, configuration: Configuration, effects: Mapping[int, float]
+    spec: SweepSpec, space: Space, configuration: Configuration, effects: Mapping[int, float] | None = None
 ) -> FrozenTrial:
-    """A configuration as a sampler sees it, also before all seeds have ended: with the mean of those that have.
+    """A configuration as a trial of the study: for people, or with the effects of the seeds for a sampler.
 
-    A baseline may have values outside of the ranges, which no sampler expects: it is an empty failed trial, so that
-    numbers agree.
+    A baseline may have values outside of the ranges, which no sampler expects. The study that people look
+    at shows its score and the values that Optuna can hold; a sampler sees an empty failed trial, so that
+    numbers agree. A sampler also sees the mean of the seeds that have ended, before all have.
     """
-    found = outcome(configuration, spec.seeds)
-    if found.state == "RUNNING":
+    found, for_sampler = outcome(configuration, spec.seeds), effects is not None
+    if effects is not None and found.state == "RUNNING":
         found = so_far(configuration, effects)
-    if not space.contains(configuration.parameters):
+    if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
     stops = {found.step or 0: found.score} if found.state == "PRUNED" and found.score is not None else {}
     trial = optuna.create_trial(
         state=TrialState[found.state],
         value=found.score,
         **_place(space, configuration.parameters),
+        user_attrs={} if for_sampler else notes(configuration),
         system_attrs=dict(configuration.attributes),
         intermediate_values=stops,
     )
@@ -180,9 +183,17 @@ def frozen_trial(
     return trial
 
 
+def write_study(spec: SweepSpec, configurations: Sequence[Configuration], path: Path) -> None:
+    """Write the sweep as an Optuna study into a new SQLite file, for optuna-dashboard; nothing reads it back."""
+    space = Space(spec.parameters)
+    path.unlink(missing_ok=True)
+    study = optuna.create_study(study_name=spec.name, storage=f"sqlite:///{path}", direction=direction(spec))
+    study.add_trials([frozen_trial(spec, space, configuration) for configuration in configurations])
+
+
 def _place(space: Space, point: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a point that Optuna can hold, and their ranges."""
-    ranges = {key: distribution(space.parameters[key]) for key in point}
+    ranges = {key: distribution(space.parameters[key]) for key in point if space.parameters[key].contains(point[key])}
     held = {key: range_ for key, range_ in ranges.items() if range_ is not None}
     return {"params": {key: _in_optuna(point[key], held[key]) for key in held}, "distributions": held}
 
@@ -191,6 +202,19 @@ def _in_optuna(value: Any, range_: BaseDistribution) -> Any:
     if isinstance(range_, CategoricalDistribution):
         return _label(value)
     return int(value) if isinstance(range_, IntDistribution) else float(value)
+
+
+def notes(configuration: Configuration) -> Mapping[str, Any]:
+    """User attributes of a trial for people: origin, whole configuration, scores and failures by seed."""
+    scores = {str(seed): result.score for seed, result in sorted(configuration.results.items())}
+    reasons = {str(seed): r.reason for seed, r in sorted(configuration.results.items()) if r.reason}
+    notes = {"origin": configuration.origin, "configuration": configuration.resolved, "scores": scores}
+    return {**notes, "failures": reasons} if reasons else notes
+
+
+def direction(spec: SweepSpec) -> str:
+    """Optuna's word for the objective's mode."""
+    return "maximize" if spec.objective.mode == "max" else "minimize"
 
 
 def _label(option: Any) -> Any:

@@ -4,8 +4,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
+from sweep.search.study import write_study
 from sweep.space.spec import SweepSpec
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, GRID, NUMERIC, drain, ended, score_of, searcher_in
 from tests.sweep.spaces import make_spec
@@ -85,3 +87,17 @@ def test_baseline_outside_of_the_range_does_not_spoil_the_sampler(tmp_path: Path
         points = [s["parameters"] for s in drain(searcher_in(folder, spec))]
         assert points[0][ALPHA] == 0.0
         assert all(0.1 <= point[ALPHA] <= 0.5 for point in points[1:])
+
+
+def test_the_study_for_people_has_every_configuration_and_its_scores(tmp_path: Path) -> None:
+    searcher = searcher_in(tmp_path, space_for("random", tmp_path))
+    drain(searcher)
+    path = tmp_path / "study.db"
+    path.write_text("of an earlier call")
+    write_study(searcher.spec, searcher.configurations, path)
+    study = optuna.load_study(study_name=searcher.spec.name, storage=f"sqlite:///{path}")
+    scores = [configuration.results[0].score for configuration in searcher.configurations]
+    assert [trial.value for trial in study.trials] == scores
+    assert [trial.user_attrs["configuration"] for trial in study.trials] == [
+        c.resolved for c in searcher.configurations
+    ]
