@@ -14,7 +14,7 @@ from ray import tune
 
 from sweep.record.folder import request_stop
 from sweep.record.sweep_record import SweepRecord
-from sweep.space.spec import STORAGE_KEY
+from sweep.search.trial_report import TrialReport
 from sweep.trials.nodes import CUT_OFF_S, listens
 from trainer.errors import StorageError
 from trainer.shell.interrupt import on_interrupt
@@ -68,8 +68,9 @@ class StopControl(tune.Stopper):  # type: ignore[misc]
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Trials end by themselves; one that storage has interrupted says so."""
-        if result.get(STORAGE_KEY):
-            self.fail(StorageError(*result[STORAGE_KEY]))
+        fault = TrialReport.of(result).storage
+        if fault is not None:
+            self.fail(StorageError(*fault))
         return False
 
     def stop_all(self) -> bool:

@@ -28,8 +28,9 @@ from sweep.search.history import (
 )
 from sweep.search.ledger import Ledger, read_ledger
 from sweep.search.study import propose_next
+from sweep.search.trial_report import SCORE, TrialReport
 from sweep.space.points import Parameters, Space, fingerprint
-from sweep.space.spec import FINISHED_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP, SweepSpec
+from sweep.space.spec import SweepSpec
 from trainer.errors import StorageError
 from trainer.files import Record
 
@@ -119,12 +120,10 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         ``halt`` without being finished, keeps its place and is issued again by the next searcher.
         """
         key = self.running.pop(trial_id, None)
-        result = result or {}
-        finished = bool(result.get(FINISHED_KEY))
-        if key is None or result.get(INTERRUPTED_KEY) or (self.halted and (error or not finished)):
+        report = TrialReport.of(result)
+        if key is None or report.interrupted or (self.halted and (error or not report.finished)):
             return
-        state, score, reason = _judge(result, finished=finished, error=error)
-        step = result.get(STEP)
+        state, score, reason = _judge(report, error)
         record = self._append(
             event=ENDED,
             trial_id=trial_id,
@@ -132,7 +131,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             seed=key.seed,
             state=state,
             score=score,
-            step=None if step is None else int(step),
+            step=report.step if result else None,
             reason=reason,
         )
         add_result(self.configurations, record)
@@ -203,15 +202,14 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
             raise self.failure
 
 
-def _judge(result: dict[str, Any], *, finished: bool, error: bool) -> tuple[TrialState, float | None, str]:
+def _judge(report: TrialReport, error: bool) -> tuple[TrialState, float | None, str]:
     """State, score and reason of failure of a trial that ended for good."""
-    if result.get(REASON_KEY):
-        return "FAIL", None, str(result[REASON_KEY])
+    if report.reason:
+        return "FAIL", None, report.reason
     if error:
         return "FAIL", None, "died, and its retries are spent"
-    score = result.get(SCORE)
-    if score is None:
+    if report.score is None:
         return "FAIL", None, "ended before its first evaluation"
-    if not math.isfinite(score):
-        return "FAIL", None, f"score is {score}"
-    return ("COMPLETE" if finished else "PRUNED"), float(score), ""
+    if not math.isfinite(report.score):
+        return "FAIL", None, f"score is {report.score}"
+    return ("COMPLETE" if report.finished else "PRUNED"), float(report.score), ""

@@ -15,16 +15,6 @@ from sweep.space.parameters import ParameterSpec, ValueMapping
 from trainer.section import Count, Positive, Section
 from trainer.shell.run_folder import NAME_RULE, is_name
 
-# Keys of the results a trial reports to Tune after every evaluation.
-SCORE = "score"  # objective: mean of the last `window` evaluations
-STEP = "step"  # training step of the evaluation
-EVALUATION = "evaluation"  # evaluations after the first training step; the schedulers' time
-FINISHED_KEY = "finished"  # true when the trial trained to its end
-INTERRUPTED_KEY = "interrupted"  # true when the sweep was stopped: the trial keeps its place and goes on later
-STORAGE_KEY = "storage"  # what, where and hint of a StorageError that interrupted the trial, and stops the sweep
-GIVEN_UP_KEY = "given_up"  # in a trial's configuration: its last failure, after which it is not tried again (text)
-REASON_KEY = "reason"  # why a trial FAILED in a way that a retry would only repeat (text)
-
 
 class ObjectiveSpec(Section):
     """The number a sweep optimises."""

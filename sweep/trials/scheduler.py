@@ -8,8 +8,9 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 
 from sweep.record.sweep_record import SweepRecord, evaluation_history
 from sweep.search.history import TrialKey
+from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.arms import arm_of, arms
-from sweep.space.spec import EVALUATION, SCORE, SchedulerSpec, SweepSpec
+from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.trainable import windowed
 
 

@@ -20,17 +20,8 @@ from sweep.programs.base import Assignment, RunFactory
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import FAILURE_FILE, evaluation_history
 from sweep.search.history import TrialKey
-from sweep.space.spec import (
-    EVALUATION,
-    FINISHED_KEY,
-    GIVEN_UP_KEY,
-    INTERRUPTED_KEY,
-    REASON_KEY,
-    SCORE,
-    STEP,
-    STORAGE_KEY,
-    SweepSpec,
-)
+from sweep.search.trial_report import GIVEN_UP, TrialReport
+from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
 from sweep.trials.worker import START_TIMEOUT_S, Period, WorkerGroup
@@ -140,7 +131,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
                 return self.step()
             if fault is None:
                 raise
-            return {**self._interrupted(self._last_step), STORAGE_KEY: [fault.what, fault.where, fault.hint]}
+            return self._interrupted(self._last_step, fault)
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         """Checkpoint all ranks into the trial's folder and return where."""
@@ -200,7 +191,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             stall_timeout_s=spec.limits.stall_timeout_s,
         )
         self._overrides = dict(config["overrides"])
-        self._given_up = str(config.get(GIVEN_UP_KEY, ""))
+        self._given_up = str(config.get(GIVEN_UP, ""))
         self._built = False
         self._last_step = 0
 
@@ -259,16 +250,15 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         pids = self._ready_group().pids
         if period.done:
             self._close("FINISHED")
-        return {
-            **{name: float(value) for name, value in period.metrics.items() if name.startswith("eval/")},
-            STEP: period.step,
-            SCORE: windowed(history, objective.window),
-            EVALUATION: sum(1 for step in history if step > 0),
-            FINISHED_KEY: period.done,
-            "total_steps": period.total_steps,
-            "ranks": pids,
-            "done": period.done,
-        }
+        report = TrialReport(
+            step=period.step,
+            score=windowed(history, objective.window),
+            evaluation=sum(1 for step in history if step > 0),
+            total_steps=period.total_steps,
+            finished=period.done,
+        )
+        evaluated = {name: float(value) for name, value in period.metrics.items() if name.startswith("eval/")}
+        return report.to_result(**evaluated, ranks=pids)
 
     def _failed(self, error: Exception) -> dict[str, Any]:
         step = error.step if isinstance(error, DivergedError) else self._last_step
@@ -276,12 +266,8 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._close(
             "FAILED", _FAILED_CLOSE_TIMEOUT_S if self.plan.spec.resources.workers_per_trial > 1 else _CLOSE_TIMEOUT_S
         )
-        return {
-            STEP: step,
-            FINISHED_KEY: False,
-            REASON_KEY: str(error) if isinstance(error, DivergedError) else getattr(error, "what", str(error)),
-            "done": True,
-        }
+        reason = str(error) if isinstance(error, DivergedError) else getattr(error, "what", str(error))
+        return TrialReport(step, reason=reason).to_result()
 
     def _note_failure(self, error: Exception) -> None:
         """Leave the reason in the trial's folder: Tune keeps it only in its own files."""
@@ -290,9 +276,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             Attempt(context.run_dir, context.attempt).check()
             (context.run_dir / FAILURE_FILE).write_text(text[:500] + "\n", encoding="utf-8")
 
-    def _interrupted(self, step: int) -> dict[str, Any]:
+    def _interrupted(self, step: int, fault: StorageError | None = None) -> dict[str, Any]:
         self._close("KILLED")
-        return {STEP: step, FINISHED_KEY: False, INTERRUPTED_KEY: True, "done": True}
+        storage = None if fault is None else (fault.what, fault.where, fault.hint)
+        return TrialReport(step, interrupted=True, storage=storage).to_result()
 
 
 def _storage_fault(error: Exception, run_dir: Path) -> StorageError | None:

@@ -18,7 +18,7 @@ from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import failure_note
 from sweep.record.table import parameter_text
-from sweep.space.spec import FINISHED_KEY, GIVEN_UP_KEY, INTERRUPTED_KEY, REASON_KEY, SCORE, STEP
+from sweep.search.trial_report import GIVEN_UP, TrialReport
 from sweep.trials.nodes import is_lost_node
 from trainer.errors import printable
 from trainer.shell.table import counted, number
@@ -77,25 +77,26 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """A trial has evaluated, or ended early."""
-        if SCORE in result:
+        report = TrialReport.of(result)
+        if report.score is not None:
             self._beginnings.clear()
             shown = " ".join(f"{name} {number(result[name])}" for name in _HEADLINES if name in result)
-            total = f"/{result['total_steps']}" if result["total_steps"] else ""
-            if shown or not result[FINISHED_KEY]:  # a command ends some time after its last evaluation
-                self._event(trial, f"step {result[STEP]}{total}  score {number(result[SCORE])}  {shown}")
+            total = f"/{report.total_steps}" if report.total_steps else ""
+            if shown or not report.finished:  # a command ends some time after its last evaluation
+                self._event(trial, f"step {report.step}{total}  score {number(report.score)}  {shown}")
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has ended; its last result has the state."""
-        result = trial.last_result or {}
-        step, score = result.get(STEP, 0), number(result.get(SCORE))
-        if result.get(INTERRUPTED_KEY):
-            self._event(trial, f"interrupted at step {step}; goes on from there after resume")
-        elif result.get(REASON_KEY):
-            self._event(trial, f"failed     {result[REASON_KEY]}")
-        elif result.get(FINISHED_KEY):
+        report = TrialReport.of(trial.last_result)
+        score = number(report.score)
+        if report.interrupted:
+            self._event(trial, f"interrupted at step {report.step}; goes on from there after resume")
+        elif report.reason:
+            self._event(trial, f"failed     {report.reason}")
+        elif report.finished:
             self._event(trial, f"finished   score {score}")
         else:
-            self._event(trial, f"stopped    by the scheduler at step {step}, score {score}")
+            self._event(trial, f"stopped    by the scheduler at step {report.step}, score {score}")
         self._ended(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -112,8 +113,8 @@ class SweepCallback(tune.Callback):  # type: ignore[misc]
         name, counts = trial.config["trial"], not is_lost_node(_error_of(trial))
         self._failures[name] += counts
         if self._failures[name] > self._max_failures:
-            trial.max_failures = 0 if GIVEN_UP_KEY in trial.config else -1  # its own process may not start at all
-            trial.config[GIVEN_UP_KEY] = self._reason(trial)
+            trial.max_failures = 0 if GIVEN_UP in trial.config else -1  # its own process may not start at all
+            trial.config[GIVEN_UP] = self._reason(trial)
         else:
             count = f"{self._failures[name]} of {self._max_failures}" if counts else "not counted"
             self._event(trial, f"retry {count}: {self._reason(trial)}")

@@ -8,8 +8,9 @@ from sweep.driver.control import StopControl, orderly_signals
 from sweep.programs.resources import ResourcesSpec
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
+from sweep.search.trial_report import TrialReport
 from sweep.space.file import find_space, load_space
-from sweep.space.spec import STORAGE_KEY, LimitsSpec
+from sweep.space.spec import LimitsSpec
 
 
 @pytest.fixture
@@ -82,8 +83,11 @@ def test_a_trial_that_storage_interrupts_stops_the_sweep_once(folder: SweepFolde
     stop = control(folder)
     assert stop("trial", {"score": 1.0}) is False
     assert stop.problem is None
-    assert stop("trial", {STORAGE_KEY: ["the disk is full", "/runs, 0 MiB free", "free some space"]}) is False
-    stop("other", {STORAGE_KEY: ["another", "", ""]})
+    assert (
+        stop("trial", TrialReport(storage=("the disk is full", "/runs, 0 MiB free", "free some space")).to_result())
+        is False
+    )
+    stop("other", TrialReport(storage=("another", "", "")).to_result())
     assert stop.problem is not None
     assert (stop.problem.what, stop.problem.exit_code) == ("the disk is full", 4)
     assert (stop.reason, stop.interrupted) == ("the sweep has stopped", False)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.spec import FINISHED_KEY, SCORE, STEP, SweepSpec
+from sweep.search.trial_report import TrialReport
+from sweep.space.spec import SweepSpec
 
 ALPHA, ETA = "algorithm.ar_alpha", "algorithm.lopti_eta"
 NUMERIC = {
@@ -25,7 +26,7 @@ GRID = {
 
 
 def ended(score: float, **more: Any) -> dict[str, Any]:
-    return {SCORE: score, STEP: 60, FINISHED_KEY: True, **more}
+    return TrialReport(60, score, finished=True).to_result(**more)
 
 
 def score_of(suggestion: dict[str, Any]) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from sweep.search.history import TrialKey, replay
 from sweep.search.searcher import ConfigurationSearcher
-from sweep.space.spec import INTERRUPTED_KEY, REASON_KEY, SCORE, STEP
+from sweep.search.trial_report import TrialReport
 from tests.sweep.search.instant_sweeps import ALPHA, ETA, drain, ended, searcher_in
 from tests.sweep.spaces import make_spec
 from trainer.errors import StorageError
@@ -54,8 +54,9 @@ def test_a_finalist_that_is_decided_gets_no_more_seeds(tmp_path: Path) -> None:
 
 def test_reasons_of_failure_are_kept(tmp_path: Path) -> None:
     searcher = searcher_in(tmp_path, make_spec(tmp_path))
-    stopped = {SCORE: 0.5, STEP: 20}
-    results = [{REASON_KEY: "diverged at step 3: loss is nan"}, ended(math.nan), None, {}, ended(math.inf), stopped]
+    diverged = TrialReport(3, reason="diverged at step 3: loss is nan").to_result()
+    stopped = TrialReport(20, 0.5).to_result()
+    results = [diverged, ended(math.nan), None, {}, ended(math.inf), stopped]
     for number, result in enumerate(results):
         searcher.suggest(str(number))
         searcher.on_trial_complete(str(number), result, error=result is None)
@@ -77,10 +78,10 @@ def test_an_interrupted_or_halted_trial_keeps_its_place(tmp_path: Path) -> None:
     searcher = searcher_in(tmp_path, spec)
     for trial_id in "abcde":
         searcher.suggest(trial_id)
-    searcher.on_trial_complete("a", {SCORE: 0.5, STEP: 10, INTERRUPTED_KEY: True})
+    searcher.on_trial_complete("a", TrialReport(10, 0.5, interrupted=True).to_result())
     searcher.halt()
     assert searcher.suggest("f") == searcher.FINISHED
-    searcher.on_trial_complete("b", {SCORE: 0.5, STEP: 10})
+    searcher.on_trial_complete("b", TrialReport(10, 0.5).to_result())
     searcher.on_trial_complete("c", error=True)
     searcher.on_trial_complete("d", ended(0.5))
     names = [s["trial"] for s in drain(searcher_in(tmp_path, spec))]

@@ -6,8 +6,8 @@ from ray.tune.schedulers import TrialScheduler
 
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import SweepRecord
+from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.file import load_space
-from sweep.space.spec import EVALUATION, SCORE
 from sweep.trials.scheduler import make_scheduler
 from tests.sweep.ended_sweeps import write_sweep
 

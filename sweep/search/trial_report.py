@@ -1,0 +1,35 @@
+"""What a trial reports to Ray Tune: after every evaluation, and where it ends without one."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+# Fields by which schedulers and searchers find them in Tune's results.
+SCORE, EVALUATION = "score", "evaluation"
+GIVEN_UP = "given_up"  # in a trial's configuration: its last failure, after which it is not tried again
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """The state of a trial. Tune passes it on as a mapping from field to value, beside metrics and keys of its own."""
+
+    step: int = 0  # training step
+    score: float | None = None  # the objective: mean of the last `window` evaluations; None without a new one
+    evaluation: int | None = None  # evaluations after the first training step: the schedulers' time
+    total_steps: int = 0  # 0 where the program does not tell
+    finished: bool = False  # trained to its end
+    interrupted: bool = False  # the sweep was stopped: the trial keeps its place and goes on later
+    reason: str = ""  # why it failed in a way that a retry would only repeat
+    storage: tuple[str, str, str] | None = None  # what, where and hint of a fault that interrupted it
+
+    def to_result(self, **metrics: Any) -> dict[str, Any]:
+        """Return the result that Tune gets."""
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        is_done = self.finished or self.interrupted or bool(self.reason)
+        return {**metrics, **values, "done": is_done}
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any] | None) -> "TrialReport":
+        """Read a result of Tune; None is one before the first."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: value for name, value in (result or {}).items() if name in names})
