@@ -45,6 +45,8 @@ def combine_batch(functions: Mapping[str, float]) -> BatchRewardFunction:
     Raises:
         ValueError: no such name, module or function; says what to write instead.
     """
+    if not functions:
+        raise ValueError("name at least one reward function")
     names, weights = [_short(name) for name in functions], list(functions.values())
     of_batch = [_resolve_batch(name) for name in functions]
     judge = max(range(len(weights)), key=lambda index: abs(weights[index]))

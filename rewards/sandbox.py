@@ -263,7 +263,7 @@ class RewardPool:
 
 def _most_workers() -> int:
     """As many as cores and memory can hold; functions that wait for others may outnumber the cores."""
-    return max(1, min(_WORKERS_OF_A_CORE * (os.cpu_count() or 1), psutil.virtual_memory().available // _WORKER_BYTES))
+    return max(1, min(_WORKERS_OF_A_CORE * (os.cpu_count() or 1), psutil.virtual_memory().total // _WORKER_BYTES))
 
 
 class _LostError(Exception):

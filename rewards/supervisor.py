@@ -6,19 +6,21 @@ import os
 import resource
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _SET_CHILD_SUBREAPER, _SET_PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _OWNER_CHECK_S = 2.0
+_LINGER_CHECK_S = 0.1
 
 
-def supervise(lifeline: int) -> None:
+def supervise(lifeline: int, lingers: Callable[[], bool] = lambda: False) -> None:
     """Go on in a child, watched by this process, which ends as the child did once nothing is left below it.
 
     The kernel hands the orphans of a process to its nearest ancestor that asked for them. This one does, so that
     nothing gets out of its sight: not by a session or group of its own, not by the death of its parent. All of
     it ends with the child, and the child ends when the other side of the lifeline is closed or its owner is
-    gone. The lifeline is the read end of a pipe that carries nothing.
+    gone. The lifeline is the read end of a pipe that carries nothing. Where ``lingers`` is true at the child's end,
+    what it started in this process group may come to its own end first.
     """
     owner, system = os.getppid(), ctypes.CDLL(None)
     system.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -38,6 +40,9 @@ def supervise(lifeline: int) -> None:
     try:
         _close_all_but(deaths, noticed, lifeline)
         _wait(child, deaths, lifeline, owner)
+        while lingers() and _others_run(child) and os.getppid() == owner:
+            if select.select([lifeline], [], [], _LINGER_CHECK_S)[0]:
+                break
         status = _end_everything(child)
     finally:
         _end_like(status)
@@ -54,6 +59,13 @@ def _wait(child: int, deaths: int, lifeline: int, owner: int) -> None:
                 if dead.si_pid == child:
                     return
                 os.waitpid(dead.si_pid, 0)
+
+
+def _others_run(child: int) -> bool:
+    """Whether anything of this process group runs besides the child."""
+    group = [pid for pid in _children() if pid != child and os.getpgid(pid) == os.getpgrp()]
+    running = [os.waitpid(pid, os.WNOHANG)[0] == 0 for pid in group]
+    return any(running)
 
 
 def _end_everything(child: int) -> int:

@@ -50,7 +50,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
     Raises:
         OSError: the folder cannot be written; an older file is untouched.
     """
-    draft = path.with_name(f".{path.name}.new")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")  # a driver and a report may write one file at once
     # What lies there is a dead writer's, or a link that somebody has laid: never written through.
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:

@@ -17,11 +17,13 @@ class Report:
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a line to ``metrics.jsonl``."""
+        line = {"step": step, **{metric: float(value) for metric, value in metrics.items()}}
         with (self.folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": step, **metrics}) + "\n")
+            file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, os.getcwd())  # the project's folder, which -P has left out: its files hide no package of ours
     module, _, name = sys.argv[1].partition(":")
     config = json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text())
     getattr(import_module(module), name)(config, Report())

@@ -20,8 +20,9 @@ from trainer.errors import ConfigError, MissingError
 from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
 
-_PLACE = re.compile(r"\{([\w./-]+)\}")
+_PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
 _SCRIPTS = (".py", ".sh")
+_SCRIPT = re.compile(r"[\w./~+-]+\.(py|sh)")  # a word that is nothing but the name of one
 _SEED = "seed"  # the trial's, among the overrides of a trial
 _RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
 
@@ -110,10 +111,13 @@ class CommandProgram(Program):
             where = document.where(("resources", "workers_per_trial"))
             hint = "write gpus_per_trial alone, and let torchrun or accelerate start the ranks"
             raise ConfigError("a command starts its ranks itself", where, hint)
+        if resources.gpus_per_trial > 1 and resources.gpus_per_trial % 1:
+            where = document.where(("resources", "gpus_per_trial"))
+            raise ConfigError(f"a trial cannot have {resources.gpus_per_trial:g} GPUs", where, "write a whole number")
 
     def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
         """Look for the command, its scripts and the inputs."""
-        scripts = [word for word in self.command if word.endswith(_SCRIPTS) and not _PLACE.search(word)]
+        scripts = [word for word in self.command if _SCRIPT.fullmatch(word)]
         missing = [name for name in [*scripts, *self.inputs] if not Path(name).is_file()]
         if self.function and not list(self.files(searched)):
             missing.append(f"with {self.function}")
@@ -126,7 +130,7 @@ class CommandProgram(Program):
     @property
     def _words(self) -> list[str]:
         if self.function:
-            return [sys.executable, "-m", "sweep.programs.call", self.function]
+            return [sys.executable, "-P", "-m", "sweep.programs.call", self.function]
         # The interpreter that runs the sweep, whether or not its environment is activated.
         return [sys.executable if self.command[0] == "python" else self.command[0], *self.command[1:]]
 
@@ -156,7 +160,7 @@ class CommandProgram(Program):
     def launch_line(self, overrides: Mapping[str, Any], path: Path, workers: int) -> str:
         """Return the command line with its environment, for a folder named after the file."""
         config = self.configure(overrides)
-        folder = path.resolve().with_suffix("")
+        folder = path.resolve().with_name(f"{path.stem}-out")
         environment = {"CONFIG": path.resolve(), "SEED": config.seed, "OUT": folder, "RESUME": 0}
         set_ = [f"LOPTUNE_{name}={shlex.quote(str(value))}" for name, value in environment.items()]
         return f"mkdir -p {shlex.quote(str(folder))} && {' '.join(set_)} {shlex.join(config.words(folder))}"

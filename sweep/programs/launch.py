@@ -10,8 +10,10 @@ import sys
 from rewards.supervisor import supervise
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which goes to the whole group, and is meant for the command
-    supervise(int(sys.argv[1]))
+    # SIGTERM goes to the whole group, and is meant for the command: a shell dies of it while its script still saves.
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    supervise(int(sys.argv[1]), lambda: bool(asked))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         os.execvp(sys.argv[2], sys.argv[2:])

@@ -24,10 +24,20 @@ from trainer.tracking.tracker import Tracker
 _POLL_S = 0.1
 _SAVE_S = 300.0  # for a command to save and leave when it is asked to
 _LEAVE_S = 5.0  # for one whose work is not needed any more
-_PREFIX = "[loptune] "  # of lines of metrics on standard output
+_PREFIX = "[loptune]"  # of lines of metrics on standard output
 _SECONDS = "time/evaluation"  # of the process since the line before: the cost of a trial
 _NO_METRICS = ("step", "time", "nonfinite", "time/step")  # of a line: what is recorded of it otherwise
-_OF_A_RANK = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+# Of the rank that takes care of the command: its own ranks, and a Ray of its own, begin without.
+_OF_A_RANK = (
+    "RAY_ADDRESS",
+    "RAY_AUTH_TOKEN",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+)
 _LAST_LINES = 5
 
 
@@ -66,8 +76,13 @@ class CommandRun:
         lines = [line for line, _ in read_json_lines(record)] if record.exists() else []
         self.step = max((int(line["step"]) for line in lines), default=0)
         self._is_evaluated = any(self._metric in line for line in lines)
-        self._read()
-        self._waiting = deque(line for line in self._waiting if line["step"] > self.step)
+        self._read(ended=True)
+        recorded = {(line["step"], name) for line in lines for name in line}
+        self._waiting = deque(
+            line
+            for line in self._waiting
+            if any((line["step"], name) not in recorded for name in line if name not in _NO_METRICS)
+        )
         return self.step
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -105,17 +120,17 @@ class CommandRun:
         self._process = self._process or self._start()
         while True:
             code = self._process.poll()  # before its last lines are read
-            self._read()
+            self._read(ended=code is not None)
             while self._waiting:
                 line = self._waiting.popleft()
                 self._record(line)
                 if self._metric in line:
                     return line
-            if code is not None:
-                self._finish(code)
-                return {"step": self.step}
             if self._stop_file.exists():
                 self.request_stop()
+                return {"step": self.step}
+            if code is not None:
+                self._finish(code)
                 return {"step": self.step}
             if time.monotonic() - self._moved > self._stall_s:
                 raise RuntimeError(f"the command has written no line for {self._stall_s:g} s")
@@ -125,7 +140,7 @@ class CommandRun:
         """Have the command save and leave."""
         self.stopping = True
         self._end(_SAVE_S)
-        self._read()
+        self._read(ended=True)
         while self._waiting:
             self._record(self._waiting.popleft())
 
@@ -143,8 +158,10 @@ class CommandRun:
             shutil.copy(correctness, self._run_dir / CORRECTNESS_FILE)
         self._tracker.close(status)
 
-    def _read(self) -> None:
+    def _read(self, ended: bool = False) -> None:
         for file in self._files:
+            if ended:
+                file.end_line()
             self._waiting.extend(file.new())
 
     def _record(self, line: Mapping[str, Any]) -> None:
@@ -217,16 +234,37 @@ class _Lines:
         lines = whole.split(b"\n")
         self._last = lines[-1] + b"\n"
         for line in lines:
-            text = line.decode("utf-8", "replace")
-            if text.startswith(self._prefix) and text.strip():
-                yield self._parse(text.removeprefix(self._prefix))
+            metrics = self._parse(line)
+            if metrics is not None:
+                yield metrics
 
-    def _parse(self, text: str) -> dict[str, Any]:
+    def end_line(self) -> None:
+        """End the last line of a process that is gone: a whole one counts, a torn one is cut off."""
+        if not self.path.is_file():
+            return
+        with self.path.open("r+b") as file:
+            content = file.read()
+            start = content.rfind(b"\n") + 1
+            if start == len(content):
+                return
+            try:
+                self._parse(content[start:])
+                file.write(b"\n")
+            except ConfigError:
+                file.truncate(start)
+
+    def _parse(self, content: bytes) -> dict[str, Any] | None:
+        """Return the metrics of a line; None where it has none."""
+        text = content.decode("utf-8", "replace").strip()
+        start = text.find(self._prefix)  # behind a progress bar, which ends no line
+        if start < 0 or not text:
+            return None
+        text = text[start + len(self._prefix) :].strip()
         try:
-            line = dict(json.loads(text))
+            line = dict(json.JSONDecoder().raw_decode(text)[0])  # another rank may write behind it
             values = {name: math.nan if value is None else value for name, value in line.items()}
             numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
             return {**numbers, "step": int(line["step"])}
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             hint = 'write {"step": 20, "eval/accuracy": 0.61}'
             raise ConfigError(f"not a line of metrics: {shortened(text, 80)}", str(self.path), hint) from None

@@ -1,11 +1,14 @@
 """Seeds of one configuration that measured exactly the same: the seed may not reach what they run."""
 
 import json
+import re
 from pathlib import Path
 
 from sweep.record.sweep_record import SweepRecord
 from sweep.search.history import TrialKey
 from trainer.files import read_records
+
+_TIMES = re.compile(r"time|per_second$")  # of metrics that differ in any case; TRL logs eval/runtime
 
 
 def equal_seeds(sweep: SweepRecord) -> list[str]:
@@ -26,5 +29,5 @@ def equal_seeds(sweep: SweepRecord) -> list[str]:
 def _measured(run_dir: Path) -> str:
     """Return a run's metrics without its times, as text that only the same measurements have; else its folder."""
     records = read_records(run_dir / "metrics.jsonl")
-    lines = [{name: value for name, value in line.items() if not name.startswith("time")} for line in records]
+    lines = [{name: value for name, value in line.items() if not _TIMES.search(name)} for line in records]
     return json.dumps(lines, sort_keys=True) if lines else str(run_dir)

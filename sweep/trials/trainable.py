@@ -26,7 +26,7 @@ from sweep.tracking.outcomes import trial_name, trial_tags
 from sweep.trials.nodes import WorkerLostError, end_when_cut_off, leave_if_blind
 from sweep.trials.worker import START_TIMEOUT_S, Period, WorkerGroup
 from trainer.attempt import Attempt, begin_attempt
-from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError
+from trainer.errors import ConfigError, DivergedError, MissingError, RewardError, StorageError, first_line
 from trainer.files import storage_fault
 from trainer.metrics.tags import PARENT_TAG, VARIANT_TAG
 from trainer.tracking.inputs import check_inputs
@@ -108,7 +108,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             Exception: any other failure, which the driver counts. In ranks that ran another
                 trial, failing to start and missing memory do not: the trial is tried again in new ones.
         """
-        if self._assignment.stop_file.exists():
+        if self._assignment.stop_file.exists() and not self._built:  # ranks at work save first
             return self._interrupted(self._last_step)
         if self._given_up:
             return self._failed(WorkerLostError(self._given_up))
@@ -201,7 +201,10 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         periods: list[Period] = group.call(
             "run_period",
             timeout=self.plan.spec.limits.stall_timeout_s,
-            progress=lambda: metrics_file.stat().st_size if metrics_file.exists() else 0,
+            progress=lambda: (
+                metrics_file.stat().st_size if metrics_file.exists() else 0,
+                self._assignment.stop_file.exists(),  # to save may take as long as a step
+            ),
         )
         steps = {period.step for period in periods}
         if len(steps) > 1:
@@ -266,7 +269,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
         self._close(
             "FAILED", _FAILED_CLOSE_TIMEOUT_S if self.plan.spec.resources.workers_per_trial > 1 else _CLOSE_TIMEOUT_S
         )
-        reason = str(error) if isinstance(error, DivergedError) else getattr(error, "what", str(error))
+        reason = str(error) if isinstance(error, DivergedError) else getattr(error, "what", first_line(error))
         return TrialReport(step, reason=reason).to_result()
 
     def _note_failure(self, error: Exception) -> None:

@@ -47,7 +47,7 @@ def test_a_file_is_replaced_whole_and_leaves_no_draft(tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_the_draft_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("old")
-    (tmp_path / ".file.new").symlink_to(victim)
+    (tmp_path / f".file.{os.getpid()}.new").symlink_to(victim)
     write_atomically(tmp_path / "file", "new")
     assert victim.read_text() == "old"
     assert (tmp_path / "file").read_text() == "new"

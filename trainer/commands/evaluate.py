@@ -91,9 +91,10 @@ def evaluation_config(
         # What is asked for here holds for all sets.
         changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in _PER_SET}
     changes |= asked
+    revision = base.model.revision if base.model.name_or_path == found.name_or_path else None
     changes |= {
         "model.name_or_path": found.name_or_path,
-        "model.revision": base.model.revision if base.model.name_or_path == found.name_or_path else None,
+        "model.revision": asked.get("model.revision", revision),
         # One whole model on every rank: nothing is trained.
         "parallel.strategy": "ddp" if world_size() > 1 else "none",
         "parallel.offload": "none",
@@ -102,8 +103,9 @@ def evaluation_config(
     }
     several = asked.get("evaluation.completions_per_problem", 1) != 1
     if several and base.evaluation.temperature == 0 and "evaluation.temperature" not in asked:
-        changes["evaluation.temperature"] = base.rollout.temperature
-        print(f"sampling at the training temperature, {base.rollout.temperature:g}", file=sys.stderr)
+        temperature = asked.get("rollout.temperature", base.rollout.temperature)
+        changes["evaluation.temperature"] = temperature
+        print(f"sampling at the training temperature, {temperature}", file=sys.stderr)
     config = apply_overrides(base, changes, source="command line")
     for evaluation in map(config.evaluation.of_set, config.evaluation.sets):
         if evaluation.temperature > 0 or evaluation.completions_per_problem == 1:

@@ -56,9 +56,10 @@ def load_data(config: TrainConfig, trains: bool = True) -> tuple[Any, list[Probl
         MissingError, ConfigError: no tokenizer, a stop token that it lacks, or data that cannot be read.
     """
     tokenizer = load_tokenizer(config.model)
-    beyond = [token for token in config.rollout.stop_token_ids if token >= len(tokenizer)]
+    last = max(tokenizer.get_vocab().values())  # ids may have gaps
+    beyond = [token for token in config.rollout.stop_token_ids if token > last]
     if beyond:
-        what = f"stop token {beyond[0]} is outside the vocabulary, whose last token is {len(tokenizer) - 1}"
+        what = f"stop token {beyond[0]} is outside the vocabulary, whose last token is {last}"
         raise ConfigError(what, "rollout.stop_token_ids", "give ids of the model's tokenizer")
     problems = load_problems(config.data.train, config.data, tokenizer) if trains else []
     return tokenizer, problems, load_evaluation_sets(config, tokenizer)

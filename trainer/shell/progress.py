@@ -111,7 +111,7 @@ class Progress(ProgressReport):
 
     def phase(self, what: str, count: int = 0, announce: bool = True, unit: str = "completions") -> None:
         """Show what is done from now on, and of how many parts it consists."""
-        self._bar.reset(self._phase_task, description=what, total=count)
+        self._bar.reset(self._phase_task, description=what, total=count or None)
         self._reported = time.monotonic()
         if announce and not self._in_terminal:
             self._write(f"{what}: {count} {unit}" if count else what)

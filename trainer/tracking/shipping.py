@@ -1,9 +1,9 @@
 """Sending a run's local record to MLflow.
 
-``metrics.jsonl`` is the queue, and every process that opens the record sends it from the beginning: MLflow keeps one
-copy of equal (metric, step, time, value), so that a request whose answer was lost, or a process that died, need not
-be remembered. Steps that a resumed run computes again are sent again too; of a step's values the newest is that of
-the record. ``tracking.json`` beside it says which MLflow run it is, and whether that has been ended.
+``metrics.jsonl`` is the queue. ``tracking.json`` beside it says which MLflow run it is, how much of the queue that
+has, and whether it has been ended. A request whose answer was lost, or a process that died, need not be remembered:
+what is sent again costs time and changes nothing, as MLflow keeps one copy of equal (metric, step, time, value).
+Steps that a resumed run computes again are sent again too; of a step's values the newest is that of the record.
 """
 
 import json
@@ -102,6 +102,7 @@ class TrackingState:
     runs_dir: str
     uri: str | None = None  # the store that run_id belongs to
     run_id: str | None = None
+    metrics_sent: int = 0  # bytes of metrics.jsonl that it has
     status: str | None = None  # FINISHED, FAILED or KILLED once the run has ended
     status_sent: bool = False  # and with it all that the record holds
 
@@ -160,7 +161,6 @@ class Shipper:
         self._monitored = monitored
         self._monitor: SystemMetricsMonitor | None = None
         self._opened: MlflowClient | None = None
-        self._metrics_sent = 0  # bytes of metrics.jsonl
         self._completions_sent = 0  # bytes of completions.jsonl
 
     def connect(self) -> None:
@@ -177,6 +177,8 @@ class Shipper:
         times = recorded_times(self._run_dir / METRICS_FILE)
         run_id = open_run(client, self.uri, experiment_id, state.run_name, state.tags, state.key, times and times[0])
         retry(lambda: self._describe(client, run_id), self.uri)
+        if (state.uri, state.run_id) != (self.uri, run_id):
+            state.metrics_sent = 0
         state.uri, state.run_id = self.uri, run_id
         self._check()
         state.save(self._run_dir)
@@ -233,7 +235,7 @@ class Shipper:
 
     def _send_metrics(self) -> bool:
         """Send one batch of lines; False when none is left."""
-        path, offset = self._run_dir / METRICS_FILE, self._metrics_sent
+        path, offset = self._run_dir / METRICS_FILE, self._state.metrics_sent
         if not path.exists() or path.stat().st_size <= offset:
             return False
         batch: list[Any] = []
@@ -243,11 +245,13 @@ class Shipper:
                 break
             batch += line
             offset = end
-        if offset == self._metrics_sent:
+        if offset == self._state.metrics_sent:
             return False
         for start in range(0, len(batch), _MAX_METRICS_PER_BATCH):
             self._client.log_batch(self._run_id, metrics=batch[start : start + _MAX_METRICS_PER_BATCH])
-        self._metrics_sent = offset
+        self._check()
+        self._state.metrics_sent = offset
+        self._state.save(self._run_dir)
         return True
 
     def _send_completions(self) -> None:

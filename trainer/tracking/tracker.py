@@ -142,6 +142,11 @@ class Tracker:
         """
         assert self._thread is None, "a run is rewound before it logs"
         self._attempt.check()
+        self._state.metrics_sent = min(self._state.metrics_sent, end_of_step(self._metrics.path, step))
+        try:
+            self._state.save(self.run_dir)  # before the lines go
+        except OSError as error:
+            raise storage_error("write the run's record", self.run_dir, error) from error
         for lines in (self._metrics, self._completions, self._correctness):
             lines.cut(end_of_step(lines.path, step))
         self._last_step = max(step, 0)

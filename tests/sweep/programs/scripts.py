@@ -26,7 +26,7 @@ for step in range(1, 1 + config["steps"]):
     if step > done:
         time.sleep(config["step_s"])
         with lines.open("a") as file:
-            file.write(json.dumps({"step": step, "eval/accuracy": score}) + "\\n")
+            file.write(json.dumps({"step": step, "eval/accuracy": score, "eval/runtime": time.time()}) + "\\n")
 """
 KEYS = ("learning_rate", "loss_type", "seed")
 SPACE: dict[str, Any] = {

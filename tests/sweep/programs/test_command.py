@@ -73,6 +73,24 @@ def test_what_is_not_there_is_found_before_ray_starts(tmp_path: Path, monkeypatc
         assert missing.value.what == what
 
 
+def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path: Path) -> None:
+    command = ["bash", "-c", "cd ${HOME} && python train.py", "custom_reward_function.path=reward.py"]
+    spec = spec_of(tmp_path, command=command, defaults={"learning_rate": 0.1, "loss_type": "grpo"})
+    spec.program.check_early(spec.searched, spec.resources)
+    assert spec.program.configure({}).words(tmp_path)[1:] == command[1:]
+
+
+def test_files_of_the_project_hide_no_package_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "sweep.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "mine.py").write_text("def train(config, report): report(1, {'eval/accuracy': config['x']})")
+    (tmp_path / "config.json").write_text('{"x": 0.5}')
+    words = CommandProgram(function="mine:train").configure({}).words(tmp_path)
+    environment = {"CONFIG": tmp_path / "config.json", "OUT": tmp_path, "RESUME": 0}
+    told = {f"LOPTUNE_{name}": str(value) for name, value in environment.items()}
+    subprocess.run(words, cwd=tmp_path, env={**os.environ, **told}, check=True)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "eval/accuracy": 0.5}
+
+
 def test_one_program_is_written_and_its_ranks_are_its_own(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump({**SPACE, "trainer": "tiny_kk"}))
@@ -104,14 +122,15 @@ def test_the_command_line_of_the_space_reaches_a_default(tmp_path: Path) -> None
 
 
 @contextmanager
-def trial(tmp_path: Path, script: str, stall_s: float = 60.0) -> Iterator[CommandRun]:
+def trial(tmp_path: Path, script: str, stall_s: float = 60.0, launcher: str = "") -> Iterator[CommandRun]:
     """A trial of a Python script in the rank's own process, begun."""
     (tmp_path / "script.py").write_text(script)
     run_dir = tmp_path / "trials" / "c000-s0"
     run_dir.mkdir(parents=True, exist_ok=True)
-    program = CommandProgram(
-        command=[sys.executable, str(tmp_path / "script.py"), "{out}"], defaults={"x": 1.5}, tracking=OFFLINE
-    )
+    command = [sys.executable, str(tmp_path / "script.py"), "{out}"]
+    if launcher:
+        command = ["sh", "-c", launcher, *command]
+    program = CommandProgram(command=command, defaults={"x": 1.5}, tracking=OFFLINE)
     context = RunContext(run_dir, tmp_path, "demo", "name")
     assignment = Assignment(
         "c000-s0", program.configure({"seed": 4}), context, tmp_path / "stop", stall_timeout_s=stall_s
@@ -189,6 +208,43 @@ while True: time.sleep(0.05)
         assert run.run_period() == {"step": 1} and run.stopping and not run.done
         with pytest.raises(ProcessLookupError):
             os.kill(int((folder / "child").read_text()), 0)
+
+
+def test_a_script_saves_though_its_launcher_dies_of_the_same_signal(tmp_path: Path) -> None:
+    script = """
+import signal, sys, time
+def save(*_):
+    time.sleep(0.5)
+    print('[loptune] {"step": 1, "loss": 0.5}')
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open(sys.argv[1] + "/../../../stop", "w")
+while True: time.sleep(0.05)
+"""
+    with trial(tmp_path, script, launcher='"$0" "$@"; echo ended') as run:
+        assert run.run_period() == {"step": 1} and run.stopping
+
+
+def test_a_torn_line_is_cut_off_and_a_whole_one_needs_no_end(tmp_path: Path) -> None:
+    script = """
+import os, sys
+with open(sys.argv[1] + "/metrics.jsonl", "a") as file:
+    file.write(LINES)
+os.kill(os.getpid(), 9) if LINES.endswith("ev") else None
+"""
+    torn = '{"step": 1, "eval/accuracy": 0.5}\n{"step": 2, "ev'
+    with trial(tmp_path, script.replace("LINES", repr(torn))) as run:
+        assert run.run_period()["eval/accuracy"] == 0.5
+        with pytest.raises(RuntimeError, match="SIGKILL"):
+            run.run_period()
+    whole = '{"step": 1, "loss": 0.25}\n{"step": 2, "eval/accuracy": 0.75}'
+    with trial(tmp_path, script.replace("LINES", repr(whole))) as run:
+        assert run.run_period()["eval/accuracy"] == 0.75
+        run.run_period()
+        assert run.done
+    record = map(json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines())
+    losses = [line["loss"] for line in record if "loss" in line]
+    assert losses == [0.25]  # new of a step that has been recorded
 
 
 def test_a_command_ends_with_the_rank_that_started_it(tmp_path: Path) -> None:
