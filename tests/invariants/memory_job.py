@@ -19,7 +19,7 @@ TRIALS = 3
 
 def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
     worker.build(build_trainer, assignment)
-    trainer: Any = worker._trainer
+    trainer: Any = worker._run
     worker.run_period()
     models = trainer.models
     things = {"trainer": trainer, "optimizer": models.optimizer, "engine": trainer.engine}

@@ -77,7 +77,7 @@ def test_the_baselines_are_the_rows_of_the_table(name):
 def test_mathematics_never_combines_both_methods():
     space = load_space(PUBLISHED["math_7b"])
     corners = Space(space.parameters).grid(lambda parameter: parameter.extremes)
-    resolved = [Space(space.parameters).resolve(point, space.trainer.base) for point in corners]
+    resolved = [Space(space.parameters).resolve(point, space.program) for point in corners]
     assert {(row["algorithm.ar_alpha"] > 0, row["algorithm.lopti_eta"] > 0) for row in resolved} == {
         (False, False),
         (True, False),

@@ -14,7 +14,6 @@ from trainer.parallel.ranks import Parallel, join_ranks
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"strategy": "ddp", "offload": "optimizer"}, "needs strategy: deepspeed"),
         ({"strategy": "deepspeed", "zero_stage": 0, "offload": "optimizer"}, "needs zero_stage 1 or higher"),
         ({"strategy": "deepspeed", "zero_stage": 2, "offload": "parameters"}, "needs zero_stage 3 or higher"),
     ],
