@@ -19,9 +19,9 @@ _TAIL_CHARS = 600
 
 
 def prepare() -> None:
-    """Import math-verify and compile its patterns, so that no completion's time limit pays for it."""
+    """Import math-verify and sympy and compile their patterns, so that no completion's time limit pays for it."""
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limits are off
-    _parse("1")
+    _equal(_parse(_box("x + 1")), _parse("2"))
 
 
 def score(text: str, answer: Any) -> Score:
