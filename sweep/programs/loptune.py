@@ -143,8 +143,8 @@ class LoptuneProgram(Program):
         return dotted_keys()
 
     def keys(self) -> list[str]:
-        """Return the dotted keys of the trainer."""
-        return dotted_keys()
+        """Return the keys that may be searched: all."""
+        return self.all_keys()
 
     def has(self, key: str) -> bool:
         """Whether a parameter is a key of the trainer; a name without a dot that it lacks is a switch."""

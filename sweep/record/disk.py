@@ -59,7 +59,7 @@ class CheckpointRoom:
         kept = spec.program.checkpoints(spec.resources.gpus_per_trial > 0)
         self._folder = folder
         self._at_a_time = 0 if kept is None else kept.kept + 1
-        trials = folder.root / "trials"
+        trials = folder.trials
         found = [size for trial in trials.glob("*") for size in checkpoint_sizes(trial)]
         self._largest = max([*found, (kept.whole if kept else None) or 0])
 

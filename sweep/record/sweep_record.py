@@ -87,7 +87,7 @@ class SweepRecord:
         return failure_note(self.folder.trial(key.name)) or printable(result.reason)
 
     def _metrics(self) -> Iterator[tuple[str, Record]]:
-        for metrics in (self.folder.root / "trials").glob("*/metrics.jsonl"):
+        for metrics in self.folder.trials.glob("*/metrics.jsonl"):
             for record, _ in read_json_lines(metrics):
                 yield metrics.parent.name, record
 

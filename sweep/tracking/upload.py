@@ -41,7 +41,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         parent = open_parent(sweep)
         assert parent is not None, "the space is online"
         uri = tracking_uri(sweep.spec.program.settings, folder.runs_dir)
-        for state in sorted((folder.root / "trials").glob(f"*/{STATE_FILE}")):
+        for state in sorted(folder.trials.glob(f"*/{STATE_FILE}")):
             upload(state.parent, uri, {PARENT_TAG: parent.run_id})
         outcomes = [replace(one, tags={**one.tags, PARENT_TAG: parent.run_id}) for one in trial_outcomes(sweep)]
         for start in range(0, len(outcomes), _AT_A_TIME):
@@ -56,7 +56,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
 
 def send_unsent(sweep: SweepRecord, uri: str) -> StorageError | None:
     """Send what trials could not send; returns the error that prevents it. No driver may be at work."""
-    waiting = [path for path in sorted((sweep.folder.root / "trials").glob("*")) if has_unsent(path)]
+    waiting = [path for path in sorted(sweep.folder.trials.glob("*")) if has_unsent(path)]
     left, problem = [], None
     for run_dir in told(waiting, "sent to MLflow"):
         away = problem is not None and problem.where == uri  # nobody waits for a dead server trial by trial
