@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.commands.found_model import FoundModel, find_model
+from trainer.config.evaluation import PER_SET
 from trainer.config.schema import TrainConfig, apply_overrides, load_config
 from trainer.config.yaml_document import parse_override, parse_value
 from trainer.errors import ConfigError
@@ -19,7 +20,6 @@ from trainer.shell.preflight import check_early
 from trainer.shell.run_folder import check_name, run_path
 
 _SET = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
-_PER_SET = ("temperature", "completions_per_problem", "pass_at_k")
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -83,13 +83,11 @@ def evaluation_config(
     base = load_config(spec or (str(found.run_config) if found.run_config else "tiny_kk"))
     asked = {**dict(map(parse_override, overrides)), **flags}
     changes: dict[str, Any] = {}
-    if "evaluation.completions_per_problem" in asked:
-        changes["evaluation.pass_at_k"] = None  # that of the run may be more than there are now
     if "evaluation.sets" in flags:
         asked["evaluation.sets"] = dict(map(parse_set, flags["evaluation.sets"]))
-    elif "evaluation.sets" not in asked and any(f"evaluation.{key}" in asked for key in _PER_SET):
+    elif "evaluation.sets" not in asked and any(f"evaluation.{key}" in asked for key in PER_SET):
         # What is asked for here holds for all sets.
-        changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in _PER_SET}
+        changes |= {f"evaluation.sets.{name}.{key}": None for name in base.evaluation.sets for key in PER_SET}
     changes |= asked
     revision = base.model.revision if base.model.name_or_path == found.name_or_path else None
     changes |= {

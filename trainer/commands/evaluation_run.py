@@ -11,7 +11,7 @@ from typing import Any
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
-from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics, pass_at
+from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics
 from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
@@ -45,7 +45,7 @@ def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: 
         try:
             result = _evaluate_model(config, prepared, parallel)
             if parallel.is_main:
-                rows = evaluation_rows(result, pass_at(config.evaluation))
+                rows = evaluation_rows(result)
                 summary = _summary(config, model, rows, time.monotonic() - started)
                 file = runs_dir / name / RESULT_FILE
                 _record(tracker, result, summary, file)
@@ -100,7 +100,7 @@ def _evaluate_sets(
             print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
         result = evaluate(engine, prepared.tokenizer, prepared.rewards, {name: problems}, config, parallel)
         rollouts |= result.rollouts
-    return EvaluationResult(rollouts, evaluation_metrics(rollouts, pass_at(config.evaluation)))
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts))
 
 
 def _summary(config: TrainConfig, model: FoundModel, rows: Sequence[EvaluationRow], seconds: float) -> dict[str, Any]:

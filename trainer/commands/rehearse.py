@@ -163,7 +163,6 @@ def shrunken(config: TrainConfig, model: Path, engine: str, device: str = "cpu")
             "evaluation.every_steps": 1,
             "evaluation.at_start": True,
             "evaluation.completions_per_problem": 1,
-            "evaluation.pass_at_k": None,
             "evaluation.sets": {"dev": {**puzzles, "split": "dev", "size": 4}},
             "checkpoint.every_steps": 1,
             "tracking.offline": True,

@@ -3,26 +3,7 @@
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-
-def pass_at_k(correct: ArrayLike, completions: ArrayLike, k: int) -> NDArray[np.float64]:
-    """Probability [P] that at least one of k completions is correct, without bias [arXiv:2107.03374, equation 1].
-
-    ``1 - C(n - c, k) / C(n, k)`` for c correct of n completions, as a product of ratios: nothing overflows.
-
-    Raises:
-        ValueError: k outside 1..n, or c outside 0..n.
-    """
-    c, n = np.broadcast_arrays(np.asarray(correct), np.asarray(completions))
-    if k < 1 or (n < k).any():
-        raise ValueError(f"pass@{k} needs at least {k} completions of every problem, and k at least 1")
-    if (c < 0).any() or (c > n).any():
-        raise ValueError("the number of correct completions must lie between 0 and their number")
-    drawn = np.arange(k)
-    wrong = np.maximum(n[:, None] - c[:, None] - drawn, 0) / (n[:, None] - drawn)  # [P, k]
-    estimate: NDArray[np.float64] = 1.0 - wrong.prod(axis=1)
-    return estimate
+from numpy.typing import ArrayLike
 
 
 def accuracy_interval(accuracies: ArrayLike, completions: ArrayLike) -> tuple[float, float]:

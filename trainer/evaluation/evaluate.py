@@ -1,7 +1,7 @@
 """Measuring a policy on sets of problems."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from rewards.sandbox import RewardPool
-from trainer.config.evaluation import EvaluationConfig
 from trainer.config.schema import TrainConfig
-from trainer.evaluation.estimators import pass_at_k
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.collect import GroupRequest, derive_seed, sample_groups, score_groups, stop_tokens
 from trainer.rollouts.engine import RolloutEngine, SamplingParams
@@ -58,21 +56,15 @@ def evaluate(
         own = score_groups(sample_groups(engine, tokenizer, requests, params), rewards)
         groups = sorted(parallel.gather(own), key=lambda group: group.group_id)
         rollouts[name] = [rollout for group in groups for rollout in group.rollouts]
-    return EvaluationResult(rollouts, evaluation_metrics(rollouts, pass_at(config.evaluation)))
+    return EvaluationResult(rollouts, evaluation_metrics(rollouts))
 
 
-def pass_at(evaluation: EvaluationConfig) -> dict[str, int]:
-    """K of pass@k of every set."""
-    by_set = {name: evaluation.of_set(name) for name in evaluation.sets}
-    return {name: own.pass_at_k or own.completions_per_problem for name, own in by_set.items()}
-
-
-def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int]) -> dict[str, float]:
+def evaluation_metrics(rollouts: dict[str, list[Rollout]]) -> dict[str, float]:
     """``eval/*`` metrics; the first set's accuracy is ``eval/accuracy``, with one value per difficulty.
 
     Those of further sets are called ``eval/accuracy/SET`` and so on. With several completions per problem an
     accuracy is their mean, avg@n, and ``eval/pass_at_k`` is added. The completions of a problem follow each
-    other and share a ``group_id``. ``k`` is that of pass@k by set.
+    other and share a ``group_id``.
     """
     failures = [r.scoring != "ok" for answers in rollouts.values() for r in answers]
     metrics = {"eval/scoring_failures": _mean(failures)}
@@ -84,8 +76,7 @@ def evaluation_metrics(rollouts: dict[str, list[Rollout]], k: Mapping[str, int])
         metrics[f"eval/truncated{suffix}"] = _mean([r.completion.finish_reason == "length" for r in answers])
         correct, completions = correct_by_problem(answers)
         if completions.min() > 1:
-            estimates = pass_at_k(correct, completions, k[name])
-            metrics[f"eval/pass_at_k{suffix}"] = float(estimates.mean())
+            metrics[f"eval/pass_at_k{suffix}"] = float((correct > 0).mean())
         by_difficulty: dict[str, list[bool]] = defaultdict(list)
         for r in answers:
             by_difficulty[r.problem.difficulty].append(r.correct)

@@ -1,7 +1,7 @@
 """The results of an evaluation as a table, by set and difficulty, with intervals over problems."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer.errors import printable
-from trainer.evaluation.estimators import accuracy_interval, pass_at_k
+from trainer.evaluation.estimators import accuracy_interval
 from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
 from trainer.types import Rollout
 
@@ -32,7 +32,7 @@ class EvaluationRow:
     accuracy: float  # mean over completions: avg@n
     low: float  # 95 % interval of the accuracy, over problems
     high: float
-    pass_at_k: float
+    pass_at_k: float  # share of the problems that one of k completions solves
     k: int
     reward: float
     completion_length: float  # tokens
@@ -42,23 +42,22 @@ class EvaluationRow:
     unparsed: float  # scored, but without a readable answer
 
 
-def evaluation_rows(result: EvaluationResult, pass_at: Mapping[str, int]) -> list[EvaluationRow]:
+def evaluation_rows(result: EvaluationResult) -> list[EvaluationRow]:
     """A row for every set, followed by one for each of its difficulties and sources where there are several."""
     rows = []
     for name, rollouts in result.rollouts.items():
-        k = pass_at[name]
-        rows.append(_row(name, "all", "", rollouts, k))
+        rows.append(_row(name, "all", "", rollouts))
         for by in ("difficulty", "source"):
             values = sorted({getattr(r.problem, by) for r in rollouts}, key=_in_order)
             if len(values) > 1:
                 for value in values:
                     part = [r for r in rollouts if getattr(r.problem, by) == value]
-                    rows.append(_row(name, by, value, part, k))
+                    rows.append(_row(name, by, value, part))
     return rows
 
 
 def _row(
-    name: str, by: Literal["all", "difficulty", "source"], value: str, rollouts: Sequence[Rollout], k: int
+    name: str, by: Literal["all", "difficulty", "source"], value: str, rollouts: Sequence[Rollout]
 ) -> EvaluationRow:
     count = len(rollouts)
     correct, completions = correct_by_problem(rollouts)
@@ -72,8 +71,8 @@ def _row(
         accuracy=float((correct / completions).mean()),
         low=low,
         high=high,
-        pass_at_k=float(pass_at_k(correct, completions, k).mean()),
-        k=k,
+        pass_at_k=float((correct > 0).mean()),
+        k=count // len(correct),
         reward=math.fsum(r.reward for r in rollouts) / count,
         completion_length=sum(len(r.completion.token_ids) for r in rollouts) / count,
         truncated=sum(r.completion.finish_reason == "length" for r in rollouts) / count,
@@ -89,15 +88,14 @@ def print_rows(rows: Sequence[EvaluationRow]) -> None:
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading in ("set", "part") else "right", no_wrap=True)
     for row in rows:
-        each = row.completions // row.problems
         table.add_row(
             row.set if row.by == "all" else "",
             "all" if row.by == "all" else printable(f"{row.by} {row.value or 'none'}"),
             str(row.problems),
-            str(each),
+            str(row.k),
             f"{row.accuracy:.3f}",
             f"{row.low:.3f} .. {row.high:.3f}",
-            f"{row.pass_at_k:.3f} @{row.k}" if each > 1 else "-",
+            f"{row.pass_at_k:.3f} @{row.k}" if row.k > 1 else "-",
             f"{row.completion_length:.1f}",
             *(f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)),
         )

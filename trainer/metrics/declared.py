@@ -93,7 +93,7 @@ _DECLARED = [
     Metric("eval/truncated", "share of evaluation completions ended by max_new_tokens", "share"),
     Metric(
         "eval/pass_at_k",
-        "mean over problems of 1 - C(n - c, k) / C(n, k) on the first evaluation set, c of n completions correct",
+        "share of the first evaluation set's problems that one of their k completions solves",
         "share",
     ),
     Metric("eval/scoring_failures", "share of evaluation completions whose scoring timed out or raised", "share"),

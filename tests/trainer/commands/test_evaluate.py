@@ -66,10 +66,10 @@ def test_sets_limits_and_completions_are_those_asked_for(tiny_policy, tmp_path, 
     assert "no reward named nonsense" in capsys.readouterr().err
     assert not (tmp_path / "two").exists()
     sets = ["a={source: generated, people: [2], size: 3}", "b={source: generated, limit: 3}"]
-    options = ["-k", "2", "evaluation.pass_at_k=1", "--name", "two"]
+    options = ["-k", "2", "--name", "two"]
     assert main([*arguments, "rollout.max_new_tokens=20", *options, "--sets", *sets]) == 0
     shown = capsys.readouterr().out
-    assert "@1" in shown
+    assert "@2" in shown
     found = json.loads((tmp_path / "two" / "evaluation.json").read_text())
     assert [(r["set"], r["problems"], r["completions"]) for r in found["rows"] if r["by"] == "all"] == [
         ("a", 3, 6),
@@ -147,8 +147,6 @@ def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
     assert "--spec" in caught.value.hint
     with pytest.raises(ConfigError, match="all the same"):
         evaluation_config(find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0})
-    with pytest.raises(ConfigError, match="pass@9"):
-        evaluation_config(find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.pass_at_k": 9})
     with pytest.raises(ConfigError, match="unknown key"):
         evaluation_config(find_model(str(run)), None, [], {"evaluation.sets": ["a={sorce: x}"]})
 
@@ -158,7 +156,7 @@ def test_flags_hold_for_every_set_of_the_run(run):
     for overrides, flags in (([], asked), ([f"{key}={value}" for key, value in asked.items()], {})):
         evaluation = evaluation_config(find_model(str(run)), "math_7b", overrides, flags).evaluation
         own = [evaluation.of_set(name) for name in evaluation.sets]
-        assert {(one.completions_per_problem, one.temperature, one.pass_at_k) for one in own} == {(4, 0.5, None)}
+        assert {(one.completions_per_problem, one.temperature) for one in own} == {(4, 0.5)}
 
 
 @pytest.mark.parametrize("text", ["dev", "=x", "a/b=x", "a={source: x", "a={}}"])

@@ -18,7 +18,7 @@ def test_every_key_is_listed_and_those_of_datasets():
         f"{place}.{field}"
         for place in ("data.train", "evaluation.sets.NAME")
         for field in ("source", "name", "split", "columns", "people", "digits", "size", "limit", "weight")
-    } | {f"evaluation.sets.NAME.{field}" for field in ("temperature", "completions_per_problem", "pass_at_k")} | {
+    } | {f"evaluation.sets.NAME.{field}" for field in ("temperature", "completions_per_problem")} | {
         f"{kind.key}.{parameter}"
         for kind in KINDS.values()
         for rule in kind.registry.values()

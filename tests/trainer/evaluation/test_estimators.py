@@ -1,31 +1,9 @@
-from math import comb
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from benchmarks.evaluation_intervals import draw
-from trainer.evaluation.estimators import accuracy_interval, pass_at_k
-
-
-def test_pass_at_k_is_the_share_of_draws_with_a_correct_completion():
-    # Of 4 completions 0, 1, 2 and 4 are correct; of the 6 pairs 0, 3, 5 and 6 hold a correct one.
-    assert pass_at_k([0, 1, 2, 4], 4, 2) == pytest.approx([0, 3 / 6, 5 / 6, 1])
-    assert pass_at_k([0, 1, 2, 4], 4, 1) == pytest.approx([0, 1 / 4, 2 / 4, 1])
-    assert pass_at_k([0, 1, 2, 4], 4, 4) == pytest.approx([0, 1, 1, 1])
-    assert pass_at_k([1, 1], [2, 4], 2) == pytest.approx([1, 3 / 6])
-
-
-def test_pass_at_k_agrees_with_exact_binomials_where_floats_would_overflow():
-    n, k = 2000, 700
-    expected = [1 - comb(n - c, k) / comb(n, k) for c in (0, 1, 3, 1500)]
-    assert pass_at_k([0, 1, 3, 1500], n, k) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(("correct", "k"), [([1], 0), ([1], 5), ([5], 1), ([-1], 1)])
-def test_impossible_counts_are_refused(correct, k):
-    with pytest.raises(ValueError, match=r"completions"):
-        pass_at_k(correct, 4, k)
+from trainer.evaluation.estimators import accuracy_interval
 
 
 @pytest.mark.parametrize("correct", [0, 1, 15, 30])

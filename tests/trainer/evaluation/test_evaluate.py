@@ -5,7 +5,7 @@ from rewards.sandbox import ScoredText
 from tests.trainer.tokenizers_for_tests import byte_tokenizer
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.schema import TrainConfig
-from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics, pass_at
+from trainer.evaluation.evaluate import completion_rows, correct_by_problem, evaluate, evaluation_metrics
 from trainer.metrics.declared import declaration
 from trainer.parallel.ranks import Parallel
 from trainer.rollouts.engine import Sample
@@ -33,11 +33,11 @@ SETS = {"dev": FIRST, "other": SECOND}
 
 
 def test_metrics_of_several_sets_by_hand():
-    metrics = evaluation_metrics(SETS, {"dev": 1, "other": 1})
+    metrics = evaluation_metrics(SETS)
     assert metrics == pytest.approx(
         {
             "eval/accuracy": 3 / 6,
-            "eval/pass_at_k": (1 / 2 + 0 + 1) / 3,
+            "eval/pass_at_k": (1 + 0 + 1) / 3,
             "eval/reward": (3 * 3 - 3) / 6,
             "eval/completion_length": (5 * 3 + 9) / 6,
             "eval/truncated": 1 / 6,
@@ -57,22 +57,19 @@ def test_metrics_of_several_sets_by_hand():
 
 def test_one_completion_per_problem_has_no_pass_at_k():
     single = {"dev": [FIRST[0], FIRST[2]]}
-    assert "eval/pass_at_k" not in evaluation_metrics(single, {"dev": 1})
+    assert "eval/pass_at_k" not in evaluation_metrics(single)
 
 
 def test_a_set_may_be_sampled_otherwise_than_the_others():
     evaluation = EvaluationConfig(
         sets={
             "math": "m.parquet",
-            "aime": {"source": "a.parquet", "temperature": 1.0, "completions_per_problem": 16, "pass_at_k": 8},
+            "aime": {"source": "a.parquet", "temperature": 1.0, "completions_per_problem": 16},
             "amc": {"source": "b.parquet", "temperature": 1.0, "completions_per_problem": 4},
         }
     )
     settings = {name: evaluation.of_set(name) for name in evaluation.sets}
     assert [(own.temperature, own.completions_per_problem) for own in settings.values()] == [(0, 1), (1, 16), (1, 4)]
-    assert pass_at(evaluation) == {"math": 1, "aime": 8, "amc": 4}
-    with pytest.raises(ValueError, match="pass@8 needs at least 8 completions"):
-        EvaluationConfig(sets={"aime": {"source": "a.parquet", "completions_per_problem": 4, "pass_at_k": 8}})
 
 
 def test_problems_are_told_apart_by_their_group():

@@ -6,7 +6,7 @@ from trainer.evaluation.table import evaluation_rows, print_rows
 
 
 def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apart():
-    rows = evaluation_rows(EvaluationResult(SETS, {}), {"dev": 2, "other": 2})
+    rows = evaluation_rows(EvaluationResult(SETS, {}))
     assert [(r.set, r.by, r.value, r.problems, r.completions) for r in rows] == [
         ("dev", "all", "", 3, 6),
         ("dev", "difficulty", "2", 1, 2),
@@ -24,7 +24,7 @@ def test_rows_count_problems_and_tell_timeouts_errors_and_unreadable_answers_apa
 
 def test_the_printed_table_names_what_was_measured(capsys):
     sets = {"dev": [FIRST[0], FIRST[2]], "amc": FIRST}
-    print_rows([row for row in evaluation_rows(EvaluationResult(sets, {}), {"dev": 1, "amc": 2}) if row.by == "all"])
+    print_rows([row for row in evaluation_rows(EvaluationResult(sets, {})) if row.by == "all"])
     head, greedy, sampled = (line.split() for line in capsys.readouterr().out.strip().splitlines())
     assert head[2:6] == ["problems", "completions", "each", "accuracy"]
     assert (greedy[:5], greedy[8]) == (["dev", "all", "2", "1", "0.500"], "-")
@@ -35,18 +35,18 @@ def test_the_printed_table_names_what_was_measured(capsys):
 def test_bands_are_in_the_order_of_their_lower_ends_and_words_come_last():
     values = ["10-20", "hard", "2.5", "0-9", "", "easy"]
     rollouts = [rollout(group, True, difficulty) for group, difficulty in enumerate(values)]
-    rows = evaluation_rows(EvaluationResult({"dev": rollouts}, {}), {"dev": 1})
+    rows = evaluation_rows(EvaluationResult({"dev": rollouts}, {}))
     assert [row.value for row in rows if row.by == "difficulty"] == ["0-9", "2.5", "10-20", "", "easy", "hard"]
 
 
 def test_a_set_of_one_difficulty_and_source_has_one_row():
-    rows = evaluation_rows(EvaluationResult({"dev": [rollout(0, True), rollout(1, False)]}, {}), {"dev": 1})
+    rows = evaluation_rows(EvaluationResult({"dev": [rollout(0, True), rollout(1, False)]}, {}))
     assert [(row.by, row.accuracy) for row in rows] == [("all", 0.5)]
 
 
 def test_what_a_data_set_says_of_itself_commands_no_terminal(capsys):
     rollouts = [rollout(0, True, source="a\x1b[2J"), rollout(1, True, source="")]
-    print_rows(evaluation_rows(EvaluationResult({"dev": rollouts}, {}), {"dev": 1}))
+    print_rows(evaluation_rows(EvaluationResult({"dev": rollouts}, {})))
     shown = capsys.readouterr().out
     assert r"source a\x1b[2J" in shown and "\x1b" not in shown
     assert "source none" in shown
