@@ -4,7 +4,6 @@ import argparse
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -25,25 +24,10 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         help="model to train: hub name, folder, smollm2-135m (needs no hub), or random: a small policy of random "
         "weights, to try data and reward in seconds (default: %(default)s)",
     )
-    parser.add_argument(
-        "--rule",
-        action="store_true",
-        help="write an update rule with its test and a space that compares it with GRPO on the built-in tiny model",
-    )
     parser.set_defaults(command=_init)
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    if arguments.rule:
-        for path in write_rule(arguments.folder):
-            print(f"written: {path}")
-        print(
-            f"cd {arguments.folder}\n"
-            "python -m pytest               # the rule's equation\n"
-            "sweep run rule_space.yaml      # the rule and GRPO, each tuned alone\n"
-            "sweep confirm my-rule          # the best of each on fresh seeds"
-        )
-        return 0
     for path in write_project(arguments.folder, arguments.model):
         print(f"written: {path}")
     print(
@@ -54,16 +38,6 @@ def _init(arguments: argparse.Namespace) -> int:
         "sweep schema > space.schema.json  # what an editor with a YAML language server completes it by"
     )
     return 0
-
-
-def write_rule(folder: Path) -> list[Path]:
-    """Write an update rule, its test and a search space that compares it with GRPO, and return their paths.
-
-    Raises:
-        ConfigError: a file is already there; nothing is written then.
-        StorageError: the folder cannot be written.
-    """
-    return _write(folder, _templates("rule_project", folder, "trainer init DIR --rule"))
 
 
 def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
@@ -80,41 +54,28 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, trains on a CPU), "
             "or run the preset: trainer run tiny_kk",
         )
-    texts = _templates("project", folder, "trainer init DIR")
+    source = resources.files("trainer.commands") / "project"
+    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
+    for name in sorted(texts):
+        if (folder / name).exists():
+            raise ConfigError(f"{folder / name} exists", str(folder), "give a new folder: trainer init DIR")
     # A relative model folder is meant from where the user stands, but the project is used from inside.
     model = str(Path(model).expanduser().resolve()) if Path(model).expanduser().is_dir() else model
     model, make_model = ("./model", True) if model == "random" else (model, False)
     model = model if re.fullmatch(r"[\w./-]+", model) else json.dumps(model)  # what YAML reads as something else
     values = {"model": model, "gpus": "1" if shutil.which("nvidia-smi") else "0"}
     spaces = {name: Template(text).safe_substitute(values) for name, text in texts.items() if name.endswith(".yaml")}
-    written = _write(folder, texts | spaces | {"run.schema.json": run_schema()})
-    if make_model:
-        from trainer.policy.random_model import write_random_model  # torch takes seconds to import
-
-        write_random_model(folder / "model")
-        written.append(folder / "model")
-    return written
-
-
-def _templates(kind: str, folder: Path, command: str) -> dict[str, str]:
-    """Return the texts of a kind of project by file name, in order, to be written into a folder.
-
-    Raises:
-        ConfigError: one of the files is already there.
-    """
-    source = resources.files("trainer.commands") / kind
-    texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
-    for name in sorted(texts):
-        if (folder / name).exists():
-            raise ConfigError(f"{folder / name} exists", str(folder), f"give a new folder: {command}")
-    return dict(sorted(texts.items()))
-
-
-def _write(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    texts = {**dict(sorted((texts | spaces).items())), "run.schema.json": run_schema()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, "utf-8")
     except OSError as error:
         raise StorageError(f"cannot write there: {error.strerror}", str(folder), "choose another folder") from error
-    return [folder / name for name in texts]
+    written = [folder / name for name in texts]
+    if make_model:
+        from trainer.policy.random_model import write_random_model  # torch takes seconds to import
+
+        write_random_model(folder / "model")
+        written.append(folder / "model")
+    return written

@@ -5,7 +5,7 @@ import pytest
 
 from tests.run_cli import run_cli
 from trainer.cli import main
-from trainer.commands.init import write_project, write_rule
+from trainer.commands.init import write_project
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError, StorageError
 
@@ -67,9 +67,8 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path, capsys):
     (tmp_path / "mine").touch()
     with pytest.raises(StorageError, match="cannot write there"):
         write_project(tmp_path / "mine")
-    for options in ([], ["--rule"]):
-        assert main(["init", str(tmp_path / "mine"), *options]) == 4
-        assert len(capsys.readouterr().err.splitlines()) == 3
+    assert main(["init", str(tmp_path / "mine")]) == 4
+    assert len(capsys.readouterr().err.splitlines()) == 3
 
 
 def test_the_random_policy_trains_on_the_project(tmp_path, monkeypatch, capsys):
@@ -80,21 +79,3 @@ def test_the_random_policy_trains_on_the_project(tmp_path, monkeypatch, capsys):
     words = ["max_steps=1", "rollout.max_new_tokens=8", "tracking.offline=true", "--name", "r"]
     assert main(["run", "run.yaml", *words]) == 0
     assert "in its only step all completions of every prompt had the same reward" in capsys.readouterr().err
-
-
-def test_the_rule_passes_its_test_trains_and_is_compared_with_grpo(tmp_path, monkeypatch):
-    folder = tmp_path / "mine"
-    assert main(["init", str(folder), "--rule"]) == 0
-    with pytest.raises(ConfigError, match=r"my_rules\.py exists|rule_space\.yaml exists|test_my_rules\.py exists"):
-        write_rule(folder)
-    tested = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=folder, capture_output=True, text=True)
-    assert tested.returncode == 0, tested.stdout
-    small = ["max_steps=1", "rollout.prompts_per_step=4", "optim.update_batch_size=16", "evaluation.at_start=false"]
-    rule = ["algorithm.loss=my_rules:Cautious", "algorithm.loss.strength=0.3"]
-    trained = run_cli("trainer", "run", "tiny_kk", *rule, *small, "--name", "own", cwd=folder)
-    assert trained.returncode == 0, trained.stderr
-    monkeypatch.chdir(folder)
-    config = load_config("runs/own/config.yaml")
-    assert (config.algorithm.loss.name, config.algorithm.loss.strength) == ("my_rules:Cautious", 0.3)
-    planned = run_cli("sweep", "plan", "rule_space.yaml", cwd=folder)
-    assert planned.returncode == 0, planned.stderr
