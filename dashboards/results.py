@@ -207,21 +207,6 @@ class Results:
         table = self.table
         return table[(table.state == "COMPLETE") & table.score.notna() & ~table.configuration.isin(pruned)]
 
-    @cached_property
-    def configurations(self) -> pd.DataFrame:
-        """A row a configuration that lost no seed and has as many as any: mean score, seeds and the parameters."""
-        silent = {trial.configuration for trial in self.trials if trial.state == "FAIL"}
-        whole = self.comparable[~self.comparable.configuration.isin(silent)]
-        if whole.empty:
-            return whole.assign(mean=[], seeds=[])
-        grouped = whole.groupby("configuration", sort=False)
-        table = grouped.first()
-        table["mean"] = grouped.score.mean()
-        table["seeds"] = grouped.score.count()
-        most = int(table["seeds"].max())
-        whole_sets: pd.DataFrame = table.loc[table["seeds"] == most].reset_index()
-        return whole_sets
-
     def best_of(self, trials: pd.DataFrame) -> str | None:
         """Return the configuration with the best mean score of those with the most seeds."""
         table = trials.groupby("configuration", sort=False).score.agg(["mean", "count"])

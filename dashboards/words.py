@@ -12,11 +12,6 @@ from trainer.shell.table import counted
 
 _MOST_NAMED = 4  # configurations listed in a sentence
 _SMALLEST_P = 1e-4
-_SIGNS = {
-    "noisy baseline": "the baseline is noisier than the others",
-    "noisy best": "the best configuration is noisier than the others",
-    "far seeds": "some seeds lie far from the rest",
-}
 _WHY = {
     "alone": "There is nothing to compare it with.",
     "others failed": "The other configurations failed on every seed.",
@@ -128,14 +123,13 @@ def noise(verdict: Verdict) -> str:
     """State how noisy scores are, what so many seeds could have shown, and what they cannot exclude."""
     if isinstance(verdict, Undecided):
         return ""
-    less = " and ".join(_SIGNS[sign] for sign in verdict.signs)
     sentences = [
         "Seeds are not seen to differ by more than evaluation on these problems does by itself."
         if verdict.by_problem
         else "",
         f"Scores vary between seeds by a standard deviation of {number(verdict.deviation, 2)}. With "
-        f"{counted(verdict.seeds, 'seed')}, a gain of {number(verdict.detectable, 2)} would be detected with 80% power"
-        f"{', less because ' + less if less else ''}.",
+        f"{counted(verdict.seeds, 'seed')}, a gain of {number(verdict.detectable, 2)} would be detected with 80% "
+        "power if noise is alike for all.",
         f"In the median of the seeds the difference is {signed(verdict.median)}: a few seeds make the mean."
         if verdict.few_seeds_make_it
         else "",
@@ -171,7 +165,7 @@ def next_step(verdict: Verdict) -> str:
         return "Keep the baseline, or search elsewhere."
     if not verdict.shrunken:
         return "After correcting for picking the best no gain is left; search for a larger difference."
-    if verdict.confirmation_seeds is None or verdict.confirmation_chance is None:
+    if verdict.confirmation_seeds is None:
         return (
             f"The likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the best, takes more "
             f"than {MAX_SEEDS} seeds to show; search for a larger difference."
@@ -180,7 +174,7 @@ def next_step(verdict: Verdict) -> str:
     return (
         f"Run {verdict.best} and {verdict.baseline} alone on {verdict.confirmation_seeds} fresh seeds{everywhere}: "
         f"they detect the likely true gain, {verdict.shrunken:+.3g}, after correcting for picking the best, with "
-        f"80% power, and {verdict.confirmation_chance:.0%} averaged over what these scores allow."
+        "80% power."
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from dashboards.pages.html import cell, render_page, render_table
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
-from dashboards.pictures.figures import best_differences, parameter_importance
+from dashboards.pictures.figures import best_differences
 from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.precision import precision
@@ -26,7 +26,7 @@ _TRIALS_FILE = "trials.csv"
 # where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
     "Verdict": [tournament, best_differences, finalists, precision],
-    "What matters": [parameter_importance],
+    "What matters": [],  # a picture for every parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }
 # Key of a picture -> the decision that it serves.
@@ -35,13 +35,12 @@ _DECIDES = {
     "paired": "whether to confirm, and which configuration",
     "finalists": "which configuration to export",
     "precision": "whether to add seeds or evaluation problems",
-    "importance": "which parameters to leave out of the next search",
     "curves": "whether to train longer or to stop earlier",
     "health": "which settings collapse, and whether the reward needs repair",
     "bands": "whether AR and Lopti change what they are meant to change",
     "failures": "what to repair before `sweep resume --retry-failed`",
 }
-_NEXT_SEARCH = "where to search next"  # of a score against a parameter
+_NEXT_SEARCH = "where to search next, and which parameters to leave out"  # of a score against a parameter
 
 
 def write_pages(results: Results, out_dir: Path) -> Path:
@@ -56,7 +55,7 @@ def write_pages(results: Results, out_dir: Path) -> Path:
 def chapters_of(results: Results) -> dict[str, list[Picture]]:
     """Chapter -> its pictures; without those that have nothing to show."""
     drawn = {name: [draw_one(results) for draw_one in several] for name, several in _CHAPTERS.items()}
-    drawn["What matters"][:0] = scores_against(results)
+    drawn["What matters"] = scores_against(results)
     return {
         name: [
             replace(picture, decides=_DECIDES.get(picture.key, _NEXT_SEARCH))

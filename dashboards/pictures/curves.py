@@ -1,7 +1,6 @@
 """Pictures of whole trials: learning curves, training health, failures."""
 
 import html
-import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pandas as pd
 from dashboards.labels import colours
 from dashboards.pictures.theme import Picture, add_points, figure, hover, rows
 from dashboards.results import TRAINING_CURVES, Results, unit_of
-from dashboards.statistics.saturation import Saturation, saturation
 from dashboards.words import number
 
 _MANY_TRIALS = 20  # above this, lines grow faint to show where they are dense
@@ -36,34 +34,16 @@ def learning_curves(results: Results) -> Picture | None:
         return None
     drawing = figure("training step", metric, height=420)
     trial_lines(drawing, results, values, width=1.6)
-    means = _mean_lines(drawing, results, values)
+    averaged = _mean_lines(drawing, results, values)
     ends = values.sort_values("step").groupby("trial").value.agg(["first", "last"])
     change = ends["last"] - ends["first"]
     rising = change > 0 if results.objective.mode == "max" else change < 0
     text = (
         f"From first to last evaluation {int(rising.sum())} of {len(ends)} trials improve, by "
         f"{change.median():+.3f} in the median ({change.min():+.3f} to {change.max():+.3f}); "
-        f"dotted lines are trials that failed or were stopped{_mean_note(bool(means))}.{_thinning_note(results.table)}"
+        f"dotted lines are trials that failed or were stopped{_mean_note(averaged)}.{_thinning_note(results.table)}"
     )
-    headings = ("update rule", "trials", "at the end", "half of its gain by step", "approaches (90 %)")
-    found = (
-        (variant, trials, mean, saturation(mean.index.to_numpy(float), mean.to_numpy(float)))
-        for variant, (trials, mean) in means.items()
-    )
-    table = [
-        [variant, trials, number(mean.iloc[-1]), number(curve.half, 2), _ceiling(curve)]
-        for variant, trials, mean, curve in found
-        if curve is not None
-    ]
-    if table:
-        text += " A rule that is only faster is ahead at any one step: the table has speed and ceiling apart."
-    return Picture("curves", "Learning curves", text, (drawing,), (headings, table) if table else ((), ()))
-
-
-def _ceiling(curve: Saturation) -> str:
-    if math.isinf(curve.high) or math.isinf(curve.low):
-        return "no end in sight"
-    return f"{number(curve.ceiling)} ({number(curve.low)} to {number(curve.high)})"
+    return Picture("curves", "Learning curves", text, (drawing,))
 
 
 def training_health(results: Results) -> Picture | None:
@@ -77,7 +57,7 @@ def training_health(results: Results) -> Picture | None:
         label = _CURVE_TITLES[metric] + (f" [{unit}]" if unit else "")
         drawing = figure("training step", label, height=280)
         trial_lines(drawing, results, values, width=1)
-        averaged |= bool(_mean_lines(drawing, results, values))
+        averaged |= _mean_lines(drawing, results, values)
         drawings.append(drawing)
         last = values.sort_values("step").groupby("trial").value.last()
         ends.append(
@@ -124,19 +104,19 @@ def trial_lines(drawing: Any, results: Results, values: pd.DataFrame, width: flo
         )
 
 
-def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> dict[str, tuple[int, pd.Series]]:
-    """Add a thick line for each update rule, the mean of its trials that ran to their end; their number and the mean.
+def _mean_lines(drawing: Any, results: Results, values: pd.DataFrame) -> bool:
+    """Add a thick line for each update rule, the mean of its trials that ran to their end; whether there is one.
 
     At the steps that all of them have, and for rules with ``_MEAN_OF`` trials or more.
     """
-    shades, drawn = colours(results.table.rule), {}
+    shades, drawn = colours(results.table.rule), False
     complete = results.table[results.table.state == "COMPLETE"]
     for variant, trials in complete.groupby("rule").trial:
         table = values[values.trial.isin(trials)].pivot_table(index="step", columns="trial", values="value")
         mean = table.dropna().mean(axis="columns")
         if table.shape[1] < _MEAN_OF or len(mean) < 2:
             continue
-        drawn[str(variant)] = table.shape[1], mean
+        drawn = True
         of = f"{html.escape(str(variant))}, mean of {table.shape[1]} trials"
         notes = [f"{of}<br>step {step}: {number(value)}" for step, value in mean.items()]
         line = {"color": shades[str(variant)], "width": 4}

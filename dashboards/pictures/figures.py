@@ -1,4 +1,4 @@
-"""Pictures of differences to the baseline, and of the importance of parameters. Pure functions of a sweep."""
+"""The picture of differences to the baseline."""
 
 import html
 from collections.abc import Mapping
@@ -6,11 +6,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.theme import FAILED, MUTED, Picture, dots_and_means, figure, label_rows, rows, translucent
+from dashboards.pictures.theme import MUTED, Picture, dots_and_means, figure, label_rows, rows
 from dashboards.results import Results
-from dashboards.statistics.estimates import importances
 from dashboards.words import signed
-from trainer.config.variants import short_names
 
 _MAX_PAIRED_ROWS = 20
 
@@ -65,39 +63,3 @@ def baseline_pairs(results: Results) -> pd.DataFrame:
         if label != base and seed in reference
     ]
     return pd.DataFrame(pairs, columns=columns)
-
-
-def parameter_importance(results: Results) -> Picture | None:
-    """Share of the score's rank variance that each parameter explains alone."""
-    configurations = results.configurations
-    found = importances(configurations, results.searched)
-    if not found:
-        return None
-    found = found[:12]
-    drawing = figure("share of rank variance explained", height=130 + 46 * len(found))
-    called, upwards = short_names(results.searched), found[::-1]
-    names = [called[importance.parameter] for importance in upwards]
-    drawing.add_bar(
-        x=[importance.share for importance in upwards],
-        y=names,
-        orientation="h",
-        width=0.35,
-        name="this sweep",
-        marker={"color": translucent("#3d85c6", 0.8)},
-    )
-    drawing.add_scatter(
-        x=[importance.chance for importance in upwards],
-        y=names,
-        mode="markers",
-        name="what chance reaches (95 %)",
-        marker={"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": FAILED}},
-    )
-    label_rows(drawing, names)
-    above = [called[importance.parameter] for importance in found if importance.share > importance.chance]
-    first = found[0]
-    text = (
-        f"{called[first.parameter]} explains the most, {first.share:.0%} of the rank variance of "
-        f"{len(configurations)} configurations; "
-        + (f"above chance: {', '.join(above)}." if above else "no parameter stands above chance.")
-    )
-    return Picture("importance", "Parameter importance", text, (drawing,))

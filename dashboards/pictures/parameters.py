@@ -23,21 +23,20 @@ def scores_against(results: Results) -> list[Picture | None]:
 
 def score_against(results: Results, parameter: str) -> Picture | None:
     """Score against one parameter, on the scale it was searched on; colours are update rules."""
+    trials = results.comparable
+    if trials.empty:
+        return None
     name = _name(results, parameter)
     title = f"Score against {name}"
-    configurations = results.configurations
     drawing = figure(_TITLES.get(parameter, parameter), results.objective.metric)
     drawing.update_xaxes(scale(results, parameter))
     if not pd.api.types.is_numeric_dtype(results.table[parameter]):
         word_axis(drawing, sorted(results.table[parameter].dropna().astype(str).unique()))
     for rule, shade in colours(results.table.rule).items():
         _seed_dots(drawing, results.table[results.table.rule == rule], parameter, rule, shade)
-    if configurations.empty:
-        return None
-    scores = configurations["mean"]
-    where: Any = scores.idxmax() if results.objective.mode == "max" else scores.idxmin()
-    best = configurations.loc[where]
-    text = f"The best mean score, {number(best['mean'])}, was at {name} {shown(best[parameter])} ({best.label})."
+    best = trials[trials.configuration == results.best_of(trials)]
+    place = f"{name} {shown(best[parameter].iloc[0])} ({best.label.iloc[0]})"
+    text = f"The best mean score, {number(best.score.mean())}, was at {place}."
     return Picture(parameter, title, text, (drawing,))
 
 

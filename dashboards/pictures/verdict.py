@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from dashboards import words
 from dashboards.pictures.confirmation import finalists
-from dashboards.pictures.decision import decided
 from dashboards.pictures.tournament import tournament_line
 from dashboards.results import Results
 from dashboards.statistics.verdict import Tested, Verdict
@@ -131,11 +130,27 @@ def _of_fresh_seeds(results: Results, fresh: Results) -> Headline | None:
 def _on_fresh_seeds(results: Results, fresh: Results) -> str:
     """What the headline of a confirmation rests on, or how far the confirmation is."""
     if fresh.rounds is not None:
-        return decided(fresh)
+        return _decided(fresh)
     found = results.fresh_verdict
     if found is None or (found.best == found.baseline and not found.failed):
         return f"On fresh seeds: {fresh.progress}."
     return f"On fresh seeds: {_noise(found)}"
+
+
+def _decided(fresh: Results) -> str:
+    """The decision on every finalist and what it took; empty where the finalists do not run in rounds."""
+    found = fresh.rounds
+    if found is None:
+        return ""
+    finalists = dict.fromkeys(stands.finalist for stands in found.standings)
+    labels = {name: fresh.labels.get(name, f"#{name}") for name in finalists}
+    said = [words.standing(labels[stands.finalist], stands, found.worthwhile) for stands in found.last]
+    if not said:
+        return f"On fresh seeds nothing is decided yet: the first look is after {found.planned[0]} of each."
+    return (
+        f"On fresh seeds, of at most {found.planned[-1]} planned: {'; '.join(said)}. That took {fresh.ended} trials "
+        f"of at most {(len(labels) + 1) * found.planned[-1]}, {device_time(sum(fresh.cost), fresh.device)}."
+    )
 
 
 def _no_baseline(results: Results) -> str:

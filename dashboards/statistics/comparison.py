@@ -27,10 +27,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dashboards.statistics import dunnett
-from dashboards.statistics.guards import Sign, Variances, difference_noise, evaluation_alone, unlike_noise
+from dashboards.statistics.guards import Variances, difference_noise, evaluation_alone
 from dashboards.statistics.problems import Answers, evaluation_noise
 from dashboards.statistics.seed_noise import (
     Noise,
@@ -40,11 +39,9 @@ from dashboards.statistics.seed_noise import (
     finite_scores,
     paired_differences,
     require,
-    residuals,
     seed_noise,
 )
 
-Vector = NDArray[np.float64]
 Thresholds = Callable[[int], tuple[float, float] | None]  # seeds -> how many errors above 0, and below the upper bound
 
 
@@ -59,7 +56,6 @@ class Decision:
     interval: tuple[float, float] | None = None  # better where it is above 0; None where seeds cannot tell
     p_value: float | None = None  # one-sided, corrected for the number of configurations; None in rounds
     by_problem: bool = False  # the interval rests on the noise of evaluation, beyond which seeds do not differ
-    signs: tuple[Sign, ...] = ()  # that noise is not alike for all
 
     @property
     def better(self) -> bool:
@@ -131,7 +127,6 @@ def compare(
         if baseline in whole:
             stages.append(_Stage(_matched(whole, baseline, candidates), baseline))
     noise = functools.reduce(Noise.pooled, [seed_noise(stage.scores) for stage in stages])
-    left = residuals(stages[0].scores)
     values = np.array([score for row in stages[0].scores.values() for score in row.values()])
     # Equal scores on all seeds are coarse scores, not the absence of noise; what is left of them is rounding.
     rounding = max(1e-9 * float(np.ptp(values)), 1e-13 * float(np.abs(values).max()))
@@ -144,7 +139,7 @@ def compare(
         if known and len(gains) > 1:
             evaluation = evaluation_noise(answers or {}, name, baseline, list(pair.by_seed))
             variances = _variances(stages, name, noise, evaluation)
-            decision = _decided(decision, variances, shared, thresholds, left)
+            decision = _decided(decision, variances, shared, thresholds)
         decisions.append(decision)
     return Comparison(tuple(decisions), candidates, noise, {name: count for name, count in failed.items() if count})
 
@@ -193,7 +188,7 @@ def _variances(stages: list[_Stage], name: str, noise: Noise, evaluation: Noise)
 
 
 def _decided(
-    decision: Decision, variances: Variances, shared: dunnett.Shared, thresholds: Thresholds | None, left: Vector
+    decision: Decision, variances: Variances, shared: dunnett.Shared, thresholds: Thresholds | None
 ) -> Decision:
     """Add interval and p value."""
     error = float(difference_noise(variances, len(shared))[0]) / math.sqrt(decision.seeds)
@@ -211,5 +206,4 @@ def _decided(
         interval=(decision.gain - needed[0] * error, decision.gain + needed[1] * error),
         p_value=p_value,
         by_problem=bool(evaluation_alone(variances)[0]),
-        signs=unlike_noise(variances, left),
     )

@@ -1,7 +1,6 @@
 """The noise of a difference where the assumption of equal noise may not hold. Works on many sweeps at once."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,6 @@ from dashboards.statistics.dunnett import critical_value
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Sign = Literal["noisy baseline", "noisy best", "far seeds"]
 
 NOISIER = 0.1  # level of the F test after which a baseline counts as noisier than the others
 # Levels of the F tests that must both not see training add to the noise of evaluation: of all configurations, and
@@ -96,24 +94,3 @@ def critical_values(comparisons: int, freedom: Integers) -> Vector:
     """Return Dunnett's critical value for each of several degrees of freedom."""
     distinct, places = np.unique(freedom, return_inverse=True)
     return np.array([critical_value(comparisons, int(value)) for value in distinct])[places]
-
-
-def unlike_noise(found: Variances, residuals: Vector) -> tuple[Sign, ...]:
-    """Return the signs that the noise of one sweep is not normal and alike for all configurations.
-
-    F tests at level ``NOISIER`` for the baseline and the best configuration, and the test of Shapiro and Wilk
-    (Biometrika 52, 1965) at the same level for seeds far from the rest, on the residuals of the additive model of
-    configurations and seeds.
-    """
-    signs: list[Sign] = []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if found.base is not None and found.others is not None:
-            ratio = found.base[0] / found.others[0]
-            if stats.f.sf(ratio, found.base_freedom, found.others_freedom) < NOISIER:
-                signs.append("noisy baseline")
-        ratio = found.own[0] / (2 * found.pooled[0])
-        if stats.f.sf(ratio, found.own_freedom, found.freedom) < NOISIER:
-            signs.append("noisy best")
-    if len(residuals) > 2 and stats.shapiro(residuals / np.abs(residuals).max()).pvalue < NOISIER:
-        signs.append("far seeds")
-    return tuple(signs)

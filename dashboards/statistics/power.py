@@ -49,17 +49,6 @@ def seeds_for(effect: float, deviation: float, configurations: int = 2, known_fr
     return 2 + bisect.bisect_left(range(2, MAX_SEEDS), True, key=enough)
 
 
-def assurance(gain: tuple[float, float], deviation: float, seeds: int, known_freedom: int = 0) -> float:
-    """Return the chance that one finalist's fresh seeds find a gain, over all that its true gain may be.
-
-    The true gain is normal, of mean and standard deviation ``gain``.
-    """
-    error, freedom = deviation * math.sqrt(2 / seeds), seeds - 1 + known_freedom
-    # Gain and estimate are both normal: their sum is, and wider.
-    wider = math.hypot(1, gain[1] / error)
-    return float(stats.nct.sf(stats.t.isf(FALSE_CLAIMS, freedom) / wider, freedom, gain[0] / error / wider))
-
-
 @functools.cache
 def _detectable_alone(freedom: int) -> float:
     """Return the gain, in true standard errors, that a t test finds 8 times in 10."""

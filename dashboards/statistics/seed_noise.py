@@ -73,11 +73,6 @@ def seed_noise(scores: Scores) -> Noise:
     return Noise(math.sqrt(float(left @ left) / freedom), freedom)
 
 
-def residuals(scores: Scores) -> Vector:
-    """Residuals of the additive model of `seed_noise`."""
-    return _additive(scores)[0]
-
-
 def baseline_noise(scores: Scores, baseline: str) -> tuple[Noise, Noise]:
     """The noise of the baseline alone and that of all others.
 

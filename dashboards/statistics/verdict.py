@@ -12,8 +12,7 @@ from typing import Literal
 import numpy as np
 
 from dashboards.statistics.comparison import Comparison, Decision, compare
-from dashboards.statistics.guards import Sign
-from dashboards.statistics.power import assurance, minimum_detectable_effect, seeds_for
+from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 from dashboards.statistics.problems import Answers
 from dashboards.statistics.seed_noise import PairedDifference, Scores, finite_scores
 
@@ -60,12 +59,10 @@ class Tested(Difference):
     deviation: float  # standard deviation of one score between seeds
     freedom: int  # degrees of freedom of that estimate
     by_problem: bool  # the interval rests on the noise of evaluation, beyond which seeds do not differ
-    signs: tuple[Sign, ...]  # what speaks against noise that is alike for all
     shrunken: float  # what is left of the difference after shrinking the best of many towards all of them
     detectable: float  # true gain found 8 times in 10, if all noise is alike
     seeds_needed: int | None  # seeds per configuration that find a true gain of `shrunken` 8 times in 10
     confirmation_seeds: int | None  # fresh seeds of best and baseline alone that do
-    confirmation_chance: float | None  # that they find a gain, over all true gains that these scores allow
 
     @property
     def few_seeds_make_it(self) -> bool:
@@ -115,13 +112,10 @@ def verdict(
     measured = (best.name, baseline, difference, best.seeds, len(result.decisions), best.gain > 0, result.failed)
     if best.interval is None or best.p_value is None:
         return Undecided(*measured, why="one seed" if best.seeds < 2 else "no spread")
-    shrunken, variance = shrunken_difference(result.paired, best.name, result.noise.deviation)
+    shrunken = shrunken_difference(result.paired, best.name, result.noise.deviation)
     # Fresh seeds are judged with those of the search, which these may be.
     freedom = len((earlier or scores).get(baseline, ())) - 1
     alone = seeds_for(shrunken, result.noise.deviation, known_freedom=freedom)
-    chance = None
-    if alone is not None:
-        chance = assurance((shrunken, math.sqrt(variance)), result.noise.deviation, alone, freedom)
     configurations = len(result.decisions) + 1
     low, high = sorted(sign * bound for bound in best.interval)
     return Tested(
@@ -133,14 +127,12 @@ def verdict(
         deviation=result.noise.deviation,
         freedom=result.noise.freedom,
         by_problem=best.by_problem,
-        signs=best.signs,
         shrunken=sign * shrunken,
         detectable=minimum_detectable_effect(
             result.noise.deviation, best.seeds, configurations, 0 if earlier is None else freedom
         ),
         seeds_needed=seeds_for(shrunken, result.noise.deviation, configurations),
         confirmation_seeds=alone,
-        confirmation_chance=chance,
     )
 
 
@@ -171,10 +163,8 @@ def _unmatched(scores: Scores, baseline: str, sign: float, failed: Mapping[str, 
     return Undecided(best, baseline, difference, 0, 0, sign * difference > 0, failed, "no shared seed")
 
 
-def shrunken_difference(
-    candidates: Mapping[str, PairedDifference], best: str, deviation: float
-) -> tuple[float, float]:
-    """Return the best difference as empirical Bayes estimates it, and the variance of the true one around it.
+def shrunken_difference(candidates: Mapping[str, PairedDifference], best: str, deviation: float) -> float:
+    """Return the best difference as empirical Bayes estimates it.
 
     The best of many looks better than it is. True effects are taken as normal around their mean with the variance
     that the differences show beyond the noise; the baseline's own noise is common to all and cancels in that. With
@@ -186,11 +176,7 @@ def shrunken_difference(
     value = candidates[best].mean
     noise = deviation**2 / len(candidates[best].by_seed)
     if len(means) < 3:
-        kept = max(0.0, 1 - 2 * noise / value**2) if value else 0.0
-        return kept * value, kept * 2 * noise
+        return max(0.0, 1 - 2 * noise / value**2) * value if value else 0.0
     effects = max(0.0, float(means.var(ddof=1)) - float(np.mean(deviation**2 / seeds)))
     center = float(means.mean())
-    kept = effects / (effects + noise)
-    # Around it lie the noise of the baseline, that of the center, and what shrinking leaves of the best's own.
-    share = 1 / len(means)
-    return center + kept * (value - center), noise * (1 + share + kept * (1 - share))
+    return center + effects / (effects + noise) * (value - center)

@@ -60,9 +60,9 @@ def summary(results: Results) -> dict[str, float]:
         "sweep/trials_failed": float(states.count("FAIL")),
         f"sweep/{results.device.lower()}_hours": sum(trial.hours for trial in results.trials),
     }
-    means = results.configurations["mean"]
-    if not means.empty:
-        numbers["final/score"] = float(means.max() if results.objective.mode == "max" else means.min())
+    trials = results.comparable
+    if not trials.empty:
+        numbers["final/score"] = float(trials[trials.configuration == results.best_of(trials)].score.mean())
     if found is not None:
         numbers["sweep/gain_over_baseline"] = found.difference
         if isinstance(found, Tested):

@@ -1,7 +1,6 @@
 """Results of ten trials, and ways to change them by their tables."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -65,13 +64,3 @@ def with_trials(results: Results, table: pd.DataFrame, **changes: Any) -> Result
         known = {key: row[key] for key in simple}
         trials.append(replace(kept, name=row["trial"], parameters=parameters, **known))
     return replace(results, trials=tuple(trials), **changes)
-
-
-def with_curves(results: Results, points: Iterable[tuple[str, str, int, float]]) -> Results:
-    """The results with the curves of points (trial, metric, step, value), ascending, and with no others."""
-    table = pd.DataFrame(list(points), columns=["trial", "metric", "step", "value"])
-    curves: dict[str, dict[str, Curve]] = {}
-    for (trial, metric), own in table.groupby(["trial", "metric"]):
-        curves.setdefault(str(trial), {})[str(metric)] = Curve(tuple(own.step), tuple(own.value))
-    trials = tuple(replace(trial, curves=curves.get(trial.name, {})) for trial in results.trials)
-    return replace(results, trials=trials)

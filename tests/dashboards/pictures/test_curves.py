@@ -7,7 +7,7 @@ import pytest
 from dashboards.pictures import curves
 from dashboards.pictures.curves import MAX_LINES, failures, learning_curves, thinned, training_health
 from dashboards.results import Curve
-from tests.dashboards.table import results_of, shown, with_curves, with_trials
+from tests.dashboards.table import results_of, shown, with_trials
 
 
 def test_learning_curves_draw_every_trial_and_mark_the_failed() -> None:
@@ -30,21 +30,6 @@ def test_a_rule_with_three_finished_trials_has_a_line_of_their_mean_at_the_steps
     assert list(mean.y) == pytest.approx([0.3, 0.5])  # of 0.5, 0.6 and 0.4
     assert "thick line is the mean" in picture.sentence
     assert "thick" not in shown(learning_curves(sweep)).sentence
-    assert not picture.table[1]  # two evaluations have no ceiling
-
-
-def test_speed_and_ceiling_of_a_rule_stand_below_its_curves() -> None:
-    sweep = results_of()
-    names = [f"{seed}-s0" for seed in range(3)]
-    trials = pd.concat([sweep.table[sweep.table.trial == "0-s0"].assign(trial=name) for name in names])
-    values = [
-        (name, "eval/accuracy", step, 0.3 + 0.2 * step / (step + 10)) for name in names for step in range(0, 101, 10)
-    ]
-    picture = shown(learning_curves(with_curves(with_trials(sweep, trials), values)))
-    ((variant, count, end, half, ceiling),) = picture.table[1]
-    assert (variant, count, end, half) == ("grpo", 3, "0.482", "8.3")  # 100 * 10 / 120
-    assert str(ceiling).startswith("0.5")
-    assert "speed and ceiling apart" in picture.sentence
 
 
 def test_training_health_quotes_the_last_step_of_what_happened() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dashboards.labels import colours
 from dashboards.pages.report import chapters_of, report_html, trials_html
-from dashboards.pictures.figures import baseline_pairs, best_differences, paired_differences, parameter_importance
+from dashboards.pictures.figures import baseline_pairs, best_differences, paired_differences
 from dashboards.results import Results
 from tests.dashboards.table import results_of, shown, with_trials
 
@@ -35,10 +35,6 @@ def test_paired_differences_are_to_the_one_baseline_on_the_same_seed() -> None:
     drawn = {trace.marker.color for trace in drawing.data}
     whole, alone = (colours(trials.rule)["grpo + Lopti"] for trials in (sweep.table, fresh))
     assert whole in drawn and alone not in drawn
-
-
-def test_importance_needs_enough_configurations() -> None:
-    assert parameter_importance(results_of()) is None
 
 
 def test_table_has_every_trial_the_failed_last() -> None:

@@ -49,7 +49,7 @@ def test_a_gain_within_the_noise_is_none_and_says_what_would_be_found() -> None:
     scores = {(0.0, 0.0): [0.50, 0.52, 0.60], (0.3, 0.0): [0.65, 0.55, 0.66], (0.0, 0.5): [0.45, 0.62, 0.5]}
     first, step, noise, *_ = verdict(sweep_with(scores))
     assert first.startswith("No evidence that anything beats the baseline #0 grpo. Best candidate #1 grpo α 0.3: +0.0")
-    assert "With 3 seeds, a gain of 0." in noise and noise.endswith(" would be detected with 80% power.")
+    assert "With 3 seeds, a gain of 0." in noise and "would be detected with 80% power" in noise
     assert "sweep confirm demo" in step
 
 
@@ -125,3 +125,20 @@ def test_the_finalist_with_the_largest_gain_is_named_where_less_is_better() -> N
     rounds = Rounds((3,), 0.01, "better", tuple(gains))
     found = headline(replace(search, fresh=replace(search, rounds=rounds)))
     assert found.configuration == "2" and found.sentence.startswith("Confirmed: #2 grpo η 0.5 beats")
+
+
+def test_every_finalist_is_told_by_its_last_look_and_the_price_is_named() -> None:
+    scores = {(0.0, 0.0): [0.50, 0.52], (0.3, 0.0): [0.60, 0.62], (0.9, 0.0): [0.3, 0.31]}
+    looks = (
+        Standing("1", 3, 0.05, -0.01, 0.10, "open"),
+        Standing("2", 3, -0.2, -0.26, -0.15, "worse"),
+        Standing("1", 6, 0.06, 0.02, 0.09, "better"),
+    )
+    search, rounds = sweep_with(scores), Rounds((3, 6, 9), 0.02, "better", looks)
+    assert (
+        "On fresh seeds, of at most 9 planned: #2 grpo α 0.9 is worse than the baseline after 3 seeds: -0.200 "
+        "(-0.260 to -0.150); #1 is better than the baseline after 6 seeds: +0.060 (+0.020 to +0.090). That took 6 "
+        "trials of at most 27, 12 GPU-hours."
+    ) in verdict(replace(search, fresh=replace(search, rounds=rounds)))
+    unseen = replace(search, fresh=replace(search, rounds=replace(rounds, standings=())))
+    assert any("the first look is after 3" in line for line in verdict(unseen))

@@ -2,10 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from benchmarks.verdict_errors import AFTER, normal
-from dashboards.statistics.power import assurance, minimum_detectable_effect, seeds_for
+from dashboards.statistics.power import minimum_detectable_effect, seeds_for
 
 
 def test_sample_sizes_are_those_of_published_power_tables():
@@ -25,13 +24,6 @@ def test_known_noise_saves_seeds():
     # With the noise known for certain: (1.645 + 0.842) sqrt(2 / n) <= 1 from n = 13 on, had the guard no price.
     assert 13 <= seeds_for(1.0, 1.0, known_freedom=10**6) <= 15
     assert seeds_for(3.0, 1.0, known_freedom=18) < seeds_for(3.0, 1.0)
-
-
-def test_the_chance_over_all_gains_is_the_power_averaged_over_them():
-    assert assurance((minimum_detectable_effect(0.3, 5), 0.0), 0.3, 5) == pytest.approx(0.8, abs=1e-3)
-    # With known noise, gain and estimate are normal: their sum, of variance 1.5^2 + 1, exceeds 1.645.
-    known = stats.norm.sf(stats.norm.ppf(0.95), 2.0, math.sqrt(1.5**2 + 1))
-    assert assurance((2.0, 1.5), 1.0, 2, known_freedom=10**6) == pytest.approx(known, abs=1e-3)
 
 
 @pytest.mark.parametrize(("seeds", "configurations"), [(3, 2), (2, 3), (3, 4), (5, 9), (2, 8), (3, 8)])

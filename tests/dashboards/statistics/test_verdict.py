@@ -79,22 +79,6 @@ def test_what_few_seeds_hide():
     assert verdict(eight, "base").unseen_collapse == pytest.approx(0.312, abs=1e-3)
 
 
-def test_noise_that_is_not_alike_is_told():
-    assert verdict(HAND, "base").signs == ()
-    generator = np.random.default_rng(0)
-    scores = generator.standard_normal((6, 5))
-    for place, sign in ((0, "noisy baseline"), (1, "noisy best")):
-        noisy = scores.copy()
-        noisy[place] *= 8
-        noisy[1] += 0.5 - noisy[1].mean() + scores[2:].mean(axis=1).max()
-        rows = {f"c{i}": dict(enumerate(row)) for i, row in enumerate(noisy.tolist())}
-        assert sign in verdict(rows, "c0").signs
-    collapsed = scores.copy()
-    collapsed[3, 0] -= 20
-    rows = {f"c{i}": dict(enumerate(row)) for i, row in enumerate(collapsed.tolist())}
-    assert "far seeds" in verdict(rows, "c0").signs
-
-
 def test_the_best_of_many_is_shrunk_by_the_share_of_noise_in_what_sets_them_apart():
     differences = {f"c{i}": {0: y - 0.1, 1: y + 0.1} for i, y in enumerate([1.0, 2.0, 3.0])}
     scores = {"base": {0: 0.0, 1: 0.0}, **differences}
