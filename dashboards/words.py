@@ -191,17 +191,6 @@ def standing(name: str, stands: Standing, worthwhile: float) -> str:
     return f"{name} {decided} after {counted(stands.seeds, 'seed')}: {bounds(stands)}"
 
 
-def rounds_outcome(outcome: str, stands: Mapping[str, Standing], worthwhile: float) -> str:
-    """State the outcome of rounds, by the last standing of every finalist."""
-    better = {name: one for name, one in stands.items() if one.decision == "better"}
-    if better:
-        best = max(better, key=lambda name: better[name].gain)
-        return standing(best, better[best], worthwhile)
-    if outcome == "not better":
-        return "; ".join(standing(name, one, worthwhile) for name, one in stands.items())
-    return f"undecided: no finalist is shown to be better, nor to be not better by {worthwhile:g}"
-
-
 def rule_bounds(rule: RuleStanding) -> str:
     """Write a rule's difference with its interval."""
     if rule.interval is None:

@@ -11,16 +11,7 @@ from dashboards.statistics.tournament import Standing
 from dashboards.words import number, rule_bounds, rules
 
 _SEEDS = 8  # of `sweep confirm`, where arms were tuned
-_HEADINGS = (
-    "rule",
-    "trials",
-    "best setting",
-    "median trial",
-    "best, tuned",
-    "same setting",
-    "fresh seeds",
-    "tuning gained",
-)
+_HEADINGS = ("rule", "trials", "best setting", "median trial", "best, tuned", "fresh seeds", "tuning gained")
 
 
 def tournament(results: Results) -> Picture | None:
@@ -93,7 +84,6 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
     found = {one.rule: one for one in results.arm_standings}
     curves, fresh = tuning_curves(results), results.fresh_arm_scores
     scored = results.table[results.table.score.notna()]
-    same = _same_setting(results)
     table: list[list[object]] = []
     for arm in results.arms:
         own, one = curves[curves.arm == arm], found.get(arm)
@@ -102,23 +92,9 @@ def rule_table(results: Results) -> tuple[list[str], list[list[object]]]:
         label, best = (own.label.iloc[-1], own.best.iloc[-1]) if len(own) else ("", None)
         trials = results.table[results.table.arm == arm].configuration.nunique()
         low, high = (one.interval or (None, None)) if one else (None, None)
-        table.append(
-            [arm, trials, label, median, best, same.get(arm), mean, mean - median, one and one.difference, low, high]
-        )
+        table.append([arm, trials, label, median, best, mean, mean - median, one and one.difference, low, high])
     shown = len(_HEADINGS) + 3 if found else _HEADINGS.index("fresh seeds")
     return [*_HEADINGS, f"against {results.arms[0]}", "low", "high"][:shown], [row[:shown] for row in table]
-
-
-def _same_setting(results: Results) -> dict[str, float]:
-    """Return arm -> its mean score at the setting that is best for the first arm, where it was tried there."""
-    trials = results.comparable
-    base = trials[trials.configuration == results.best_of(trials[trials.arm == results.arms[0]])]
-    varies = trials.groupby("arm")[list(results.searched)].nunique() > 1
-    tuned = [name for name in results.searched if varies[name].all()]
-    if base.empty or not tuned:
-        return {}
-    alike = trials[(trials[tuned] == base[tuned].iloc[0]).all(axis=1)]
-    return dict(alike.groupby("arm").score.mean())
 
 
 def _differences(results: Results, found: list[Standing], shades: dict[str, str]) -> object:

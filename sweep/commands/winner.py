@@ -87,7 +87,7 @@ def _run_rounds(sweep: SweepRecord, arguments: argparse.Namespace) -> int:
     asked = Asked(finalists, arguments.seeds or MAX_SEEDS, arguments.hours, arguments.test, again)
     code, decision = decide(sweep, asked, lambda fresh: resume_sweep(fresh, options), partial(print, flush=True))
     if decision.looks:
-        _report_on(sweep, sweep.folder.confirmation.log)
+        _report_on(sweep, sweep.folder.confirmation.log, ended=decision.outcome != "open")
     return code
 
 

@@ -127,29 +127,6 @@ def outcome(configuration: Configuration, seeds: Sequence[int]) -> Outcome:
     return Outcome(state, math.fsum(scores) / len(scores), min(steps, default=None), time)
 
 
-def seed_effects(configurations: Iterable[Configuration], seeds: Sequence[int]) -> dict[int, float]:
-    """How much better every seed is than the mean of all, for the configurations that are complete on all."""
-    whole = [one for one in configurations if outcome(one, seeds).state == "COMPLETE"]
-    scores = {seed: [one.results[seed].score or 0.0 for one in whole] for seed in seeds}
-    means = {seed: math.fsum(row) / max(1, len(row)) for seed, row in scores.items()}
-    middle = math.fsum(means.values()) / len(means)
-    return {seed: mean - middle for seed, mean in means.items()}
-
-
-def so_far(configuration: Configuration, effects: Mapping[int, float]) -> Outcome:
-    """The outcome of a configuration so far, before all its seeds have ended.
-
-    The mean of those that trained whole, each without the seed's own effect: the first seed may be a good one
-    for every configuration.
-    """
-    results = configuration.results
-    whole = {seed: one for seed, one in results.items() if one.state == "COMPLETE" and one.score is not None}
-    if not whole or len(whole) < len(results):
-        return Outcome("RUNNING")
-    scores = [one.score - effects[seed] for seed, one in whole.items() if one.score is not None]
-    return Outcome("COMPLETE", math.fsum(scores) / len(scores), time=max(one.time for one in whole.values()))
-
-
 def best(configurations: Iterable[Configuration], seeds: Sequence[int], mode: str) -> Configuration | None:
     """The COMPLETE configuration with the best score; the earlier one of equals."""
     scored = [

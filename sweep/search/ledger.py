@@ -7,10 +7,9 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
-from sweep.search.history import ENDED, LOOK, PLAN, PROPOSED, RETRIED, STARTED
+from sweep.search.history import ENDED, LOOK, PROPOSED, RETRIED, STARTED
 from trainer.errors import StorageError
 from trainer.files import JsonLines, Record, read_json_lines
 
@@ -20,26 +19,6 @@ _ADVICE = (
     "restore it from a backup, or remove the line: a lost result is trained again from its last checkpoint, "
     "a lost configuration cannot be replaced"
 )
-
-
-# What a record of each event holds.
-_TRIAL: dict[str, type | UnionType] = {"configuration": int, "seed": int}
-_FIELDS: dict[object, dict[str, type | UnionType]] = {
-    PROPOSED: {
-        "configuration": int,
-        "origin": str,
-        "parameters": dict,
-        "resolved": dict,
-        "fingerprint": str,
-        "attributes": dict,
-        "time": float,
-    },
-    STARTED: _TRIAL,
-    ENDED: {**_TRIAL, "state": str, "score": int | float | None, "step": int | None, "reason": str, "time": float},
-    RETRIED: _TRIAL,
-    PLAN: {"design": dict},
-    LOOK: {"standings": list},
-}
 
 
 class Ledger:
@@ -66,7 +45,6 @@ def read_ledger(path: Path) -> Iterator[Record]:
         checksum = record.pop(CHECKSUM, None)
         if checksum != _checksum(record):
             raise StorageError(f"{path} is damaged: a checksum differs", f"{path}:{number}", _ADVICE)
-        _check_shape(record, f"{path}:{number}")
         trial = record.get("configuration", -1), record.get("seed", -1)
         if record["event"] == ENDED:
             if trial in ended:
@@ -83,17 +61,6 @@ def read_ledger(path: Path) -> Iterator[Record]:
             )
         proposed += record["event"] == PROPOSED
         yield record
-
-
-def _check_shape(record: Record, where: str) -> None:
-    event = record.get("event")
-    fields = _FIELDS.get(event) if isinstance(event, str) else None
-    if fields is None:
-        raise StorageError(f"the ledger is damaged: no event is called {event!r}", where, _ADVICE)
-    wrong = [name for name, kind in fields.items() if not isinstance(record.get(name), kind)]
-    if wrong:
-        name = wrong[0]
-        raise StorageError(f"the ledger is damaged: {name} of a {event} is {record.get(name)!r}", where, _ADVICE)
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from sweep.search.history import Configuration, outcome, seed_effects, so_far
+from sweep.search.history import Configuration, outcome
 from sweep.space.arms import arm_of, arms
 from sweep.space.checks import MAX_GRID
 from sweep.space.parameters import ParameterSpec
@@ -146,8 +146,7 @@ def ask(
     """The sampler's next point, and the numbers it noted about it."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
-        effects = seed_effects(configurations, spec.seeds)
-        study.add_trials([frozen_trial(spec, space, one, effects) for one in configurations])
+        study.add_trials([frozen_trial(spec, space, one, for_sampler=True) for one in configurations])
     trial = study.ask()
     parameters = sample(space, trial)
     noted = study.get_trials(deepcopy=False)[-1].system_attrs
@@ -155,17 +154,15 @@ def ask(
 
 
 def frozen_trial(
-    spec: SweepSpec, space: Space, configuration: Configuration, effects: Mapping[int, float] | None = None
+    spec: SweepSpec, space: Space, configuration: Configuration, for_sampler: bool = False
 ) -> FrozenTrial:
-    """A configuration as a trial of the study: for people, or with the effects of the seeds for a sampler.
+    """A configuration as a trial of the study: for people, or for a sampler.
 
     A baseline may have values outside of the ranges, which no sampler expects. The study that people look
     at shows its score and the values that Optuna can hold; a sampler sees an empty failed trial, so that
-    numbers agree. A sampler also sees the mean of the seeds that have ended, before all have.
+    numbers agree.
     """
-    found, for_sampler = outcome(configuration, spec.seeds), effects is not None
-    if effects is not None and found.state == "RUNNING":
-        found = so_far(configuration, effects)
+    found = outcome(configuration, spec.seeds)
     if for_sampler and not space.contains(configuration.parameters):
         return optuna.create_trial(state=TrialState.FAIL)
     stops = {found.step or 0: found.score} if found.state == "PRUNED" and found.score is not None else {}

@@ -8,10 +8,10 @@ from typing import Any
 
 from sweep.programs.base import Program
 from sweep.space.arms import arms
-from sweep.space.parameters import ParameterSpec, same_value
+from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
 from sweep.space.spec import SweepSpec
-from trainer.config.yaml_document import YamlDocument, nearest
+from trainer.config.yaml_document import KeyPath, YamlDocument, nearest
 from trainer.errors import ConfigError
 
 _MAX_CORNERS = 512
@@ -27,9 +27,8 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     spec.program.check_metric(spec.objective.metric, document.where(("objective", "metric")))
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
-    _check_values(spec, document)
-    _check_baselines(spec, space, document)
     _check_combinations(spec.program, space, document)
+    _check_baselines(spec, space, document)
     _check_search(spec, space, document)
     _check_arms(spec, document)
     _check_scheduler(spec, document)
@@ -81,55 +80,11 @@ def _check_conditions(parameters: Mapping[str, ParameterSpec], document: YamlDoc
                         f"valid: {', '.join(map(repr, options))}",
                     )
     try:
-        space = Space(parameters)
+        return Space(parameters)
     except ValueError as circle:
         raise ConfigError(
             f"conditions lead in a circle: {circle}", document.where(("parameters",)), "remove one of them"
         ) from None
-    for key in parameters:
-        _check_satisfiable(key, space, document)
-    return space
-
-
-def _check_satisfiable(key: str, space: Space, document: YamlDocument) -> None:
-    """Refuse a parameter whose conditions, with those of the parameters they name, exclude each other."""
-    required: dict[str, list[Any]] = {}
-    pending = [key]
-    while pending:
-        for parent, condition in space.parameters[pending.pop()].when.items():
-            values = allowed_values(condition)
-            kept = [
-                value for value in required.get(parent, values) if any(same_value(value, other) for other in values)
-            ]
-            if not kept:
-                raise ConfigError(
-                    f"impossible condition of {key}: nothing is left for {parent}",
-                    document.where(("parameters", key, "when")),
-                    "change one of the conditions on the way",
-                )
-            required[parent] = kept
-            pending.append(parent)
-
-
-def _check_values(spec: SweepSpec, document: YamlDocument) -> None:
-    """Refuse a bound, choice or `else` that the program does not take."""
-    for key, parameter in spec.parameters.items():
-        if not spec.program.has(key):
-            continue
-        values = [(parameter.kind, value) for value in parameter.extremes]
-        if parameter.has_otherwise:
-            values.append(("else", parameter.otherwise))
-        for entry, value in values:
-            _check_field(spec.program, key, value, document.where(("parameters", key, entry)))
-
-
-def _check_field(program: Program, key: str, value: Any, where: str) -> None:
-    try:
-        program.configure({key: value})
-    except ConfigError as error:
-        # Only what is wrong with this very field: other fields may make the value possible.
-        if error.key == key or error.key.startswith(f"{key}."):
-            raise ConfigError(error.what, where, error.hint) from None
 
 
 def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> None:
@@ -143,14 +98,12 @@ def _check_baselines(spec: SweepSpec, space: Space, document: YamlDocument) -> N
                     where,
                     nearest(key, space.parameters) if space.parameters else "add it to parameters",
                 )
-            if spec.program.has(key):
-                _check_field(spec.program, key, value, where)
-            elif not space.parameters[key].contains(value):
+            if not spec.program.has(key) and not space.parameters[key].contains(value):
                 options = ", ".join(map(repr, space.parameters[key].options or []))
                 raise ConfigError(f"{key} is never {value!r}", where, f"valid: {options}")
         entry = document.where(("baselines", index))
         point = _complete_baseline(index, baseline, space, spec.program, entry)
-        _try_point(spec.program, space, point, f"baseline {index}", entry)
+        _try_point(spec.program, space, point, f"baseline {index}", ("baselines", index), document)
         mark = fingerprint(space.resolve(point, spec.program))
         if mark in seen:
             raise ConfigError(f"baselines {seen[mark]} and {index} are the same configuration", entry, "remove one")
@@ -184,14 +137,20 @@ def _check_combinations(program: Program, space: Space, document: YamlDocument) 
         chance = random.Random(0)
         corners = [space.walk(lambda _, parameter: chance.choice(parameter.extremes)) for _ in range(_MAX_CORNERS)]
     for point in corners:
-        _try_point(program, space, point, f"the combination {_show(point)}", document.where(("parameters",)))
+        _try_point(program, space, point, f"the combination {_show(point)}", ("parameters",), document)
 
 
-def _try_point(program: Program, space: Space, point: Parameters, what: str, where: str) -> None:
+def _try_point(
+    program: Program, space: Space, point: Parameters, what: str, path: KeyPath, document: YamlDocument
+) -> None:
     try:
         program.configure(space.resolve(point, program))
     except ConfigError as error:
-        raise ConfigError(f"{what} is refused: {error.what}", where, error.hint) from None
+        # What a field refuses by itself is named in its line; what fields refuse together, by the whole point.
+        for key in space.parameters:
+            if error.key == key or error.key.startswith(f"{key}."):
+                raise ConfigError(error.what, document.where((*path, key)), error.hint) from None
+        raise ConfigError(f"{what} is refused: {error.what}", document.where(path), error.hint) from None
 
 
 def _check_search(spec: SweepSpec, space: Space, document: YamlDocument) -> None:

@@ -74,6 +74,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
 
     plan: ClassVar[TrialPlan]
     _last_step: int
+    _built: bool
 
     def setup(self, config: dict[str, Any]) -> None:
         """Take note of the trial; its ranks start with the first step."""
@@ -132,15 +133,6 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             if fault is None:
                 raise
             return self._interrupted(self._last_step, fault)
-
-    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        """Checkpoint all ranks into the trial's folder and return where."""
-        path = self._ready_group().call("save_checkpoint")[0]
-        return {"path": path, "step": self._last_step}
-
-    def load_checkpoint(self, checkpoint: dict[str, Any] | None) -> None:
-        """Continue from the newest intact checkpoint of the trial's folder: this one or a later one."""
-        self._built = False
 
     def cleanup(self) -> None:
         """End the ranks."""

@@ -89,16 +89,13 @@ class RankWorker:
 
     def run_period(self) -> Period:
         """Train to the next evaluation, or to the next training step when the sweep is to stop."""
-        run = self._require()
+        run = self._run
+        assert run is not None, "build() comes first"
         if run.done:  # stopped after its last step, before it could be reported
             return Period(run.step, run.total_steps, True, {})
         metrics = {name: value for name, value in run.run_period().items() if name != "step"}
         interrupted = run.stopping and not metrics
         return Period(run.step, run.total_steps, run.done, metrics, interrupted)
-
-    def save_checkpoint(self) -> str:
-        """Write a checkpoint and return its path."""
-        return str(self._require().save_checkpoint())
 
     def close(self, status: str) -> None:
         """End the trial's run; the process stays."""
@@ -109,10 +106,6 @@ class RankWorker:
     def ping(self) -> int:
         """The process id; raises in the caller once the process is gone."""
         return os.getpid()
-
-    def _require(self) -> TrialRun:
-        assert self._run is not None, "build() comes first"
-        return self._run
 
 
 class WorkerGroup:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from dashboards.statistics.seed_noise import Noise
 from dashboards.statistics.sequential import Standing, make_design, standings
-from dashboards.words import rounds_outcome, standing
+from dashboards.words import standing
 from sweep.record.decision import Decision, decision_of
 from sweep.record.folder import hold, read_spec, write_spec
 from sweep.record.noise import score, sweep_noise
@@ -76,7 +76,6 @@ def decide(
         decision = _look(fresh, decision)
         for line in _look_text(decision, fresh.spec):
             say(line)
-    say(f"{sweep.folder.name}: {_outcome_text(decision, fresh.spec)}")
     return code, decision
 
 
@@ -104,12 +103,6 @@ def _opened(sweep: SweepRecord, asked: Asked, say: Callable[[str], None]) -> tup
 def _reported(standing: Standing, space: SweepSpec) -> str:
     """The finalist's number in the sweep that chose it."""
     return str(space.reported(int(standing.finalist)))
-
-
-def _outcome_text(decision: Decision, space: SweepSpec) -> str:
-    """State the outcome in a sentence."""
-    last = {f"#{_reported(one, space)}": one for look in decision.looks for one in look}
-    return rounds_outcome(decision.outcome, last, decision.design.worthwhile)
 
 
 def _begin(sweep: SweepRecord, asked: Asked) -> None:

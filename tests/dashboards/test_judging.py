@@ -89,14 +89,12 @@ def test_a_seed_that_one_lacks_is_a_failed_one() -> None:
         assert found is not None and found.failed["#1 loss=dapo"] == 1
 
 
-def test_what_was_tuned_is_compared_at_its_own_best_and_at_the_same_setting() -> None:
+def test_what_was_tuned_is_compared_at_its_own_best() -> None:
     from dashboards.pictures.tournament import rule_table
 
     search = judge(tuned_runs(), tuned=["lr"], **ASKED)
-    headings, (base, other) = rule_table(search.results)
-    same = headings.index("same setting")
-    assert (base[2], other[2]) == ("#1 loss=grpo lr=2", "#6 loss=dapo lr=4") and base[same] == base[same - 1]
-    assert other[same] == pytest.approx(0.53, abs=0.01) and other[same - 1] == pytest.approx(0.55, abs=0.01)
+    _, (base, other) = rule_table(search.results)
+    assert (base[2], other[2]) == ("#1 loss=grpo lr=2", "#6 loss=dapo lr=4")
     assert "nothing is compared yet" in str(search) and search.verdict is None
     chosen = runs(first=2).query("loss != 'gspo'")
     fresh = chosen.assign(lr=chosen.loss.map({"grpo": 2, "dapo": 4}))

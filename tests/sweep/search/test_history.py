@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from sweep.search.history import best, outcome, replay, seed_effects, so_far
+from sweep.search.history import best, outcome, replay
 from tests.sweep.search.instant_sweeps import ALPHA
 
 
@@ -62,21 +62,3 @@ def test_the_earlier_of_equal_configurations_wins_and_stopped_ones_do_not() -> N
     winners = [best(replay(records), [0], mode) for mode in ("max", "min")]
     assert [winner and winner.number for winner in winners] == [1, 0]
     assert best([], [0], "max") is None
-
-
-def test_what_is_known_so_far_leaves_out_what_a_seed_does_to_all() -> None:
-    whole = [configuration(0), result(0, 0, "COMPLETE", 0.7), result(0, 1, "COMPLETE", 0.5)]
-    half = [configuration(1), result(1, 0, "COMPLETE", 0.8)]
-    found = replay([*whole, *half])
-    effects = seed_effects(found, [0, 1])
-    assert effects == pytest.approx({0: 0.1, 1: -0.1})  # of configuration 0, around its mean 0.6
-    assert (so_far(found[1], effects).state, so_far(found[1], effects).score) == ("COMPLETE", pytest.approx(0.7))
-    assert seed_effects(found[1:], [0, 1]) == {0: 0.0, 1: 0.0}
-
-
-@pytest.mark.parametrize("state", ["FAIL", "PRUNED"])
-def test_nothing_is_known_of_a_configuration_with_a_seed_that_did_not_train_whole(state: str) -> None:
-    records = [configuration(0), result(0, 0, "COMPLETE", 0.7), result(0, 1, state, 0.1)]
-    effects = {0: 0.0, 1: 0.0, 2: 0.0}
-    assert so_far(replay(records)[0], effects).state == "RUNNING"
-    assert so_far(replay(records[:1])[0], effects).state == "RUNNING"

@@ -106,9 +106,6 @@ def test_a_lost_configuration_is_named(ledger: Path) -> None:
         ("retry", {"configuration": 9}, "configuration 9"),
         ("look", {"standings": [{"finalist": "9"}]}, "configuration 9"),
         ("result", {}, "a second result of one trial"),
-        ("result", {"seed": "0"}, "seed of a result is '0'"),
-        ("result", {"event": "note"}, "no event is called 'note'"),
-        ("result", {"event": None}, "no event is called None"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused_with_a_right_checksum_too(
