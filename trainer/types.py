@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from rewards.score import ScoringStatus
 
 if TYPE_CHECKING:
-    from torch import Tensor  # seconds to import, and many that need a type of these train nothing
+    from torch import Tensor
+else:
+    Tensor = Any  # torch takes seconds to import, and many that need a type of these train nothing
 
 FinishReason = Literal["stop", "length"]
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.inputs import AdvantageInputs, SumOverRanks
-from trainer.rules.own import errors_named
 from trainer.types import TrainBatch
 
 
@@ -14,8 +13,7 @@ def estimate_advantages(
     """Return the batch with advantages [B, T], 0 outside the mask; a group's completions are all on one rank."""
     kl_coef = 0.0 if config.kl_in_loss else config.kl_coef
     inputs = AdvantageInputs.of(batch, kl_coef, sum_over_ranks)
-    with errors_named(config.advantage):
-        advantages = config.advantage(inputs)
+    advantages = config.advantage(inputs)
     if advantages.dim() == 1:
         advantages = advantages[:, None]
     mask = batch.completion_mask

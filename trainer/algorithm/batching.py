@@ -65,15 +65,8 @@ def select_rows(batch: TrainBatch, rows: Tensor) -> TrainBatch:
         selected = tensor[rows if tensor.device == rows.device else on_device]
         return selected[:, :longest_completion] if selected.dim() == 2 else selected
 
-    return replace(map_tensors(batch, cut), input_ids=batch.input_ids[on_device, :longest])
-
-
-def map_tensors(batch: TrainBatch, function: Callable[[Tensor], Tensor]) -> TrainBatch:
-    """Return a batch with a function applied to each of its tensors."""
-    tensors: dict[str, Any] = {
-        name: function(value) for name, value in vars(batch).items() if isinstance(value, Tensor)
-    }
-    return replace(batch, **tensors)
+    tensors: dict[str, Any] = {name: cut(value) for name, value in vars(batch).items() if isinstance(value, Tensor)}
+    return replace(batch, **{**tensors, "input_ids": batch.input_ids[on_device, :longest]})
 
 
 @dataclass(frozen=True)
@@ -117,34 +110,30 @@ def plan_update_batches(
         packed: whether the model takes packed rows. Then groups stay together, as a prompt is computed once for
             its rows; else rows are sorted by length, and padding counts.
     """
-    groups = batch.group_ids.tolist()
     lengths = batch.prompt_lengths + batch.completion_lengths
 
-    def padded(row: int, others: Sequence[int]) -> int:
-        return int(lengths[others[0] if others else row])
-
-    def shared(row: int, others: Sequence[int]) -> int:
-        has_prompt = others and groups[others[-1]] == groups[row]
-        return int((batch.completion_lengths if has_prompt else lengths)[row])
+    def computed(rows: list[int]) -> int:
+        """Return the tokens that a microbatch of these rows computes."""
+        if not packed:
+            return len(rows) * int(lengths[rows].max())
+        prompts = dict(zip(batch.group_ids[rows].tolist(), batch.prompt_lengths[rows].tolist(), strict=True))
+        return int(batch.completion_lengths[rows].sum()) + sum(prompts.values())
 
     plan = []
     for rows in torch.arange(len(lengths)).split(update_batch_size):
         if not packed:
             rows = rows[lengths[rows].argsort(descending=True, stable=True)]
-        plan.append(_cut(rows.tolist(), tokens_per_microbatch, shared if packed else padded))
+        plan.append(_cut(rows.tolist(), tokens_per_microbatch, computed))
     everywhere = zip(*gather([list(map(len, plan))]), strict=True)
     return [UpdateBatch(_as_many(parts, max(counts))) for parts, counts in zip(plan, everywhere, strict=True)]
 
 
-def _cut(rows: Sequence[int], budget: int, cost: Callable[[int, Sequence[int]], int]) -> list[list[int]]:
-    """Fill microbatches with rows in order; ``cost`` is the tokens that a row adds to the rows before it."""
+def _cut(rows: Sequence[int], budget: int, computed: Callable[[list[int]], int]) -> list[list[int]]:
+    """Fill microbatches with rows in order."""
     microbatches: list[list[int]] = [[]]
-    tokens = 0
     for row in rows:
-        if microbatches[-1] and tokens + cost(row, microbatches[-1]) > budget:
+        if microbatches[-1] and computed([*microbatches[-1], row]) > budget:
             microbatches.append([])
-            tokens = 0
-        tokens += cost(row, microbatches[-1])
         microbatches[-1].append(row)
     return microbatches
 

@@ -7,7 +7,6 @@ from trainer.algorithm.engine_correction import importance_weights, ratio_bounds
 from trainer.algorithm.kl import kl_penalty
 from trainer.config.algorithm import AlgorithmConfig, EngineCorrection
 from trainer.rules.inputs import LossInputs, TokenLosses, UpdateTotals
-from trainer.rules.own import errors_named
 from trainer.rules.policy_loss import Aggregation
 from trainer.types import LossOutput
 
@@ -26,8 +25,7 @@ def update_loss(inputs: LossInputs, config: AlgorithmConfig) -> LossOutput:
         (old_logprob - logprob), ``tokens``, and the maximum ``ratio_max``.
     """
     weights = token_weights(inputs.completion_mask, config.aggregation, inputs.totals) * inputs.token_mask
-    with errors_named(config.loss):
-        result = config.loss(inputs)
+    result = config.loss(inputs)
     losses, clipped, dual_clipped = result if isinstance(result, TokenLosses) else TokenLosses(result)
     if config.engine_correction is not None:
         losses = losses * _engine_factors(inputs, config.engine_correction)

@@ -14,8 +14,6 @@ def reweighted(advantages: Tensor, old_logprobs: Tensor, alpha: float) -> Tensor
     Tokens of low probability have the largest gradients; AR lowers their advantages. ``alpha = 0`` changes
     nothing.
     """
-    if alpha == 0:
-        return advantages
     return (alpha * old_logprobs.exp() + 1 - alpha) * advantages
 
 

@@ -16,7 +16,6 @@ from trainer.algorithm.token_filters import choose_tokens
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.errors import ConfigError
 from trainer.rules.inputs import AdvantageInputs, LossInputs, TokenLosses, UpdateTotals
-from trainer.rules.own import errors_named
 from trainer.rules.policy_loss import PolicyLoss
 from trainer.rules.rule import Rule
 from trainer.types import TrainBatch
@@ -34,8 +33,7 @@ def check_rules(config: AlgorithmConfig) -> None:
     for rule, problems in ((config.advantage, _advantage_problems), (config.loss, _loss_problems)):
         if rule.own is None:
             continue
-        with errors_named(rule):
-            problem = next(problems(config), None) or _sending_problem(rule)
+        problem = next(problems(config), None) or _sending_problem(rule)
         if problem:
             raise ConfigError(f"rule {rule.name} {problem}", _place(rule), "correct the rule")
 

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.rules.inputs import Gather
-from trainer.rules.own import errors_named
 from trainer.rules.selection import quantile
 from trainer.types import TrainBatch
 
@@ -35,9 +34,8 @@ def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
     With ``mask_truncated`` not those of completions that ran into the token limit, as in TRL, SkyRL and NeMo-RL. A
     mean over completions counts such a completion with a loss of 0, as in TRL and SkyRL.
     """
-    if config.mask_truncated:
-        return batch.completion_mask * (1 - batch.truncated.to(batch.completion_mask, non_blocking=True))[:, None]
-    return batch.completion_mask
+    truncated = batch.truncated.to(batch.completion_mask, non_blocking=True)
+    return batch.completion_mask * (1 - config.mask_truncated * truncated)[:, None]
 
 
 def counted_lengths(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
@@ -70,6 +68,4 @@ def choose_tokens(
     gather: Gather = lambda items: items,
 ) -> TrainBatch:
     """Return the scored batch, advantages before AR, with the tokens that the loss singles out, if it does."""
-    with errors_named(config.loss):
-        chosen = config.loss.choose(batch, counted_tokens(batch, config), gather, generator)
-    return replace(batch, chosen=chosen)
+    return replace(batch, chosen=config.loss.choose(batch, counted_tokens(batch, config), gather, generator))

@@ -1,14 +1,10 @@
 """The interface of advantage estimators."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from trainer.rules.inputs import AdvantageInputs
 from trainer.rules.rule import Rule
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from trainer.types import Tensor
 
 KlPlacement = Literal["loss", "reward"]
 

@@ -1,13 +1,7 @@
 """Statistics of the completions of one prompt, and of those of all ranks, for advantages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from trainer.rules.inputs import SumOverRanks
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from trainer.types import Tensor
 
 
 def group_means(values: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,18 +4,13 @@ Nothing here imports torch, and no built-in rule does: reading a configuration t
 their classes, and must not wait seconds for torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from trainer.types import TrainBatch
+from trainer.types import Tensor, TrainBatch
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-SumOverRanks = Callable[["Tensor"], "Tensor"]
+SumOverRanks = Callable[[Tensor], Tensor]
 Gather = Callable[[list[Any]], list[Any]]
 
 MAX_LOG_RATIO = 20.0  # exp() of more overflows in float32 and makes the gradient NaN, whatever clips the ratio
@@ -49,7 +44,7 @@ class AdvantageInputs:
     sum_over_ranks: SumOverRanks
 
     @classmethod
-    def of(cls, batch: TrainBatch, kl_coef: float, sum_over_ranks: SumOverRanks) -> AdvantageInputs:
+    def of(cls, batch: TrainBatch, kl_coef: float, sum_over_ranks: SumOverRanks) -> Self:
         """Return the inputs of a scored batch."""
         return cls(**_shared(cls, batch), kl_coef=kl_coef, sum_over_ranks=sum_over_ranks)
 
@@ -78,7 +73,7 @@ class LossInputs:
         token_mask: Tensor,
         totals: UpdateTotals,
         entropies: Tensor | None = None,
-    ) -> LossInputs:
+    ) -> Self:
         """Return the inputs of some rows [B, T] of a scored batch with advantages."""
         shared = {**_shared(cls, rows), "entropies": entropies}
         return cls(**shared, logprobs=logprobs, token_mask=token_mask, totals=totals)

@@ -6,7 +6,7 @@ A setting is a name, ``cispo``, or a mapping with the rule's parameters, ``{name
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic_core import PydanticCustomError
 
@@ -35,7 +35,8 @@ class RuleKind:
             ValueError: neither a built-in rule nor ``module:Class`` of one that can be imported.
         """
         if ":" in name:
-            return cast(type[Rule], load_rule(name, self.base, str(Path.cwd())))
+            rule: type[Rule] = load_rule(name, self.base, str(Path.cwd()))
+            return rule
         if name not in self.registry:
             names = ", ".join(self.registry)
             message = f"{name} is no rule; valid: {names}, or module:Class"

@@ -21,11 +21,10 @@ from typing import Any
 from pydantic import create_model
 
 from trainer.errors import ConfigError, first_line
-from trainer.section import Section
 
 
 @functools.cache
-def load_rule(name: str, base: type[Section], folder: str) -> type[Section]:
+def load_rule(name: str, base: type[Any], folder: str) -> Any:
     """Return the class of a rule ``module:Class`` or ``module:function`` with an interface.
 
     Its module is looked up on the import path and then in ``folder``.
@@ -54,31 +53,30 @@ def load_rule(name: str, base: type[Section], folder: str) -> type[Section]:
             f"{name} is no rule: write `class {attribute}({base.__name__})`, from trainer.rules import "
             f"{base.__name__}, or a function"
         )
-    rule: type[Section] = value
-    named: type[Section] = create_model(rule.__name__, __base__=rule, __module__=rule.__module__, name=(str, name))
-    setattr(named, "own", (name, base, folder))  # noqa: B010  the base of rules declares it
+    named: Any = create_model(value.__name__, __base__=value, __module__=value.__module__, name=(str, name))
+    named.own = (name, base, folder)
+    for method in {"__call__", "choose"} & set(dir(value)):
+        setattr(named, method, _errors_named(name)(getattr(value, method)))
     return named
 
 
-def load_again(own: tuple[Any, ...], parameters: Mapping[str, Any]) -> Section:
+def load_again(own: tuple[Any, ...], parameters: Mapping[str, Any]) -> Any:
     """Build a rule in another process."""
     return load_rule(*own)(**parameters)
 
 
 @contextmanager
-def errors_named(rule: Any) -> Iterator[None]:
+def _errors_named(name: str) -> Iterator[None]:
     """Turn an error that a user's rule raises into one that names its file and line.
 
     Raises:
-        ConfigError: the rule is a user's and raised.
+        ConfigError: it raised.
     """
     try:
         yield
     except Exception as error:
-        if rule.own is None:
-            raise
-        where = _place(error, rule.name.partition(":")[0]) or rule.name
-        raise ConfigError(f"rule {rule.name} raised {_in_words(error)}", where, "correct the rule") from error
+        where = _place(error, name.partition(":")[0]) or name
+        raise ConfigError(f"rule {name} raised {_in_words(error)}", where, "correct the rule") from error
 
 
 def _in_words(error: BaseException) -> str:

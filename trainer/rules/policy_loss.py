@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from trainer.rules.inputs import Gather, LossInputs, TokenLosses
 from trainer.rules.rule import Rule
-from trainer.types import TrainBatch
+from trainer.types import Tensor, TrainBatch
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant"]
 

@@ -1,15 +1,11 @@
 """Advantages that compare a completion with the others of its prompt."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from trainer.rules.advantage import Advantage
 from trainer.rules.groups import centered, group_means, group_std
 from trainer.rules.inputs import AdvantageInputs
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from trainer.types import Tensor
 
 
 class Grpo(Advantage):
@@ -40,5 +36,4 @@ class Rloo(Advantage):
 
     def __call__(self, inputs: AdvantageInputs) -> Tensor:
         _, sizes = group_means(inputs.rewards, inputs.group_ids)
-        scale = (sizes / (sizes - 1).clamp(min=1)).where(sizes > 1, sizes)  # 1 for a group of one
-        return centered(inputs.rewards, inputs.group_ids) * scale
+        return centered(inputs.rewards, inputs.group_ids) * (sizes / (sizes - 1).clamp(min=1))

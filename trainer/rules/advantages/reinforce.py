@@ -1,8 +1,6 @@
 """REINFORCE++ [arXiv:2501.03262]: advantages that are whitened over the whole batch."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,9 +8,7 @@ from trainer.rules.advantage import Advantage, KlPlacement
 from trainer.rules.groups import whiten
 from trainer.rules.inputs import AdvantageInputs
 from trainer.section import Probability
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from trainer.types import Tensor
 
 
 class ReinforcePlusPlus(Advantage):

@@ -1,17 +1,13 @@
 """PPO's clipped surrogate."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trainer.rules.inputs import LossInputs, TokenLosses
 from trainer.rules.policy_loss import PolicyLoss
 from trainer.section import NonNegative, Probability
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from trainer.types import Tensor
 
 
 class Clipped(PolicyLoss):

@@ -1,17 +1,13 @@
 """DPPO: a token is held back by how far its probability moved."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from trainer.rules.inputs import LossInputs, TokenLosses
 from trainer.rules.policy_loss import PolicyLoss
 from trainer.section import Positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from trainer.types import Tensor
 
 RATIO_CAP = 20.0  # of the weight, as in verl
 
