@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rewards.score import ScoringStatus
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor
 else:
     Tensor = Any  # torch takes seconds to import, and many that need a type of these train nothing
 

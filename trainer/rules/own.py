@@ -53,8 +53,8 @@ def load_rule(name: str, base: type[Any], folder: str) -> Any:
             f"{name} is no rule: write `class {attribute}({base.__name__})`, from trainer.rules import "
             f"{base.__name__}, or a function"
         )
-    named: Any = create_model(value.__name__, __base__=value, __module__=value.__module__, name=(str, name))
-    named.own = (name, base, folder)
+    named: type[Any] = create_model(value.__name__, __base__=value, __module__=value.__module__, name=(str, name))
+    setattr(named, "own", (name, base, folder))  # noqa: B010  the base of rules declares it
     for method in {"__call__", "choose"} & set(dir(value)):
         setattr(named, method, _errors_named(name)(getattr(value, method)))
     return named
