@@ -10,7 +10,7 @@ from sweep.programs.base import Program
 from sweep.space.arms import arms
 from sweep.space.parameters import ParameterSpec
 from sweep.space.points import Parameters, Space, allowed_values, fingerprint
-from sweep.space.spec import SweepSpec
+from sweep.space.spec import SchedulerSpec, SweepSpec
 from trainer.config.yaml_document import KeyPath, YamlDocument, nearest
 from trainer.errors import ConfigError
 
@@ -185,6 +185,9 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
         found = "is no parameter" if key not in spec.parameters else "is no unconditional choice"
         hint = nearest(key, choices) if choices else "add a switch, such as rule: {choice: [GRPO, AR]}"
         raise ConfigError(f"tune_within names {key}, which {found}", where, hint)
+    if spec.scheduler != SchedulerSpec():
+        what = "early stopping leaves tune_within too few whole trials to tell the luck of tuning"
+        raise ConfigError(what, document.where(("scheduler",)), "write scheduler: none")
     counts = {name: len(arm.baselines) for name, arm in arms(spec).items()}
     if spec.search.configurations != 0 and len(set(counts.values())) > 1:
         told = ", ".join(f"{name} {count}" for name, count in counts.items())

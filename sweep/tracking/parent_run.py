@@ -75,7 +75,8 @@ class ParentRun:
         outcomes = list(outcomes)
         # All runs of a large sweep are megabytes; after a trial has ended only its own is wanted.
         few = len(outcomes) <= ASKED_SINGLY
-        wanted = [{RUN_TAG: outcome.key} for outcome in outcomes] if few else [{PARENT_TAG: self.run_id}]
+        keys = [{RUN_TAG: outcome.key} for outcome in outcomes]
+        wanted = keys if few else [{SWEEP_TAG: outcomes[0].tags[SWEEP_TAG]}]
         runs = {run.data.tags.get(RUN_TAG): run for tags in wanted for run in self._find(tags)}
         return sum(
             self._reconcile(outcome, runs.get(outcome.key))

@@ -16,7 +16,6 @@ from trainer.tracking.shipping import STATE_FILE, has_unsent
 from trainer.tracking.tracker import upload
 
 _NAMED = 5  # trials in a message
-_AT_A_TIME = 20  # runs that are looked for one by one: those sent without their parent are not found by it
 
 
 def online(spec: SweepSpec) -> SweepSpec:
@@ -44,8 +43,7 @@ def upload_sweep(sweep: SweepRecord) -> Path:
         for state in sorted(folder.trials.glob(f"*/{STATE_FILE}")):
             upload(state.parent, uri, {PARENT_TAG: parent.run_id})
         outcomes = [replace(one, tags={**one.tags, PARENT_TAG: parent.run_id}) for one in trial_outcomes(sweep)]
-        for start in range(0, len(outcomes), _AT_A_TIME):
-            parent.reconcile(outcomes[start : start + _AT_A_TIME])
+        parent.reconcile(outcomes)
         parent.finish("FINISHED" if len(outcomes) >= sweep.planned else "KILLED")
         write_spec(folder, sweep.spec)
         results = read_results(sweep, at_work=False)

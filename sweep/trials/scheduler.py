@@ -1,33 +1,24 @@
 """The trial scheduler: which trials are stopped early."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 
 from sweep.record.sweep_record import SweepRecord, evaluation_history
 from sweep.search.history import TrialKey
 from sweep.search.trial_report import EVALUATION, SCORE
-from sweep.space.arms import arm_of, arms
 from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.trainable import windowed
 
 
 def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
-    """The trial scheduler, with the scores of the trials that ended in earlier sessions.
-
-    Arms have a scheduler each: a rule that starts slowly is not stopped for the curves of another.
-    """
+    """The trial scheduler, with the scores of the trials that ended in earlier sessions."""
     spec = sweep.spec
-    if spec.scheduler == SchedulerSpec():
-        return FIFOScheduler()
-    scheduler = trial_scheduler(spec) if spec.search.tune_within is None else _ArmSchedulers(spec)
-    for configuration in sweep.configurations:
+    scheduler = trial_scheduler(spec)
+    for configuration in sweep.configurations if spec.scheduler != SchedulerSpec() else ():
         for seed, result in configuration.results.items():
             if result.state != "FAIL":
-                name = TrialKey(configuration.number, seed).name
-                _replay(scheduler, _EndedTrial(name, {"parameters": configuration.parameters}), sweep)
+                _replay(scheduler, _EndedTrial(TrialKey(configuration.number, seed).name), sweep)
     return scheduler
 
 
@@ -53,42 +44,9 @@ def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
     )
 
 
-class _ArmSchedulers(FIFOScheduler):  # type: ignore[misc]
-    """A scheduler for each arm."""
-
-    def __init__(self, spec: SweepSpec) -> None:
-        super().__init__()
-        self._spec = spec
-        self._own = {name: trial_scheduler(arm) for name, arm in arms(spec).items()}
-
-    def _of(self, trial: Any) -> TrialScheduler:
-        return self._own[arm_of(self._spec, trial.config["parameters"])]
-
-    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """As of the arm's scheduler; so are all below."""
-        self._of(trial).on_trial_add(tune_controller, trial)
-
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """The trial has failed."""
-        self._of(trial).on_trial_error(tune_controller, trial)
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Whether the trial goes on."""
-        return str(self._of(trial).on_trial_result(tune_controller, trial, result))
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """The trial has ended."""
-        self._of(trial).on_trial_complete(tune_controller, trial, result)
-
-    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        """The trial is gone before it ran."""
-        self._of(trial).on_trial_remove(tune_controller, trial)
-
-
 @dataclass(frozen=True, eq=False)
 class _EndedTrial:
     trial_id: str
-    config: Mapping[str, Any]
 
 
 def _replay(scheduler: TrialScheduler, ended: _EndedTrial, sweep: SweepRecord) -> None:

@@ -104,6 +104,8 @@ continuous arm: [{search: {configurations: 2, tune_within: algorithm.ar_alpha}, 
   is no unconditional choice, 'valid: rule']
 unequal arms: [{search: {configurations: 2, tune_within: rule}, parameters: *rules, baselines: [{rule: AR}]},
   'budgets differ: baselines add to them (GRPO 0, AR 1)', as many baselines]
+arms that are stopped early: [{search: {configurations: 2, tune_within: rule}, parameters: *rules, baselines: [],
+  scheduler: asha}, early stopping leaves tune_within too few, 'scheduler: none']
 value of no arm: [{parameters: {rule: {choice: [GRPO, AR]}, algorithm.ar_alpha: {by: {rule: {ARR: 0.3}}}},
   baselines: []}, 'impossible condition of algorithm.ar_alpha: rule is never ''ARR''', '']
 """)

@@ -19,12 +19,13 @@ def uri(tmp_path: Path) -> str:
 def test_parent_run_is_found_again_and_reconciles_its_trials(tmp_path, uri, singly, monkeypatch):
     monkeypatch.setattr(parent_run, "ASKED_SINGLY", singly)
     parent = open_parent_run(uri, "exp", "demo", {"stage": "first"})
-    tags = {"loptune.run": "demo/t1", "mlflow.parentRunId": parent.run_id}
+    place = {"loptune.sweep": "demo"}
+    tags = {**place, "loptune.run": "demo/t1", "mlflow.parentRunId": parent.run_id}
     trial = Tracker(config_for(uri), context_for(tmp_path, "t1", **tags))
     trial.log({"policy/loss": 1.0}, 1)
     outcomes = [
-        TrialOutcome("demo/t1", "t1", "COMPLETE", score=0.5),
-        TrialOutcome("demo/t2", "t2", "FAIL", "diverged at step 3", params={"algorithm.ar_alpha": 0.9}),
+        TrialOutcome("demo/t1", "t1", "COMPLETE", "", 0.5, place),
+        TrialOutcome("demo/t2", "t2", "FAIL", "diverged at step 3", None, place, {"algorithm.ar_alpha": 0.9}),
     ]
     assert parent.reconcile(outcomes, create=False) == 1  # ranks live: their tracker makes the run
     assert parent.reconcile(outcomes) == 1

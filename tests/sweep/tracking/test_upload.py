@@ -2,14 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.sources.mlflow import read_sweeps
 from sweep.record.folder import SweepFolder, existing_sweep, read_spec
 from sweep.record.sweep_record import SweepRecord
 from sweep.space.file import find_space, load_space
 from sweep.tracking.upload import online, send_unsent, upload_sweep
 from tests.sweep.ended_sweeps import write_sweep
 from tests.trainer.tracking.store import config_for, history, runs_of, sqlite_store
+from trainer.metrics.recorded_runs import find_runs
 from trainer.parallel.interface import free_port
+from trainer.tracking.mlflow_store import connect
 from trainer.tracking.shipping import TrackingState, has_unsent
 from trainer.tracking.tracker import Tracker
 from trainer.types import RunContext
@@ -34,9 +35,10 @@ def test_an_offline_sweep_is_reported_once_it_is_sent(tmp_path: Path, monkeypatc
     path = upload_sweep(SweepRecord(spec, folder))
     assert path.read_text(encoding="utf-8").endswith("</html>")
     assert not read_spec(folder).trainer.base.tracking.offline and read_spec(folder) == online(spec)
-    (sweep,) = read_sweeps(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    assert {trial.configuration: trial.score for trial in sweep.trials} == {"0": 0.5, "1": 0.7}
-    assert sweep.trials[0].step == 4 and not sweep.running
+    client = connect(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    runs = find_runs(client, ["1"], {"loptune.sweep": "demo"})
+    scores = {run.info.run_name: run.data.metrics["final/score"] for run in runs}
+    assert scores == {"sweep demo": 0.7, "#0 grpo · seed 0": 0.5, "#1 grpo+AR · seed 0": 0.7}
 
 
 @pytest.fixture

@@ -1,6 +1,3 @@
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 from ray.tune.schedulers import TrialScheduler
 
@@ -36,21 +33,3 @@ def test_a_scheduler_remembers_trials_of_earlier_sessions(tmp_path, scheduler, s
     made.on_trial_add(None, NewTrial())
     result = {EVALUATION: 1, SCORE: 0.4, "training_iteration": 1}
     assert made.on_trial_result(None, NewTrial(), result) == decision
-
-
-def test_an_arm_is_not_stopped_for_the_curves_of_another(tmp_path: Path) -> None:
-    arms = {"algorithm.ar_alpha": {"choice": [0.0, 0.1]}, "optim.lr": {"uniform": [1e-5, 1e-3]}}
-    search = {"configurations": 4, "tune_within": "algorithm.ar_alpha"}
-    asha = {"asha": {"grace_period": 1, "reduction_factor": 2}}
-    write_sweep(tmp_path, "demo", {0: {0: 0.7, 1: 0.8}}, scheduler=asha, parameters=arms, baselines=[], search=search)
-    folder = SweepFolder(tmp_path, "demo")
-    for seed in (0, 1):
-        line = '{"step": 2, "time": 1.0, "eval/accuracy": 0.7}\n'
-        (folder.trial(f"c000-s{seed}") / "metrics.jsonl").write_text(line)
-    made, decisions = make_scheduler(SweepRecord(load_space(folder.space), folder)), []
-    for alpha in (0.0, 0.1):
-        trial = SimpleNamespace(trial_id=f"new {alpha}", config={"parameters": {"algorithm.ar_alpha": alpha}})
-        made.on_trial_add(None, trial)
-        decisions.append(made.on_trial_result(None, trial, {EVALUATION: 1, SCORE: 0.4, "training_iteration": 1}))
-        made.on_trial_complete(None, trial, {EVALUATION: 1, SCORE: 0.4, "training_iteration": 1})
-    assert decisions == [TrialScheduler.STOP, TrialScheduler.CONTINUE]
