@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.tiny_teacher import END, build_tokenizer, demonstration
-from trainer.policy.cache import save_model
 from trainer.problems.tasks.knights_knaves import NAMES, PREFILL, Puzzle, compact_prompt
 from trainer.problems.tasks.puzzle_generator import existing, generate, renumber
 
@@ -53,7 +52,8 @@ class TinyRecipe:
 def write_policy(folder: Path, recipe: TinyRecipe | None = None) -> Path:
     """Train a policy and save it (safetensors and tokenizer); returns the folder."""
     model, tokenizer = warm_start(recipe or TinyRecipe())
-    save_model(model, tokenizer, folder)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

@@ -73,9 +73,10 @@ def wants_batches(functions: Mapping[str, float]) -> bool:
     return any(name not in REWARDS and takes_batch(load_function(name)) for name in functions)
 
 
-def columns(functions: Mapping[str, float]) -> dict[str, dict[str, bool]]:
-    """By function the columns of a problem's row that it asks for -> whether it cannot do without."""
-    return {name: columns_of(load_function(name)) for name in functions if name not in REWARDS}
+def columns(functions: Mapping[str, float]) -> list[str]:
+    """The columns of a problem's row that some function asks for."""
+    own = [name for name in functions if name not in REWARDS]
+    return [column for name in own for column in columns_of(load_function(name))]
 
 
 def prepare(functions: Mapping[str, float]) -> None:

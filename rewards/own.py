@@ -66,7 +66,7 @@ def as_batch(function: Callable[..., Any], name: str) -> BatchRewardFunction:
 
     The result raises ValueError where the function returns something else than scores.
     """
-    label, call = name.rpartition(":")[2], _caller(function)
+    label, call = name.rpartition(":")[2], _caller(function, name)
 
     def scored(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()) -> list[Score]:
         results = call(texts, answers, rows or [{}] * len(texts))
@@ -94,22 +94,26 @@ def columns_of(function: Callable[..., Any]) -> dict[str, bool]:
     }
 
 
-def _caller(function: Callable[..., Any]) -> Callable[[Sequence[str], Sequence[Any], Sequence[Any]], Any]:
-    parameters, columns = _parameters(function), columns_of(function)
-    named = set(parameters) & {*_PARAMETERS, *_BATCH_PARAMETERS}
+def _caller(function: Callable[..., Any], name: str) -> Callable[[Sequence[str], Sequence[Any], Sequence[Any]], Any]:
+    columns = columns_of(function)
+    by_name = {*_parameters(function)} & {*_PARAMETERS, *_BATCH_PARAMETERS}
+
+    def call(given: Mapping[str, Any]) -> Any:
+        for column, needed in columns.items():
+            if needed and column not in given:
+                raise ValueError(
+                    f"reward {name} asks for {column}, and the row has no such column: name its parameters text, "
+                    "answer (or texts, answers) and columns of the data, or give them defaults"
+                )
+        positional = [] if by_name else [given["text"], given["answer"]]
+        return function(*positional, **{key: given[key] for key in given if key in by_name or key in columns})
 
     def one(text: str, answer: Any, row: Mapping[str, Any]) -> Any:
-        own = {"text": text, "answer": answer}
-        others = {name: row.get(name) for name, needed in columns.items() if needed or name in row}
-        if not named:
-            return function(text, answer, **others)
-        return function(**{name: own[name] for name in own if name in named}, **others)
+        return call({**row, "text": text, "answer": answer})
 
     def batch(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> Any:
-        own = {"texts": texts, "answers": answers}
-        asked = {name for name, needed in columns.items() if needed or any(name in row for row in rows)}
-        lists = {name: [row.get(name) for row in rows] for name in asked}
-        return function(**{name: own[name] for name in own if name in named}, **lists)
+        there = {column: [row.get(column) for row in rows] for column in {key for row in rows for key in row}}
+        return call({**there, "texts": texts, "answers": answers})
 
     async def together(texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
         return await asyncio.gather(*map(one, texts, answers, rows))

@@ -85,7 +85,7 @@ class RewardPool:
         self._max_failure_rate = max_failure_rate
         self._failures: list[str] = []  # of the call in progress, a message for each completion
         self._workers: dict[int, _Worker] = {}  # by place
-        self._columns: dict[str, dict[str, bool]] = {}  # by function those it asks for -> whether it needs them
+        self._columns: list[str] = []  # that functions ask for
         self._batches = False  # whether a function takes many completions in one call; the first worker reports it
         self._runner = asyncio.Runner()
         try:
@@ -93,11 +93,6 @@ class RewardPool:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def needed_columns(self) -> list[tuple[str, str]]:
-        """Functions and the columns of a problem's row without which they cannot score."""
-        return [(name, one) for name, asked in self._columns.items() for one, needed in asked.items() if needed]
 
     def score(
         self, texts: Sequence[str], answers: Sequence[Any], rows: Sequence[Mapping[str, Any]] = ()
@@ -115,8 +110,7 @@ class RewardPool:
             raise RuntimeError("the reward pool is closed")
         results: list[ScoredText | None] = [None] * len(texts)
         size = max(1, -(-len(texts) // len(self._workers))) if self._batches else 1
-        asked = {column for of_function in self._columns.values() for column in of_function}
-        sent = [{name: row[name] for name in asked if name in row} for row in rows or [{}] * len(texts)]
+        sent = [{name: row[name] for name in self._columns if name in row} for row in rows or [{}] * len(texts)]
         waiting = deque(
             _job(range(start, min(start + size, len(texts))), texts, answers, sent)
             for start in range(0, len(texts), size)

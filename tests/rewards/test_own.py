@@ -96,6 +96,9 @@ def test_arguments_are_bound_by_name(name):
     assert [score.reward for score in scores] == BOUND[name]
     with RewardPool(functions, timeout_s=5, memory_mb=1024, workers=1) as pool:
         assert [one.score.reward for one in pool.score(["3", "4"], ["3", "3"], rows)] == BOUND[name]
-        needed = {"of_columns": ["numbers"], "batch_of_columns": ["scale", "numbers"]}
-        needed |= {"later": ["numbers"], "lacking": ["other"]}
-        assert [column for _, column in pool.needed_columns] == needed.get(name, [])
+
+
+@pytest.mark.parametrize(("name", "column"), [("of_columns", "numbers"), ("batch_of_columns", "scale")])
+def test_a_column_that_a_row_lacks_is_named_with_the_function(name, column):
+    with pytest.raises(ValueError, match=f"test_own:{name} asks for {column}, and the row has no such column"):
+        combine_batch({f"tests.rewards.test_own:{name}": 1.0})(["3"], ["3"], [{}])

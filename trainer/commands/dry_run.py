@@ -12,7 +12,7 @@ from trainer.config.schema import TrainConfig
 from trainer.errors import printable, shortened
 from trainer.evaluation.look import take_look
 from trainer.parallel.device import compute_dtype, local_device, memory_of
-from trainer.planning.advice import advise, advise_data, advise_overlap
+from trainer.planning.advice import advise, advise_data
 from trainer.planning.memory import footprint
 from trainer.policy.architectures import ModelSize
 from trainer.policy.load import load_policy
@@ -55,10 +55,8 @@ def dry_run(config: TrainConfig, sample: int | None = None) -> None:
     for index, line in enumerate(look.lines(config, sizes) if look else []):
         print(f"{'' if index else 'sample:':<13}{line}")
     context = getattr(model.config, "max_position_embeddings", None)
-    of_sets = {name: [one.problem_id for one in of_set] for name, of_set in sets.items()}
-    shared = advise_overlap([one.problem_id for one in problems], of_sets)
     looked = look.advice(config) if look else []
-    for advice in [*advise(config), *advise_data(config, len(problems), context), *shared, *looked]:
+    for advice in [*advise(config), *advise_data(config, problems, sets, context), *looked]:
         print(f"\n{advice}")
 
 

@@ -100,11 +100,9 @@ def _print(entries: Sequence[tuple[str, str, str]]) -> None:
 
 
 def _entry(head: str, tail: str, text: str) -> Iterator[str]:
-    if len(head) + 2 + len(tail) <= _WIDTH:
-        yield f"{head}  {tail}"
-    else:
-        yield from textwrap.wrap(head, _WIDTH, subsequent_indent="    ", break_long_words=False)
-        yield from textwrap.wrap(tail, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    yield from textwrap.wrap(
+        f"{head}  {tail}", _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
     yield from textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 

@@ -10,7 +10,7 @@ from trainer.errors import INTERRUPTED, DivergedError, StorageError
 from trainer.loop import Trainer
 from trainer.parallel.ranks import Parallel, leave_ranks
 from trainer.parallel.start import make_parallel
-from trainer.planning.advice import advise_data, advise_overlap
+from trainer.planning.advice import advise_data
 from trainer.shell.interrupt import graceful_stop
 from trainer.shell.progress import Progress, silent_warning
 from trainer.shell.run_folder import resume_command
@@ -136,9 +136,7 @@ def _build(config: TrainConfig, context: RunContext, parallel: Parallel, progres
     if not parallel.is_main:
         return trainer
     context_length = getattr(trainer.models.causal_lm.config, "max_position_embeddings", None)
-    of_sets = {name: [one.problem_id for one in found] for name, found in trainer.evaluation_sets.items()}
-    shared = advise_overlap([problem.problem_id for problem in trainer.problems], of_sets)
-    for advice in (*advise_data(config, len(trainer.problems), context_length), *shared):
+    for advice in advise_data(config, trainer.problems, trainer.evaluation_sets, context_length):
         print(advice, file=sys.stderr, flush=True)
     try:
         if not config.tracking.offline:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from trainer.section import Count, Positive, Section, needs
+from trainer.section import Count, Section, needs
 
 
 class DatasetConfig(Section):
@@ -33,7 +33,6 @@ class DatasetConfig(Section):
         100, description="number of generated problems, all different", json_schema_extra=needs("source=generated")
     )
     limit: Count | None = Field(None, description="use only the first N problems of the source")
-    weight: Positive = Field(1.0, description="share of the mixture, relative to the other sources")
 
 
 def as_dataset(value: Any) -> Any:
@@ -56,7 +55,7 @@ class DataConfig(Section):
     task: Literal["knights_knaves", "math", "addition", "custom"] = Field(
         "knights_knaves", description="decides default prompt, prefill and column mapping"
     )
-    train: Datasets = Field([DatasetConfig()], description="one training source, or a list of them with weights")
+    train: Datasets = Field([DatasetConfig()], description="one training source, or a list of them")
     prompt_format: Literal["auto", "raw", "chat"] = Field(
         "auto", description="raw text, chat template, or auto: chat if the tokenizer has a template"
     )

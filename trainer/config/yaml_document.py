@@ -271,9 +271,7 @@ def leaf_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
     """Return the section that a field is or may be (``Section | None``), or None for a value, such as a rule."""
-    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    sections = (part for part in parts if isinstance(part, type) and issubclass(part, BaseModel))
-    return next((part for part in sections if not issubclass(part, Rule)), None)
+    return _model_in(annotation) if get_origin(annotation) in (None, Union, UnionType) else None
 
 
 def submodel(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
@@ -293,7 +291,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
         return None if issubclass(annotation, Rule) else annotation
     if get_origin(annotation) in (Annotated, Union, UnionType, list, dict, tuple):
         for argument in get_args(annotation):
-            found = _model_in(argument)
-            if found is not None:
+            if (found := _model_in(argument)) is not None:
                 return found
     return None

@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,12 +162,16 @@ def take_look(
             rollouts += [list(group.rollouts) for group in score_groups(sampled, prepared.rewards)]
     finally:
         engine.close()
-    logprobs = [value for group in rollouts for one in group for value in one.completion.rollout_logprobs]
+
+    def array(value: Callable[[Rollout], Any]) -> NDArray[Any]:
+        return np.array([[value(rollout) for rollout in group] for group in rollouts])
+
+    tokens = array(lambda rollout: len(rollout.completion.token_ids))
     return Look(
-        rewards=np.array([[one.reward for one in group] for group in rollouts]),
-        correct=np.array([[one.correct for one in group] for group in rollouts]),
-        tokens=np.array([[len(one.completion.token_ids) for one in group] for group in rollouts]),
-        truncated=np.array([[one.completion.finish_reason == "length" for one in group] for group in rollouts]),
-        entropy=-float(np.mean(logprobs)),
+        rewards=array(lambda rollout: rollout.reward),
+        correct=array(lambda rollout: rollout.correct),
+        tokens=tokens,
+        truncated=array(lambda rollout: rollout.completion.finish_reason == "length"),
+        entropy=-float(array(lambda rollout: sum(rollout.completion.rollout_logprobs)).sum() / tokens.sum()),
         set_sizes={name: len(of_set) for name, of_set in prepared.sets.items()},
     )

@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rich.console import Console
-from rich.table import Table
-
-from trainer.errors import printable
 from trainer.evaluation.estimators import accuracy_interval
 from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
+from trainer.shell.table import print_table
 from trainer.types import Rollout
 
 _WIDTH = 160  # columns
@@ -83,23 +80,22 @@ def _row(
 
 
 def print_rows(rows: Sequence[EvaluationRow]) -> None:
-    """Print the table as wide as it is; a narrower terminal breaks its lines between words."""
-    table = Table(box=None, pad_edge=False)
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading in ("set", "part") else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(
+    """Print the table, outside of a terminal as wide as it is."""
+    cells = [
+        [
             row.set if row.by == "all" else "",
-            "all" if row.by == "all" else printable(f"{row.by} {row.value or 'none'}"),
-            str(row.problems),
-            str(row.k),
+            "all" if row.by == "all" else f"{row.by} {row.value or 'none'}",
+            row.problems,
+            row.k,
             f"{row.accuracy:.3f}",
             f"{row.low:.3f} .. {row.high:.3f}",
             f"{row.pass_at_k:.3f} @{row.k}" if row.k > 1 else "-",
             f"{row.completion_length:.1f}",
             *(f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)),
-        )
-    Console(width=_WIDTH, color_system=None).print(table)
+        ]
+        for row in rows
+    ]
+    print_table(_HEADINGS, cells, _WIDTH)
 
 
 def _in_order(value: str) -> tuple[float, str]:

@@ -10,7 +10,7 @@ import torch
 
 from trainer.config.model import ModelConfig
 from trainer.errors import MissingError
-from trainer.parallel.gpus import driver_version, has_driver, visible_gpus
+from trainer.parallel.gpus import driver_version, visible_gpus
 from trainer.planning.memory import Device
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -32,15 +32,9 @@ def local_device(wanted: Literal["auto", "cuda", "cpu"] = "auto") -> torch.devic
     if torch.cuda.is_available():
         return _use(torch.device("cuda", _local_index()))
     if visible_gpus():
-        if "CUDA_VISIBLE_DEVICES" in os.environ and not has_driver():
-            raise MissingError(
-                "CUDA_VISIBLE_DEVICES names a GPU, and this machine has no NVIDIA driver",
-                f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}",
-                f"unset it, or add {ON_CPU}",
-            )
-        driver = driver_version() or "unknown"
+        driver = driver_version() or "not found"
         raise MissingError(
-            f"there is a GPU, but torch {torch.__version__} cannot use it: {_reason()}",
+            f"torch {torch.__version__} cannot use the GPU of this machine or of CUDA_VISIBLE_DEVICES: {_reason()}",
             f"NVIDIA driver {driver}, torch built for CUDA {torch.version.cuda or '(none: a build for CPUs)'}",
             f"{_remedy()}; or {ON_CPU}",
         )

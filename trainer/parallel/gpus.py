@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from pathlib import Path
 
 from trainer.errors import MissingError, first_line
 
@@ -19,11 +18,6 @@ def visible_gpus() -> int:
     if chosen is None:
         return sum(line.startswith("GPU ") for line in _nvidia_smi("-L"))
     return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
-
-
-def has_driver() -> bool:
-    """Whether this machine has an NVIDIA driver: without one CUDA_VISIBLE_DEVICES names nothing."""
-    return shutil.which("nvidia-smi") is not None or Path("/dev/nvidiactl").exists()
 
 
 def driver_version() -> str | None:

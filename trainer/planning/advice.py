@@ -1,10 +1,11 @@
 """Warnings before a run starts about settings that are allowed but seldom intended."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainer.config.schema import TrainConfig, idle_keys
+from trainer.types import Problem
 
 _LOW_LR = 5e-6  # for an adapter; with whole weights 1e-6 is usual
 _PLACEHOLDER = re.compile(r"(?<![\\\w{}])\{([A-Za-z_]\w*)\}(?!\})")  # not LaTeX's \boxed{answer}
@@ -64,10 +65,14 @@ def advise(config: TrainConfig) -> Iterator[Advice]:
     yield from _template(config)
 
 
-def advise_data(config: TrainConfig, problems: int, context: int | None) -> Iterator[Advice]:
-    """Advice once data and model are known; ``context`` is the model's longest text [tokens], None where it does
-    not say.
+def advise_data(
+    config: TrainConfig, train: Sequence[Problem], sets: Mapping[str, Sequence[Problem]], context: int | None
+) -> Iterator[Advice]:
+    """Advice once all problems and the model are known.
+
+    ``context`` is the model's longest text [tokens], None where it does not say.
     """
+    problems = len(train)
     prompts = config.rollout.prompts_per_step
     if prompts > problems:
         yield Advice(
@@ -84,16 +89,12 @@ def advise_data(config: TrainConfig, problems: int, context: int | None) -> Iter
             "data.max_prompt_tokens, rollout.max_new_tokens",
             f"lower them to {context} tokens together",
         )
-
-
-def advise_overlap(train: Collection[str], sets: Mapping[str, Collection[str]]) -> Iterator[Advice]:
-    """Advice on problems that are trained on and evaluated too."""
-    known = set(train)
-    for name, ids in sets.items():
-        shared = sum(one in known for one in ids)
+    known = {problem.problem_id for problem in train}
+    for name, of_set in sets.items():
+        shared = sum(problem.problem_id in known for problem in of_set)
         if shared:
             yield Advice(
-                f"{shared} of {len(ids)} problems of the evaluation set {name} are trained on too: its accuracy "
+                f"{shared} of {len(of_set)} problems of the evaluation set {name} are trained on too: its accuracy "
                 "is not that of new problems",
                 f"evaluation.sets.{name}",
                 "take them out of data.train",

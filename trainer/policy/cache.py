@@ -1,18 +1,13 @@
 """Folders that are made once on a machine and then only read."""
 
-import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _held: list[FileLock] = []  # of `own_folder`, until the process ends
 
@@ -56,18 +51,3 @@ def ensure_folder(folder: Path, make: Callable[[Path], None]) -> Path:
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
     return folder
-
-
-def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: Path) -> None:
-    """Write a model that was made here; DeepSpeed, which is imported for it, does not warn of missing GPUs."""
-    log = logging.getLogger("DeepSpeed")
-    log.addFilter(_not_of_the_device)
-    try:
-        model.save_pretrained(folder)
-    finally:
-        log.removeFilter(_not_of_the_device)
-    tokenizer.save_pretrained(folder)
-
-
-def _not_of_the_device(record: logging.LogRecord) -> bool:
-    return "Setting accelerator to" not in record.getMessage()

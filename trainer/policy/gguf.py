@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainer.errors import MissingError, StorageError, first_line
-from trainer.policy.cache import cache_folder, ensure_folder, save_model
+from trainer.policy.cache import cache_folder, ensure_folder
 
 SUFFIX = ".gguf"
 _FETCH_TIMEOUT_S = 900
@@ -82,7 +82,8 @@ def _convert(file: Path, folder: Path) -> None:
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    save_model(model, tokenizer, folder)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def ensure_gguf(name: str) -> Path:

@@ -1,13 +1,12 @@
 """A small random policy that reads and writes bytes: for trying data, reward and sweep in seconds a run."""
 
+import os
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils.logging import disable_progress_bar
-
-from trainer.policy.cache import save_model
 
 _SHAPE = {
     "hidden_size": 64,
@@ -45,4 +44,6 @@ def write_random_model(folder: Path) -> None:
         torch.manual_seed(0)
         model = Qwen2ForCausalLM(Qwen2Config(vocab_size=of_bytes.get_vocab_size(), **_SHAPE, **tokens))
     disable_progress_bar()  # the model is written in no time
-    save_model(model, tokenizer, folder)
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed, which saving imports, would warn of missing GPUs
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -18,18 +18,15 @@ from trainer.problems.tasks import TASKS, Task, addition, puzzle_generator
 from trainer.problems.tasks.knights_knaves import compact_prompt
 from trainer.types import Problem
 
-_LONGEST_MIXTURE = 10**7  # problems; takes seconds and a gigabyte
-
 _log = logging.getLogger(__name__)
 
 
 def load_problems(
     dataset: DatasetConfig | Sequence[DatasetConfig], data: DataConfig, tokenizer: PreTrainedTokenizerBase
 ) -> list[Problem]:
-    """All problems of one dataset, or of a mixture of them.
+    """All problems of one dataset, or of several.
 
-    Prompts longer than ``data.max_prompt_tokens`` are dropped, and their number is logged. In a mixture each
-    source has its share by weight; every problem occurs at least once and those of small sources repeatedly.
+    Prompts longer than ``data.max_prompt_tokens`` are dropped, and their number is logged.
 
     Raises:
         MissingError: data that are not there or cannot be read.
@@ -37,8 +34,7 @@ def load_problems(
     """
     check_template(data)
     sources = [dataset] if isinstance(dataset, DatasetConfig) else list(dataset)
-    parts = [_load(source, data, tokenizer) for source in sources]
-    return parts[0] if len(parts) == 1 else _mix(parts, [source.weight for source in sources])
+    return [problem for source in sources for problem in _load(source, data, tokenizer)]
 
 
 def load_evaluation_sets(config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> dict[str, list[Problem]]:
@@ -213,24 +209,3 @@ def _difficulty_label(level: Any, banded: bool) -> str:
 def _problem_id(question: Question, answer: Any) -> str:
     content = json.dumps([[dict(message) for message in question.messages], answer], sort_keys=True, default=str)
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
-
-
-def _mix(parts: Sequence[list[Problem]], weights: Sequence[float]) -> list[Problem]:
-    """Interleave sources by weight; the smallest mixture in which every problem occurs.
-
-    Raises:
-        ConfigError: it would not fit into memory.
-    """
-    shares = [weight / sum(weights) for weight in weights]
-    total = max(len(part) / share for part, share in zip(parts, shares, strict=True))
-    if total > _LONGEST_MIXTURE:
-        raise ConfigError(
-            f"a mixture of these weights in which every problem occurs has {total:.3g} problems",
-            "data.train, weight",
-            "bring the weights closer to the numbers of problems, or limit the source of the small weight",
-        )
-    placed = []
-    for source, (part, share) in enumerate(zip(parts, shares, strict=True)):
-        count = max(len(part), round(total * share))
-        placed += [((index + 0.5) / count, source, part[index % len(part)]) for index in range(count)]
-    return [problem for _, _, problem in sorted(placed, key=lambda place: place[:2])]

@@ -42,7 +42,7 @@ def prepare(config: TrainConfig, trains: bool = True, max_failure_rate: float = 
     rewards = build_rewards(config.reward, max_failure_rate)
     if trains:
         try:
-            check_reward(rewards, config, problems, sets)
+            check_reward(rewards, problems[0])
         except BaseException:
             rewards.close()
             raise

@@ -14,8 +14,11 @@ from trainer.errors import printable
 PLAIN_WIDTH = 100  # where there is no terminal
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print columns, without a first line if no column has a heading; the first column is never folded."""
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], width: int = PLAIN_WIDTH) -> None:
+    """Print columns, without a first line if no column has a heading; the first column is never folded.
+
+    Outside of a terminal it is at most ``width`` columns wide.
+    """
     table = Table(box=None, pad_edge=False, show_header=any(headings))
     for index, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=index == 0)
@@ -23,7 +26,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_row(*(Text(printable(str(value))) for value in row))
     console = Console()
     if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+        console.width = width
     console.print(table)
 
 

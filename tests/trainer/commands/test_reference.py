@@ -17,7 +17,7 @@ def test_every_key_is_listed_and_those_of_datasets():
     assert set(options) - set(dotted_keys()) == {
         f"{place}.{field}"
         for place in ("data.train", "evaluation.sets.NAME")
-        for field in ("source", "name", "split", "columns", "people", "digits", "size", "limit", "weight")
+        for field in ("source", "name", "split", "columns", "people", "digits", "size", "limit")
     } | {f"evaluation.sets.NAME.{field}" for field in ("temperature", "completions_per_problem")} | {
         f"{kind.key}.{parameter}"
         for kind in KINDS.values()

@@ -2,16 +2,21 @@ import pytest
 
 from trainer.config.schema import load_config
 from trainer.errors import ConfigError
-from trainer.planning.advice import advise, advise_data, advise_overlap
+from trainer.planning.advice import advise, advise_data
+from trainer.types import Problem
 
 
 def advice(*overrides: str) -> dict[str, str]:
     return {given.where: given.what for given in advise(load_config("base", overrides))}
 
 
+def problems(ids: str) -> list[Problem]:
+    return [Problem(problem_id, "", "", "", "") for problem_id in ids]
+
+
 def test_base_needs_no_advice():
     assert advice() == {}
-    assert list(advise_data(load_config("base"), problems=32, context=1536)) == []
+    assert list(advise_data(load_config("base"), problems("x" * 32), {}, context=1536)) == []
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,7 @@ def test_what_is_common_is_not(override):
 
 
 def test_data_and_model_are_compared_with_the_settings():
-    few, short = advise_data(load_config("base", ["rollout.prompts_per_step=5000"]), problems=200, context=1024)
+    few, short = advise_data(load_config("base", ["rollout.prompts_per_step=5000"]), problems("x" * 200), {}, 1024)
     assert "5000 prompts from 200 problems: each comes up to 25 times" in few.what
     assert "a prompt of 512 and a completion of 1024 tokens are longer than the model's context of 1024" in short.what
     assert str(few).splitlines()[1:] == [
@@ -61,6 +66,7 @@ def test_rewards_that_all_weigh_nothing_are_refused():
 
 
 def test_problems_that_are_trained_on_and_evaluated_are_counted():
-    (found,) = advise_overlap(["a", "b", "c"], {"dev": ["b", "x", "c"], "test": ["y"]})
+    sets = {"dev": problems("bxc"), "test": problems("y")}
+    (found,) = advise_data(load_config("base"), problems("abc" * 20), sets, context=None)
     assert found.what.startswith("2 of 3 problems of the evaluation set dev are trained on too")
     assert found.where == "evaluation.sets.dev"

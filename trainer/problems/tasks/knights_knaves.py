@@ -59,6 +59,24 @@ _SPOKEN = (
     'In {name}\'s words: "{claim}".',
 )
 
+_PROSE = {
+    "no role": "{} is not a {}",
+    "not": "It is not the case that {}",
+    "and": "{} and {}",
+    "or": "{} or {}",
+    "->": "If {} then {}",
+    "<=>": "{} if and only if {}",
+    "nested": "({})",
+}
+_COMPACT = {
+    "not": "not {}",
+    "and": "{} and {}",
+    "or": "{} or {}",
+    "->": "if {} then {}",
+    "<=>": "{} iff {}",
+    "nested": "( {} )",
+}
+
 _ROLE = re.compile(r"\bis a (?:knight|knave)\b", re.IGNORECASE)
 
 
@@ -80,7 +98,7 @@ class Puzzle:
         """The puzzle in the wording of the public dataset; who speaks how follows from the key."""
         rng = random.Random(self.key)
         spoken = [
-            rng.choice(_SPOKEN).format(name=name, claim=_claim(statement, self.names))
+            rng.choice(_SPOKEN).format(name=name, claim=_claim(statement, self.names, _PROSE))
             for name, statement in zip(self.names, self.statements, strict=True)
         ]
         return (
@@ -111,7 +129,7 @@ def compact_prompt(puzzle: Puzzle) -> str:
     """
     parts = ["people : " + " , ".join(puzzle.names)]
     parts += [
-        f"{name} says {_compact_claim(statement, puzzle.names)}"
+        f"{name} says {_claim(statement, puzzle.names, _COMPACT)}"
         for name, statement in zip(puzzle.names, puzzle.statements, strict=True)
     ]
     return " ; ".join(parts) + " ;"
@@ -186,36 +204,14 @@ def _enumerate(names: Sequence[str]) -> str:
     return f"{names[0]} and {names[1]}" if len(names) == 2 else ", ".join(names[:-1]) + f", and {names[-1]}"
 
 
-def _claim(statement: Statement, names: Sequence[str], nested: bool = False) -> str:
-    match statement:
-        case ("telling-truth" | "lying" as role, int(person)):
-            return role_statement(names[person], role == "telling-truth")
-        case ("not", ("telling-truth" | "lying" as role, int(person))):
-            return f"{names[person]} is not a {'knight' if role == 'telling-truth' else 'knave'}"
-        case ("not", part):
-            text = f"It is not the case that {_claim(part, names, nested=True)}"
-        case ("->", left, right):
-            text = f"If {_claim(left, names, nested=True)} then {_claim(right, names, nested=True)}"
-        case (operator, left, right):
-            word = {"and": "and", "or": "or", "<=>": "if and only if"}[operator]
-            text = f"{_claim(left, names, nested=True)} {word} {_claim(right, names, nested=True)}"
-        case _:
-            raise ValueError(f"not a statement: {statement!r}")
-    return f"({text})" if nested else text
-
-
-def _compact_claim(statement: Statement, names: Sequence[str], nested: bool = False) -> str:
-    match statement:
-        case ("telling-truth" | "lying" as role, int(person)):
-            return role_statement(names[person], role == "telling-truth")
-        case ("not", part):
-            return f"not {_compact_claim(part, names, nested=True)}"
-        case ("->", left, right):
-            left_text, right_text = (_compact_claim(part, names, nested=True) for part in (left, right))
-            text = f"if {left_text} then {right_text}"
-        case (operator, left, right):
-            word = {"and": "and", "or": "or", "<=>": "iff"}[operator]
-            text = f"{_compact_claim(left, names, nested=True)} {word} {_compact_claim(right, names, nested=True)}"
-        case _:
-            raise ValueError(f"not a statement: {statement!r}")
-    return f"( {text} )" if nested else text
+def _claim(statement: Statement, names: Sequence[str], wording: Mapping[str, str], nested: bool = False) -> str:
+    kind, *parts = statement
+    if kind in ROLES:
+        return role_statement(names[parts[0]], kind == "telling-truth")
+    if kind == "not" and parts[0][0] in ROLES and "no role" in wording:
+        role, person = parts[0]
+        return wording["no role"].format(names[person], "knight" if role == "telling-truth" else "knave")
+    if kind not in wording:
+        raise ValueError(f"not a statement: {statement!r}")
+    text = wording[kind].format(*(_claim(part, names, wording, nested=True) for part in parts))
+    return wording["nested"].format(text) if nested else text

@@ -11,7 +11,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from trainer.errors import StorageError
+from trainer.files import write_atomically
 from trainer.policy.cache import cache_folder
 
 TOKEN_VARIABLE = "LOPTUNE_SERVER_TOKEN"
@@ -46,16 +49,9 @@ def authorization() -> dict[str, str]:
 
 def _kept_token(path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
-        os.link(draft, path)  # the first of several that make it at one time wins
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink(missing_ok=True)
+    with FileLock(path.with_name(f"{path.name}.lock")):
+        if not path.exists():
+            write_atomically(path, secrets.token_hex(32), mode=0o600)
     return path.read_text().strip()
 
 

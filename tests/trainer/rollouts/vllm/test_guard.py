@@ -48,8 +48,7 @@ def test_a_token_is_made_once_and_for_its_user_alone(tmp_path, monkeypatch):
     token = server_token()
     assert len(token) == 64
     assert server_token() == token
-    (kept,) = (tmp_path / "cache").iterdir()
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "cache" / "server-token").stat().st_mode) == 0o600
     monkeypatch.setenv(TOKEN_VARIABLE, "given")
     assert server_token() == "given"
 
