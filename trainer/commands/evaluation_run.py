@@ -12,7 +12,7 @@ from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
 from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics
-from trainer.evaluation.table import EvaluationRow, evaluation_rows, print_rows
+from trainer.evaluation.table import EvaluationRow, evaluation_rows
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
@@ -21,12 +21,18 @@ from trainer.rollouts.build import build_engine
 from trainer.rollouts.collect import scoring_error
 from trainer.rollouts.engine import RolloutEngine
 from trainer.rollouts.prepared import Prepared, prepare
+from trainer.shell.table import print_table
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.shipping import RESULT_FILE
 from trainer.tracking.tracker import NullTracker, Tracker
 from trainer.types import Rollout, RunContext
 
 EXPERIMENT = "evaluate"
+_WIDTH = 160  # columns
+_HEADINGS = (
+    *("set", "part", "problems", "completions each", "accuracy", "95 % interval", "pass@k"),
+    *("length", "truncated", "unparsed", "timeouts", "errors"),
+)
 
 
 def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: Path, as_json: bool) -> int:
@@ -125,3 +131,22 @@ def _record(tracker: Any, result: EvaluationResult, summary: dict[str, Any], fil
     for name, rollouts in result.rollouts.items():
         tracker.log_completions(completion_rows({name: rollouts}, len(rollouts)), summary["step"])
     file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def print_rows(rows: Sequence[EvaluationRow]) -> None:
+    """Print the table, outside of a terminal as wide as it is."""
+    cells = [
+        [
+            row.set if row.by == "all" else "",
+            "all" if row.by == "all" else f"{row.by} {row.value or 'none'}",
+            row.problems,
+            row.k,
+            f"{row.accuracy:.3f}",
+            f"{row.low:.3f} .. {row.high:.3f}",
+            f"{row.pass_at_k:.3f} @{row.k}" if row.k > 1 else "-",
+            f"{row.completion_length:.1f}",
+            *(f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)),
+        ]
+        for row in rows
+    ]
+    print_table(_HEADINGS, cells, _WIDTH)

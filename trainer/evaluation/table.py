@@ -7,14 +7,7 @@ from typing import Literal
 
 from trainer.evaluation.estimators import accuracy_interval
 from trainer.evaluation.evaluate import EvaluationResult, correct_by_problem
-from trainer.shell.table import print_table
 from trainer.types import Rollout
-
-_WIDTH = 160  # columns
-_HEADINGS = (
-    *("set", "part", "problems", "completions each", "accuracy", "95 % interval", "pass@k"),
-    *("length", "truncated", "unparsed", "timeouts", "errors"),
-)
 
 
 @dataclass(frozen=True)
@@ -77,25 +70,6 @@ def _row(
         errors=sum(r.scoring == "error" for r in rollouts) / count,
         unparsed=sum(r.scoring == "ok" and not r.parsed for r in rollouts) / count,
     )
-
-
-def print_rows(rows: Sequence[EvaluationRow]) -> None:
-    """Print the table, outside of a terminal as wide as it is."""
-    cells = [
-        [
-            row.set if row.by == "all" else "",
-            "all" if row.by == "all" else f"{row.by} {row.value or 'none'}",
-            row.problems,
-            row.k,
-            f"{row.accuracy:.3f}",
-            f"{row.low:.3f} .. {row.high:.3f}",
-            f"{row.pass_at_k:.3f} @{row.k}" if row.k > 1 else "-",
-            f"{row.completion_length:.1f}",
-            *(f"{share:.1%}" for share in (row.truncated, row.unparsed, row.timeouts, row.errors)),
-        ]
-        for row in rows
-    ]
-    print_table(_HEADINGS, cells, _WIDTH)
 
 
 def _in_order(value: str) -> tuple[float, str]:
