@@ -1,4 +1,4 @@
-"""What a search finds with 8 to 30 trials: regret of every sampler, by surface.
+"""What a search finds with 4 to 32 trials: regret of every sampler, by surface.
 
     python -m benchmarks.search_regret --repeats 30      # about 15 CPU-minutes
 
@@ -6,7 +6,8 @@ A noisy function is searched two trials at a time, and the best mean of one seed
 configurations) is chosen. Regret is what the best point has more than the chosen one, in the noise-free score, as a
 share of what it has more than the mean of all points: a point taken at random has 100 %. `measured` lies between
 accuracies of the embedded policy at 24 points, with the noise of their seeds; the others are made: two peaks; the same
-on a grid of 220 points; a learning rate with a cliff, alpha and eta; a switch with a parameter of its own.
+on a grid of 220 points; a learning rate with a cliff, alpha and eta; that with a whole number of epochs; a switch with
+a parameter of its own.
 """
 
 import argparse
@@ -28,9 +29,10 @@ from sweep.space.points import Parameters, Space, fingerprint
 from sweep.space.spec import SweepSpec
 from trainer.config.yaml_document import YamlDocument
 
-SIZES = (8, 16, 30)  # trials
+SIZES = (4, 8, 16, 32)  # trials
 AT_A_TIME = 2
 ALPHA, ETA, LR = "algorithm.ar_alpha", "algorithm.lopti_eta", "optim.lr"
+EPOCHS = "algorithm.update_epochs"
 ADVANTAGES = {"choice": ["grpo", "reinforce_plus_plus"]}
 # Accuracy of `trainer run tiny_kk max_steps=20`, mean of steps 15 and 20, by (alpha, eta) and learning rate: two seeds
 # at 3e-4 and 1e-3, one elsewhere.
@@ -64,6 +66,12 @@ def rate(point: Parameters) -> float:
     return tuned * (1 - 0.5 * float(point[ALPHA])) * (1 - (float(point[ETA]) - 0.5) ** 2)
 
 
+def epochs(point: Parameters) -> float:
+    """1 at a learning rate of 3e-4 with two epochs; twice the epochs want half the learning rate."""
+    octaves = math.log2(float(point[LR]) * float(point[EPOCHS]) / 6e-4)
+    return math.exp(-((octaves / 2) ** 2)) - 0.1 * abs(float(point[EPOCHS]) - 2)
+
+
 def measured(point: Parameters) -> float:
     """The measured accuracy, between points linear in alpha, eta and the logarithm of the learning rate."""
     alpha, eta, rate = float(point[ALPHA]), float(point[ETA]), np.log(float(point[LR]))
@@ -94,6 +102,7 @@ SURFACES = {
         },
     ),
     "rate": Surface(rate, {LR: {"loguniform": [1e-5, 1e-2]}, ALPHA: UNIT, ETA: {"uniform": [0.0, 0.9]}}),
+    "epochs": Surface(epochs, {LR: {"loguniform": [1e-5, 1e-2]}, EPOCHS: {"int": [1, 8]}}),
     "switch": Surface(
         peaks,
         {

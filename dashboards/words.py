@@ -26,7 +26,7 @@ _REMEDIES = {
     "one seed": "Run the baseline and the best configurations on at least 3 seeds each.",
     "no spread": "Evaluate on more problems, or run more seeds.",
 }
-_REFUSALS: Mapping[Refusal, str] = {
+REFUSALS: Mapping[Refusal, str] = {
     "few trials": f"tuning variance shows in {FEWEST_TRIALS} complete trials of both rules or more",
     "smaller budget": "the baseline has fewer than half as many complete trials",
     "baseline tunes more": "the baseline tunes more parameters, so it stays further from its best",
@@ -200,7 +200,7 @@ def rule_bounds(rule: RuleStanding) -> str:
 
 def refusal(rule: RuleStanding) -> str:
     """State why a rule is not compared with the baseline; empty where it is."""
-    return "" if rule.refusal is None else _REFUSALS[rule.refusal]
+    return "" if rule.refusal is None else REFUSALS[rule.refusal]
 
 
 def rules(found: Sequence[RuleStanding], baseline: str) -> str:

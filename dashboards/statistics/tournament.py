@@ -93,7 +93,7 @@ def standings(
     for rule, pair in paired.items():
         values, difference = np.array(list(pair.by_seed.values())), pair.mean
         own, base = tunings[rule], tunings[baseline]
-        refusal = _refusal(own, base)
+        refusal = incomparable(len(own.scores), own.parameters, len(base.scores), base.parameters)
         # A rule that lost a seed is left with its luckier ones, and scores that never differ are coarse.
         if not all(map(math.isfinite, fresh[rule].values())):
             refusal = "failed seed"
@@ -110,15 +110,20 @@ def standings(
     return sorted(standings, key=lambda one: -sign * one.difference)
 
 
-def _refusal(own: Tuning, base: Tuning) -> Refusal | None:
-    """Return why the tunings of a rule and of the baseline cannot be compared."""
-    if min(len(own.scores), len(base.scores)) < FEWEST_TRIALS:
+def incomparable(
+    trials: int, parameters: int, baseline_trials: int, baseline_parameters: int
+) -> Refusal | None:
+    """Return why a rule and the baseline, tuned by so many trials of so many parameters, cannot be compared."""
+    if min(trials, baseline_trials) < FEWEST_TRIALS:
         return "few trials"
-    if 2 * len(base.scores) < len(own.scores):
+    if 2 * baseline_trials < trials:
         return "smaller budget"
-    if base.parameters > own.parameters:
+    if baseline_parameters > parameters:
         return "baseline tunes more"
-    if own.parameters > 2:
+    if parameters > 2:
         return "many parameters"
-    few = any(tuning.parameters == 2 and len(tuning.scores) < FEWEST_OF_TWO for tuning in (own, base))
-    return "few trials of two" if few else None
+    if parameters == 2 and trials < FEWEST_OF_TWO:
+        return "few trials of two"
+    if baseline_parameters == 2 and baseline_trials < FEWEST_OF_TWO:
+        return "few trials of two"
+    return None

@@ -125,7 +125,7 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
     process, and a restored sampler cannot repeat itself.
     """
     seed = int(np.random.SeedSequence([search.seed, number, attempt]).generate_state(1)[0])
-    startup = search.startup or 10
+    startup = search.startup or (4 if search.sampler == "gp" else 10)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if search.sampler == "tpe":

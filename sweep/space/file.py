@@ -65,6 +65,10 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
     document = _apply_space_overrides(document, overrides)
     spec = validate(SweepSpec, document)
     spec = spec.with_program(spec.program.resolved(folder, document))
+    if spec.search.sampler == "auto":
+        conditional = any(parameter.when for parameter in spec.parameters.values())
+        search = spec.search.model_copy(update={"sampler": "tpe" if conditional else "gp"})
+        spec = spec.model_copy(update={"search": search})
     check_space(spec, document)
     return spec
 

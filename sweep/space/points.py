@@ -56,6 +56,19 @@ class Space:
                 point[key] = choose(key, parameter.given(point))
         return point
 
+    def count_tuned(self) -> int:
+        """Return how many parameters with several values are active, where switches have their first ones."""
+        tuned: list[str] = []
+
+        def choose(key: str, parameter: ParameterSpec) -> Any:
+            options = parameter.options
+            if options is None or len(options) > 1:
+                tuned.append(key)
+            return options[0] if options else None
+
+        self.walk(choose)
+        return len(tuned)
+
     def contains(self, point: Mapping[str, Any]) -> bool:
         """Whether every value of a point lies in its range (a baseline's may not)."""
         return all(self.parameters[key].contains(value) for key, value in point.items())

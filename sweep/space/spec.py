@@ -29,7 +29,9 @@ class ObjectiveSpec(Section):
 class SearchSpec(Section):
     """Which configurations are tried."""
 
-    sampler: Literal["tpe", "random", "grid", "gp"] = Field("tpe", description="how configurations are proposed")
+    sampler: Literal["auto", "tpe", "random", "grid", "gp"] = Field(
+        "auto", description="how configurations are proposed; auto: gp, or tpe where a parameter has a condition"
+    )
     configurations: Annotated[int, Field(ge=0)] | None = Field(
         None, description="configurations to propose besides the baselines; the whole grid if null"
     )

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dashboards.statistics.tournament import incomparable
+from dashboards.words import REFUSALS
 from sweep.programs.base import Footprint
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.table import duration, parameter_text
 from sweep.space.arms import ARM_SEEDS, arms
 from sweep.space.parameters import ParameterSpec
+from sweep.space.points import Space
 from sweep.space.spec import SweepSpec
 from sweep.trials.cluster import Node, check_fit, node_text, slots
 from trainer.errors import MissingError
@@ -184,7 +187,7 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     size = f"{counted(plan.configurations, 'configuration')} x {counted(len(spec.seeds), 'seed')}"
     devices = f"{counted(plan.gpus_per_trial, 'GPU')}, {counted(plan.cpus_per_trial, 'CPU')}"
     lines = [
-        ("trials", f"{plan.trials}: {size}"),
+        ("trials", f"{plan.trials}: {size}; proposed by {spec.search.sampler}"),
         *_arms_lines(plan, spec),
         ("each", f"{devices}; {_steps_text(plan)}"),
         ("machines", _machines(plan.nodes)),
@@ -229,17 +232,28 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
 
 
 def _arms_lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
-    """The budget of every arm, and the price of its best on fresh seeds."""
+    """The budget of every arm, the price of its best on fresh seeds, and the arms that it cannot compare."""
     if spec.search.tune_within is None:
         return []
-    budgets = [planned_trials(arm) for arm in arms(spec).values()]
+    tuned = arms(spec)
+    budgets = [planned_trials(arm) for arm in tuned.values()]
     each = f"{min(budgets)}" if len(set(budgets)) == 1 else f"{min(budgets)} to {max(budgets)}"
     fresh = len(budgets) * ARM_SEEDS
     price = ""
     if plan.trial_seconds is not None and plan.slots:
         price = f", {duration(math.ceil(fresh / plan.slots) * plan.trial_seconds)} more"
     told = f"{each} trials to tune each of {len(budgets)} values of {spec.search.tune_within}"
-    return [("", f"{told}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}")]
+    lines = [f"{told}; then `sweep confirm {spec.name}`: the best of each x {ARM_SEEDS} seeds, {fresh}{price}"]
+    sizes = {
+        name: (planned_trials(arm) // len(spec.seeds), Space(arm.parameters).count_tuned())
+        for name, arm in tuned.items()
+    }
+    baseline, *others = sizes
+    reasons = {name: incomparable(*sizes[name], *sizes[baseline]) for name in others}
+    refused = [f"{name}: {REFUSALS[reason]}" for name, reason in reasons.items() if reason is not None]
+    if refused:
+        lines.append(f"at their best these would not be compared with {baseline}, only their settings:")
+    return [("", line) for line in [*lines, *refused]]
 
 
 def _steps_text(plan: Plan) -> str:

@@ -130,10 +130,21 @@ def test_arms_and_their_confirmation_are_priced(tmp_path: Path, capsys: pytest.C
     space = write_space(tmp_path / "space.yaml", parameters=arms, baselines=[], search=search)
     assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "3", "--nodes", "1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "trials 10: 10 configurations x 1 seed 5 trials to tune each of 2 values of algorithm.advantage" in out
+    assert "trials 10: 10 configurations x 1 seed; proposed by gp 5 trials to tune each of 2 values of algorithm.advantage" in out
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
     assert f"`sweep confirm fake`: the best of each x 8 seeds, 16, {minutes} more" in out
+    assert "not be compared with grpo, only their settings: rloo: tuning variance shows in 8 complete" in out
+
+
+def test_arms_that_the_budgets_cannot_compare_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "tournament", "--runs-dir", str(tmp_path), "--nodes", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split(":")[0].strip() for line in printed.splitlines() if "two parameters" in line] == ["AR", "Lopti"]
+    assert "AR + Lopti: the luck of tuning three" in " ".join(printed.split())
+    arguments = ["plan", "tournament", "search.configurations=24", "--runs-dir", str(tmp_path), "--nodes", "1"]
+    assert main(arguments) == 0
+    assert "two parameters" not in capsys.readouterr().out
 
 
 def test_what_is_short_is_named_with_what_is_needed_and_what_there_is(tmp_path, monkeypatch):
