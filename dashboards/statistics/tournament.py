@@ -110,9 +110,7 @@ def standings(
     return sorted(standings, key=lambda one: -sign * one.difference)
 
 
-def incomparable(
-    trials: int, parameters: int, baseline_trials: int, baseline_parameters: int
-) -> Refusal | None:
+def incomparable(trials: int, parameters: int, baseline_trials: int, baseline_parameters: int) -> Refusal | None:
     """Return why a rule and the baseline, tuned by so many trials of so many parameters, cannot be compared."""
     if min(trials, baseline_trials) < FEWEST_TRIALS:
         return "few trials"

@@ -130,7 +130,7 @@ def test_arms_and_their_confirmation_are_priced(tmp_path: Path, capsys: pytest.C
     space = write_space(tmp_path / "space.yaml", parameters=arms, baselines=[], search=search)
     assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--step-seconds", "3", "--nodes", "1"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "trials 10: 10 configurations x 1 seed; proposed by gp 5 trials to tune each of 2 values of algorithm.advantage" in out
+    assert "trials 10: 10 configurations x 1 seed; proposed by gp 5 trials to tune each of 2 values of" in out
     # 2 x 8 fresh trials of 4 steps of 3 s, two at a time where there are two cores
     minutes = {1: "3m 12s", 2: "1m 36s"}[min(2, psutil.cpu_count() or 1)]
     assert f"`sweep confirm fake`: the best of each x 8 seeds, 16, {minutes} more" in out
