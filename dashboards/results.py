@@ -141,7 +141,7 @@ class Results:
     arms: tuple[str, ...] = ()  # values that were tuned alone, on equal budgets; the first is the baseline
     fresh: "Results | None" = None  # the finalists on fresh seeds, under their numbers here
     rounds: Rounds | None = None  # where these are finalists that run in rounds
-    changes: str = ""  # of data and reward files between the trials, which were accepted
+    doubts: tuple[str, ...] = ()  # sentences: trials that may not be comparable, seeds that may have no effect
 
     @cached_property
     def table(self) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sweep.commands.judge import add_judge
 from sweep.commands.report import add_evidence, add_report, add_ui, add_upload
@@ -13,19 +12,15 @@ from sweep.commands.winner import add_confirm, add_export
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.main import run_main
 
-if TYPE_CHECKING:
-    from sweep.driver.run import Options
 
-
-def main(argv: Sequence[str] | None = None, options: "Options | None" = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; like `call`, but prints an error and returns its exit code."""
-    return run_main(lambda: call(argv, options))
+    return run_main(lambda: call(argv))
 
 
-def call(argv: Sequence[str] | None = None, options: "Options | None" = None) -> int:
-    """Carry out a command and return the exit code, or raise its UserError; arguments override ``options``."""
+def call(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command and return the exit code, or raise its UserError."""
     arguments = parse_arguments(_parser(), argv, override_prefix="trainer.")
-    arguments.options = options
     code: int = arguments.command(arguments)
     return code
 

@@ -77,9 +77,8 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
     )
     if results.planned is not None:
         meta += f" The sweep is {results.progress}."
-    for one in (results, results.fresh):
-        if one is not None and one.changes:
-            meta += f" Its trials are not all comparable: while it ran, files were changed. {one.changes}."
+    for one in filter(None, (results, results.fresh)):
+        meta = " ".join([meta, *one.doubts])
     table, gain = trials_html(results), headline(results).confirmed
     told = verdict(results)
     return render_page(results.name or "judged runs", meta, told, chapters, table, confirmed=gain)

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 from datasets import Dataset
 from transformers.trainer_utils import get_last_checkpoint
@@ -18,6 +19,7 @@ from trainer.problems.tasks.puzzle_generator import Split, generate
 class Rule:
     ar_alpha: float = 0.0
     lopti_eta: float = 0.0
+    eval_split: Literal["dev", "test"] = "dev"
 
 
 def puzzles(split: Split, size: int) -> Dataset:
@@ -59,7 +61,7 @@ def main() -> None:
         reward_funcs=record.accuracy(is_right),
         args=args,
         train_dataset=puzzles("train", 1000),
-        eval_dataset=puzzles("dev", 50),
+        eval_dataset=puzzles(rule.eval_split, 50),
         callbacks=[record],
         ar_alpha=rule.ar_alpha,
         lopti_eta=rule.lopti_eta,

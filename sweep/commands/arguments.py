@@ -62,5 +62,4 @@ def run_options(arguments: argparse.Namespace) -> "Options":
     from sweep.driver.run import Options
 
     accept = getattr(arguments, "accept_changes", False)
-    machine = {"address": arguments.address, "cpus": arguments.cpus}
-    return replace(arguments.options or Options(), **machine, accept_changes=accept)
+    return Options(address=arguments.address, cpus=arguments.cpus, accept_changes=accept)

@@ -21,7 +21,6 @@ from ray.exceptions import RayError
 from sweep.driver.again import begin_damaged_again, check_unfinished, retry_failed
 from sweep.driver.control import StopControl, orderly_signals, watched
 from sweep.driver.guard import MARKER, dead_scratch, end_leftovers, guarded, scratch_folder
-from sweep.programs.base import RunFactory
 from sweep.record.best import choose_best
 from sweep.record.disk import CheckpointRoom, EndedTrials
 from sweep.record.equal_seeds import equal_seeds
@@ -48,11 +47,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """How a sweep runs: machine, program and report."""
+    """How a sweep runs: machine and report."""
 
     address: str | None = None  # of a Ray cluster; None starts Ray here
     cpus: int | None = None  # CPUs of this machine to use; all if None
-    factory: RunFactory | None = None  # what a trial runs; the program's if None
     report: bool = True  # whether to write one at the end
     retry_failed: bool = False  # of a resumption: try trials again that have failed
     start_over: bool = False  # of a resumption: begin trials again that have no intact checkpoint left
@@ -83,15 +81,7 @@ class _Session:
         inputs: tuple[Path, ...] = ()
         if self.options.address:
             inputs = (self.sweep.folder.root, *spec.program.paths(spec.searched))
-        return TrialPlan(
-            spec,
-            self.sweep.folder,
-            Path.cwd(),
-            parent,
-            self.options.factory,
-            inputs,
-            spreads(spec.resources, self.nodes),
-        )
+        return TrialPlan(spec, self.sweep.folder, Path.cwd(), parent, inputs, spreads(spec.resources, self.nodes))
 
     def capacity(self) -> int:
         """Trials that may run at a time now: nodes of a cluster come and go."""
@@ -123,7 +113,7 @@ def start_sweep(sweep: SweepRecord, options: Options) -> int:
         )
     if (folder.root / CONFIG_FILE).exists():
         raise ConfigError(f"{folder.name} is a run", str(folder.root), "choose another --name")
-    _check_program(sweep.spec, options)
+    _check_program(sweep.spec)
     try:
         with hold(folder):
             _keep_inputs(sweep, options)
@@ -145,7 +135,7 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
     """
     folder = sweep.folder
     raise_held(folder)
-    _check_program(sweep.spec, options)
+    _check_program(sweep.spec)
     with hold(folder):
         _keep_inputs(sweep, options)
         ended = end_leftovers(folder.root)
@@ -161,11 +151,10 @@ def resume_sweep(sweep: SweepRecord, options: Options) -> int:
         return _drive(sweep.read_again(), options)
 
 
-def _check_program(spec: SweepSpec, options: Options) -> None:
+def _check_program(spec: SweepSpec) -> None:
     """Look for whatever would keep a trial from running."""
-    if options.factory is None:
-        say("checks what a trial runs")
-        spec.program.check_early(spec.searched, spec.resources)
+    say("checks what a trial runs")
+    spec.program.check_early(spec.searched, spec.resources)
 
 
 def _keep_inputs(sweep: SweepRecord, options: Options) -> None:

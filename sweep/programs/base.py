@@ -1,8 +1,8 @@
 """A program: what a trial of a sweep runs, and all that a sweep knows of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self
 
@@ -12,7 +12,6 @@ from trainer.config.yaml_document import YamlDocument
 from trainer.errors import ConfigError
 from trainer.planning.advice import Advice as Advice
 from trainer.planning.memory import Footprint as Footprint
-from trainer.progress import ProgressReport
 from trainer.section import Section
 from trainer.types import RunContext
 
@@ -38,7 +37,7 @@ class Assignment:
 class TrialRun(Protocol):
     """One trial in a rank process."""
 
-    stopping: bool  # whether `request_stop` or the stop file ends it early
+    stopping: bool  # whether the stop file ends it early
 
     @property
     def step(self) -> int:
@@ -52,9 +51,6 @@ class TrialRun(Protocol):
     def done(self) -> bool:
         """Whether it has come to its end."""
 
-    def request_stop(self) -> None:
-        """Ask it to stop at the next training step."""
-
     def resume(self) -> int:
         """Go on from what the trial's folder holds; returns the step."""
 
@@ -66,22 +62,6 @@ class TrialRun(Protocol):
 
     def close(self, status: str = "FINISHED") -> Any:
         """End the trial's record: FINISHED, FAILED or KILLED."""
-
-
-class StopWatcher(ProgressReport):
-    """Called after every training step; asks the trial to stop once the stop file exists."""
-
-    def __init__(self, stop_file: Path) -> None:
-        self._stop_file = stop_file
-        self.run: TrialRun | None = None
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is done."""
-        if self.run is not None and self._stop_file.exists():
-            self.run.request_stop()
-
-
-RunFactory = Callable[[Assignment, StopWatcher], TrialRun]
 
 
 @dataclass(frozen=True)
@@ -101,7 +81,7 @@ class Sample:
     lines: list[str]
     error: float  # of an evaluation
     advice: list[Advice]
-    json: dict[str, Any] = field(default_factory=dict)
+    json: dict[str, Any]
 
 
 class Program(Section, ABC):
@@ -110,6 +90,7 @@ class Program(Section, ABC):
     space_key: ClassVar[str]  # of the search space, that holds the program
     forecast_needs: ClassVar[str]  # what to do where a plan cannot tell how long a trial takes
     estimates_sizes: ClassVar[bool] = False  # of model and checkpoints
+    held_out_instead: ClassVar[bool] = False  # whether held-out problems take the place of the others
     always_shown: ClassVar[tuple[str, ...]] = ()  # keys in tables whether searched or not
 
     @property
@@ -172,7 +153,7 @@ class Program(Section, ABC):
         """Return the command that runs a configuration alone."""
 
     @abstractmethod
-    def start(self, assignment: Assignment, progress: StopWatcher) -> TrialRun:
+    def start(self, assignment: Assignment) -> TrialRun:
         """Begin a trial in a rank process."""
 
     def shares_process(self, before: Any, after: Any) -> bool:
@@ -188,8 +169,9 @@ class Program(Section, ABC):
         """Return the algorithm and the update rule of a configuration in words."""
 
     def is_plain(self, resolved: Mapping[str, Any]) -> bool:
-        """Whether a configuration is the baseline of a search that lists none."""
-        return False
+        """Whether a configuration is the baseline of a search that lists none: all that is always shown is off."""
+        shown = self.values(resolved, self.always_shown)
+        return bool(shown) and not any(shown.values())
 
     @abstractmethod
     def setting(self) -> tuple[str, str]:
@@ -199,9 +181,9 @@ class Program(Section, ABC):
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
         """Yield the files that must not change while the sweep runs, each with its role."""
 
-    @abstractmethod
     def paths(self, searched: Values) -> Iterator[Path]:
         """Yield the files and folders that each node has to see."""
+        return (path for path, _ in self.files(searched))
 
     @abstractmethod
     def held_out_run(self, metric: str, test: str | None) -> Self:
@@ -214,10 +196,6 @@ class Program(Section, ABC):
     def sealed_metric(self, metric: str, sealed: str) -> str:
         """Return the metric on held-out problems, for the objective and what loptune's trainer calls it there."""
         return sealed
-
-    def total_steps(self, resolved: Mapping[str, Any]) -> int | None:
-        """Return the training steps of a trial, as far as they are known."""
-        return None
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
         """Return the training steps of the longest trial, and whether the search decides them."""

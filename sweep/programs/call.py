@@ -23,7 +23,7 @@ class Report:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, os.getcwd())  # the project's folder, which -P has left out: its files hide no package of ours
+    sys.path.append(os.getcwd())  # the project's folder, which -P has left out: its files hide no installed package
     module, _, name = sys.argv[1].partition(":")
     config = json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text())
     getattr(import_module(module), name)(config, Report())

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import Field, model_serializer, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
-from sweep.programs.base import ABSENT, Assignment, Program, StopWatcher, Values
+from sweep.programs.base import ABSENT, Assignment, Program, Values
 from sweep.programs.process import CommandRun
 from sweep.programs.resources import ResourcesSpec
 from trainer.config.tracking import TrackingConfig
@@ -21,8 +21,7 @@ from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
 
 _PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
-_SCRIPTS = (".py", ".sh")
-_SCRIPT = re.compile(r"[\w./~+-]+\.(py|sh)")  # a word that is nothing but the name of one
+_SCRIPT = re.compile(r"[^\s=$]+\.(py|sh)")  # a word that is nothing but the name of one
 _SEED = "seed"  # the trial's, among the overrides of a trial
 _RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
 
@@ -41,18 +40,22 @@ class CommandConfig(Section):
 
     def words(self, folder: Path) -> list[str]:
         """Return the command line of a trial with that folder."""
-        known = {**self.values, "out": str(folder)}
-        return [_PLACE.sub(lambda place: _text(known[place[1]]), word) for word in self.command]
+        values = {**self.values, "out": str(folder)}
+        known = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+        return [_PLACE.sub(lambda place: known[place[1]], word) for word in self.command]
 
 
 class CommandProgram(Program):
     """A command line; what it gets and gives is in docs/any_trainer.md."""
 
     space_key: ClassVar[str] = "external"
+    held_out_instead: ClassVar[bool] = True
     forecast_needs: ClassVar[str] = "run this sweep, and plan again once a trial has ended"
 
     command: list[str] = Field(default_factory=list, description="words; {KEY} stands for a value, {out} for a folder")
-    function: str | None = Field(None, description="module:function(config, report), instead of a command")
+    function: str | None = Field(
+        None, pattern=r"^[\w.]+:\w+$", description="module:function(config, report), instead of a command"
+    )
     defaults: dict[str, Any] = Field(default_factory=dict, description="keys that may be searched -> values")
     seeds: list[str] = Field([_SEED], description="keys that get the trial's seed")
     held_out: dict[str, Any] = Field(default_factory=dict, description="values of `sweep confirm`")
@@ -64,8 +67,6 @@ class CommandProgram(Program):
     def _check(self) -> "CommandProgram":
         if bool(self.command) == bool(self.function):
             raise ValueError("write one of command and function")
-        if self.function and not all(self.function.partition(":")):
-            raise ValueError(f"function: write module:function, got {self.function}")
         for key in [*self.defaults, *self.held_out]:
             if key in (_SEED, *self.seeds, *_RESERVED):
                 raise ValueError(f"{key} is set for each trial: remove it, or name it otherwise")
@@ -117,15 +118,18 @@ class CommandProgram(Program):
 
     def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
         """Look for the command, its scripts and the inputs."""
-        scripts = [word for word in self.command if _SCRIPT.fullmatch(word)]
-        missing = [name for name in [*scripts, *self.inputs] if not Path(name).is_file()]
-        if self.function and not list(self.files(searched)):
+        missing = [name for name in [*self._scripts, *self.inputs] if not Path(name).is_file()]
+        if self.function and "program" not in dict(self.files(searched)).values():
             missing.append(f"with {self.function}")
         if missing:
             raise MissingError(f"no file {missing[0]}", str(Path.cwd()), "start the sweep in the folder that has it")
         program = self._words[0]
         if shutil.which(program) is None:
             raise MissingError(f"no command {program}", "program.command", "install it, or write its path")
+
+    @property
+    def _scripts(self) -> list[str]:
+        return [word for word in self.command if _SCRIPT.fullmatch(word)]
 
     @property
     def _words(self) -> list[str]:
@@ -145,11 +149,12 @@ class CommandProgram(Program):
         seed = int(changes.pop(_SEED, 0))
         for key, value in changes.items():
             default = self.defaults[key]
-            kinds: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
-            is_truth = isinstance(value, bool) and bool not in kinds
-            if default is not None and (is_truth or not isinstance(value, kinds)):
+            kind = Any if default is None else type(default)
+            try:
+                TypeAdapter(kind).validate_python(value, strict=True)
+            except ValidationError:
                 what = f"{key} is {value!r}, and its default is {default!r}"
-                raise ConfigError(what, f"key {key}", "write a value of that type", key)
+                raise ConfigError(what, f"key {key}", "write a value of that type", key) from None
         values = {**self.defaults, **changes, **dict.fromkeys(self.seeds, seed)}
         return CommandConfig(command=self._words, values=values, seed=seed, tracking=self.tracking)
 
@@ -165,15 +170,13 @@ class CommandProgram(Program):
         set_ = [f"LOPTUNE_{name}={shlex.quote(str(value))}" for name, value in environment.items()]
         return f"mkdir -p {shlex.quote(str(folder))} && {' '.join(set_)} {shlex.join(config.words(folder))}"
 
-    def start(self, assignment: Assignment, progress: StopWatcher) -> CommandRun:
-        """Prepare the trial, whose process starts with `resume`."""
-        config: CommandConfig = assignment.config
-        return CommandRun(assignment, config.words, config.values, config.seed)
+    def start(self, assignment: Assignment) -> CommandRun:
+        """Prepare the trial, whose process starts with its first period."""
+        return CommandRun(assignment)
 
     @property
     def _name(self) -> str:
-        scripts = (Path(word).name for word in self.command if word.endswith(_SCRIPTS))
-        return self.function or next(scripts, self.command[0] if self.command else "")
+        return self.function or Path([*self._scripts, *self.command][0]).name
 
     def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
         """Return the command's name, and the values that are no numbers."""
@@ -190,15 +193,8 @@ class CommandProgram(Program):
         """Yield scripts, the function's modules and the named inputs."""
         if self.function:
             yield from module_files(self.function.partition(":")[0], "program", Path.cwd())
-        for name in self.command:
-            if Path(name).suffix in _SCRIPTS and Path(name).is_file():
-                yield Path(name).resolve(), "program"
-        for name in self.inputs:
-            yield Path(name).resolve(), "input"
-
-    def paths(self, searched: Values) -> Iterator[Path]:
-        """Yield scripts and inputs."""
-        return (path for path, _ in self.files(searched))
+        for names, role in ((self._scripts, "program"), (self.inputs, "input")):
+            yield from ((Path(name).resolve(), role) for name in names)
 
     def held_out_run(self, metric: str, test: str | None) -> "CommandProgram":
         """Return the program with the values of `held_out`, if there are any."""
@@ -219,7 +215,3 @@ class CommandProgram(Program):
         """Whether another sweep runs the same command with the same defaults."""
         apart = {"tracking", "inputs", "held_out"}
         return isinstance(other, CommandProgram) and self.model_dump(exclude=apart) == other.model_dump(exclude=apart)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

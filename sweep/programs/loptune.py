@@ -4,26 +4,14 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import psutil
 from pydantic import Field, model_validator
 
-from sweep.programs.base import (
-    ABSENT,
-    Advice,
-    Assignment,
-    Checkpoints,
-    Footprint,
-    Program,
-    Sample,
-    StopWatcher,
-    Values,
-)
-from sweep.programs.preflight import check_training, trial_memory
+from sweep.programs.base import ABSENT, Advice, Assignment, Checkpoints, Footprint, Program, Sample, Values
 from sweep.programs.resources import ResourcesSpec
-from trainer.config.data import DatasetConfig
 from trainer.config.schema import (
     TrainConfig,
     apply_overrides,
@@ -40,11 +28,15 @@ from trainer.config.variants import variant_of
 from trainer.config.yaml_document import YamlDocument, nearest
 from trainer.errors import ConfigError
 from trainer.metrics.declared import METRICS, declaration
+from trainer.parallel.gpus import gpu_bytes
 from trainer.planning.advice import advise
-from trainer.planning.memory import planned_checkpoint_bytes
+from trainer.planning.memory import GPU_BYTES, Device, check_fits, footprint, planned_checkpoint_bytes
+from trainer.policy.architectures import TINY
 from trainer.problems.sampler import training_steps
+from trainer.progress import ProgressReport
 from trainer.rules.kinds import KINDS
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
+from trainer.shell.preflight import check_early
 from trainer.tracking.inputs import input_files
 
 if TYPE_CHECKING:
@@ -65,23 +57,17 @@ _TEST_SET = "test"
 _FILES = (".parquet", ".jsonl", ".json", ".csv")
 
 
-def build_trainer(assignment: Assignment, progress: StopWatcher) -> "Trainer":
-    """The trainer of ``trainer run``, for one trial."""
-    from trainer.loop import Trainer
-    from trainer.parallel.device import free_memory
-    from trainer.parallel.start import make_parallel
-    from trainer.tracking.tracker import NullTracker, Tracker
+class StopWatcher(ProgressReport):
+    """Called after every training step; asks the trainer to stop once the stop file exists."""
 
-    config, context = assignment.config, assignment.context
-    free_memory()  # of the trial before in this process
-    parallel = make_parallel(config)
-    # MLflow may be away: the record is on disk, and is sent once it answers.
-    tracker = Tracker(config, context, must_connect=False) if parallel.is_main else NullTracker()
-    try:
-        return Trainer(config, context, tracker, progress, parallel)
-    except BaseException:
-        tracker.close("FAILED")
-        raise
+    def __init__(self, stop_file: Path) -> None:
+        self._stop_file = stop_file
+        self.trainer: Trainer | None = None
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A training step is done."""
+        if self.trainer is not None and self._stop_file.exists():
+            self.trainer.request_stop()
 
 
 class LoptuneProgram(Program):
@@ -102,6 +88,8 @@ class LoptuneProgram(Program):
     def _check(self) -> "LoptuneProgram":
         if self.preset is None and self.config is None:
             raise ValueError("name a preset or a trainer file: trainer.preset")
+        if "seed" in self.overrides:
+            raise ValueError("the seed of a trial comes from `seeds`: write seeds: [0, 1]")
         return self
 
     @property
@@ -117,34 +105,27 @@ class LoptuneProgram(Program):
 
     def tracked(self, **changes: Any) -> "LoptuneProgram":
         """Return the program with changed `settings`."""
-        config = self.base.model_copy(update={"tracking": self.settings.model_copy(update=changes)})
-        kept = {key: value for key, value in self.overrides.items() if key.removeprefix("tracking.") not in changes}
-        return self.model_copy(update={"config": config, "overrides": kept})
+        return self._with(self.base.model_copy(update={"tracking": self.settings.model_copy(update=changes)}))
+
+    def _with(self, config: TrainConfig) -> "LoptuneProgram":
+        # Without the overrides, which would undo changes of keys that they name.
+        return self.model_copy(update={"config": config, "overrides": {}})
 
     def resolved(self, folder: Path, document: YamlDocument) -> "LoptuneProgram":
         """Return the program with its preset read and its overrides applied."""
         # A file is named relative to the search space, like `extends:` in a trainer file.
         base = self.config or load_config(str(self.preset), relative_to=folder)
-        for key in self.overrides:
-            check_key(key, document.place(("trainer", "overrides", key)))
         try:
-            config = apply_overrides(base, self.overrides) if self.overrides else base
+            config = apply_overrides(base, self.overrides)
         except ConfigError as error:
             path = ("trainer", "overrides", *([error.key] if error.key in self.overrides else []))
             raise ConfigError(error.what, document.where(path), error.hint) from None
-        if "seed" in self.overrides:
-            where = document.where(("trainer", "overrides", "seed"))
-            raise ConfigError("the seed of a trial comes from `seeds`", where, "write seeds: [0, 1]")
         return self.model_copy(update={"config": config})
 
     @staticmethod
-    def all_keys() -> list[str]:
-        """Return the dotted keys of the trainer."""
-        return dotted_keys()
-
-    def keys(self) -> list[str]:
+    def keys() -> list[str]:
         """Return the keys that may be searched: all."""
-        return self.all_keys()
+        return dotted_keys()
 
     def has(self, key: str) -> bool:
         """Whether a parameter is a key of the trainer; a name without a dot that it lacks is a switch."""
@@ -165,13 +146,12 @@ class LoptuneProgram(Program):
 
     def check_metric(self, metric: str, where: str) -> None:
         """Refuse what no evaluation measures."""
-        hint = nearest(metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/")
-        try:
+        with contextlib.suppress(KeyError):
             declaration(metric)
-        except KeyError:
-            raise ConfigError(f"unknown metric {metric}", where, hint) from None
-        if not metric.startswith("eval/"):
-            raise ConfigError(f"{metric} is not measured by evaluations", where, hint)
+            if metric.startswith("eval/"):
+                return
+        hint = nearest(metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/")
+        raise ConfigError(f"no evaluation measures {metric}", where, hint)
 
     def check_machine(
         self, searched: Values, resources: ResourcesSpec, max_concurrent: int | None, document: YamlDocument
@@ -198,11 +178,9 @@ class LoptuneProgram(Program):
             )
 
     def _check_workers(self, searched: Values, workers: int, where: str) -> None:
-        if workers == 1:
-            return
         for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
             for value in self._possible(searched, key):
-                if value == "none":
+                if value == "none" and workers > 1:
                     raise ConfigError(
                         f"{workers} workers a trial, but the trainer's parallel.strategy is none",
                         where,
@@ -217,10 +195,34 @@ class LoptuneProgram(Program):
         return searched[key] if key in searched else [value_of(self.base, key)]
 
     def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
-        """Read model, tokenizer and data as a trial will, and score a row."""
-        models = self._possible(searched, "model.name_or_path")
-        scores = not any(key.startswith(("reward", "data")) for key in searched)
-        check_training(self.base, resources, list(self._input_configs(searched)), models, scores)
+        """Read models, tokenizer and data as a trial will, try own rules on random tensors, and score a row.
+
+        A trial that seems too large for its GPUs is warned about. Where data or rewards are searched no row is
+        scored: each trial finds out whether they fit.
+        """
+        check_early(self.base)
+        # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
+        from trainer.algorithm.rule_check import check_rules
+        from trainer.policy.load import check_weights
+        from trainer.rollouts.prepared import load_data, prepare
+
+        device = self._device(resources)
+        if device.on_gpu:
+            check_fits(self.base, resources.workers_per_trial, device)
+        for config in self._input_configs(searched):
+            check_rules(config.algorithm)
+        for name in self._possible(searched, "model.name_or_path"):
+            check_weights(self.base.model.model_copy(update={"name_or_path": name}))
+        if any(key.startswith(("reward", "data")) for key in searched):
+            load_data(self.base)
+        else:
+            prepare(self.base).rewards.close()
+
+    def _device(self, resources: ResourcesSpec) -> Device:
+        """Return what a rank computes on: a share of a GPU, or this machine's memory."""
+        if not resources.gpus_per_trial or self.base.parallel.device == "cpu":
+            return Device(False, psutil.virtual_memory().total)
+        return Device(True, round((gpu_bytes() or GPU_BYTES) * min(1.0, resources.gpus_per_worker)))
 
     def _input_configs(self, searched: Values) -> Iterator[TrainConfig]:
         """Yield the base configuration, and one for each data set, reward and rule that is searched."""
@@ -247,9 +249,25 @@ class LoptuneProgram(Program):
         """Return the ``trainer run`` of a file."""
         return f"torchrun --nproc-per-node {workers} -m trainer run {path}" if workers > 1 else f"trainer run {path}"
 
-    def start(self, assignment: Assignment, progress: StopWatcher) -> "Trainer":
-        """Build the trainer of a rank."""
-        return build_trainer(assignment, progress)
+    def start(self, assignment: Assignment) -> "Trainer":
+        """Build the trainer of ``trainer run``, for a rank."""
+        from trainer.loop import Trainer
+        from trainer.parallel.device import free_memory
+        from trainer.parallel.start import make_parallel
+        from trainer.tracking.tracker import NullTracker, Tracker
+
+        config, context = assignment.config, assignment.context
+        free_memory()  # of the trial before in this process
+        parallel = make_parallel(config)
+        # MLflow may be away: the record is on disk, and is sent once it answers.
+        tracker = Tracker(config, context, must_connect=False) if parallel.is_main else NullTracker()
+        watcher = StopWatcher(assignment.stop_file)
+        try:
+            watcher.trainer = Trainer(config, context, tracker, watcher, parallel)
+        except BaseException:
+            tracker.close("FAILED")
+            raise
+        return watcher.trainer
 
     def shares_process(self, before: TrainConfig, after: TrainConfig) -> bool:
         """Whether a rank's engine can serve both: vLLM does not free all it takes of a GPU within one process."""
@@ -263,15 +281,12 @@ class LoptuneProgram(Program):
     def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
         """Return advantage with loss, and these with AR, Lopti and the controls."""
         # Without validating the configuration again: a large sweep asks often.
-        setting = partial(self._setting, dotted_values(resolved))
+        flat = dotted_values(resolved)
+
+        def setting(key: str) -> Any:
+            return flat[key] if key in flat else value_of(self.base, key)
+
         return rule_name(setting(ADVANTAGE_KEY), setting(LOSS_KEY)), variant_of(setting)
-
-    def _setting(self, flat: Mapping[str, Any], key: str) -> Any:
-        return flat[key] if key in flat else value_of(self.base, key)
-
-    def is_plain(self, resolved: Mapping[str, Any]) -> bool:
-        """Whether AR and Lopti are off."""
-        return all(self._setting(resolved, key) == 0 for key in self.always_shown)
 
     def setting(self) -> tuple[str, str]:
         """Return model and task in words."""
@@ -282,17 +297,16 @@ class LoptuneProgram(Program):
             unit = "digits" if data.task == "addition" else "people"
             generated = f"{', '.join(map(str, made))} {unit}"
             sources.append(generated if source.source == "generated" else source.source)
-        return self.base.model.name_or_path, ": ".join(filter(None, (str(data.task), ", ".join(sources))))
+        return self.base.model.name_or_path, f"{data.task}: {', '.join(sources)}"
 
     def files(self, searched: Values) -> Iterator[tuple[Path, str]]:
         """Yield data files, and the modules of own rewards and rules."""
         return input_files(self._input_configs(searched))
 
     def paths(self, searched: Values) -> Iterator[Path]:
-        """Yield model and data that exist here; other names are those of the hub."""
-        sources: list[DatasetConfig] = [*self.base.data.train, *self.base.evaluation.sets.values()]
-        models = self._possible(searched, "model.name_or_path")
-        for name in [*models, *(source.source for source in sources)]:
+        """Yield models as well that exist here; other names are those of the hub."""
+        yield from super().paths(searched)
+        for name in self._possible(searched, "model.name_or_path"):
             path = Path(name).expanduser().absolute()
             if path.exists():
                 yield path
@@ -301,49 +315,34 @@ class LoptuneProgram(Program):
         """Return the program with an evaluation set ``test``: a file, else the split of that name."""
         sets = self.base.evaluation.sets
         if _TEST_SET in sets:
-            return self.model_copy(update={"overrides": {}})
+            return self
         measured = metric.split("/")[-1]  # eval/accuracy/SET
         first = sets.get(measured) or next(iter(sets.values()))
         if test is None and first.source.endswith(_FILES):
             what = "the evaluation set is a file, which has no test split"
             raise ConfigError(what, first.source, "name another with --test FILE")
         changes = {"split": "test"} if test is None else {"source": test}
-        evaluation = self.base.evaluation.model_copy(
-            update={"sets": {**sets, _TEST_SET: first.model_copy(update=changes)}}
-        )
-        # Without the overrides, which the configuration has and which would take the test set away again.
-        config = self.base.model_copy(update={"evaluation": evaluation})
-        return self.model_copy(update={"config": config, "overrides": {}})
-
-    def total_steps(self, resolved: Mapping[str, Any]) -> int | None:
-        """Return `max_steps`."""
-        steps: int | None = self._setting(resolved, "max_steps")
-        return steps
+        return self._with(self.configure({"evaluation.sets": {**sets, _TEST_SET: first.model_copy(update=changes)}}))
 
     def steps(self, possible: Values) -> tuple[int | None, bool]:
         """Return the training steps of the longest trial, where configuration and space alone decide them."""
-        train = self.base.data.train
-        problems = None
-        if len(train) == 1 and train[0].source == "generated":
-            problems = min(train[0].size, train[0].limit or train[0].size)
         choices = [self._possible(possible, key) for key in _DECIDE_STEPS]
-        is_searched = any(len(values) > 1 for values in choices)
-        longest = 0
-        for max_steps, epochs, prompts in itertools.product(*choices):
-            if max_steps is not None:
-                longest = max(longest, max_steps)
-            elif problems is not None:
-                longest = max(longest, training_steps(epochs, problems, prompts, self.base.data.drop_last))
-            else:
-                return None, is_searched
-        return longest, is_searched
+        lengths = [self._steps_of(*choice) for choice in itertools.product(*choices)]
+        longest = None if None in lengths else max(filter(None, lengths))
+        return longest, any(len(values) > 1 for values in choices)
+
+    def _steps_of(self, max_steps: int | None, epochs: float, prompts: int) -> int | None:
+        sources = self.base.data.train
+        if max_steps is not None or [one.source for one in sources] != ["generated"]:
+            return max_steps
+        problems = min(sources[0].size, sources[0].limit or sources[0].size)
+        return training_steps(epochs, problems, prompts, self.base.data.drop_last)
 
     def count_evaluations(self, possible: Values) -> int | None:
         """Return the evaluations of the longest trial after its first step."""
         steps, _ = self.steps(possible)
-        if steps is None:
-            return None
-        return max(math.ceil(steps / int(every)) for every in self._possible(possible, "evaluation.every_steps"))
+        every = min(self._possible(possible, "evaluation.every_steps"))
+        return None if steps is None else math.ceil(steps / int(every))
 
     def checkpoints(self, on_gpu: bool) -> Checkpoints:
         """Return what a trial keeps in its folder."""
@@ -357,24 +356,23 @@ class LoptuneProgram(Program):
         )
 
     def memory(self, resources: ResourcesSpec) -> Footprint | None:
-        """Estimate the memory of a trial as its base configuration says."""
-        return trial_memory(self.base, resources)
+        """Estimate the memory of a trial as its base configuration says; of the built-in model, it is next to none."""
+        if self.base.model.name_or_path == TINY:
+            return None
+        return footprint(self.base, resources.workers_per_trial, self._device(resources))
 
     def is_like(self, other: Program) -> bool:
         """Whether another sweep trains and evaluates alike; its rules may differ."""
-
-        def scored(base: TrainConfig) -> tuple[object, ...]:
-            return (*(base.model, base.data, base.rollout, base.optim, base.evaluation, base.max_steps, base.epochs),)
-
-        return isinstance(other, LoptuneProgram) and scored(other.base) == scored(self.base)
+        return self._shares(other, "model", "data", "rollout", "optim", "evaluation", "max_steps", "epochs")
 
     def takes_steps_like(self, other: Program) -> bool:
         """Whether model, rollout and optimizer are the same."""
-        mine = self.base
-        if not isinstance(other, LoptuneProgram):
-            return False
-        theirs = other.base
-        return (mine.model, mine.rollout, mine.optim) == (theirs.model, theirs.rollout, theirs.optim)
+        return self._shares(other, "model", "rollout", "optim")
+
+    def _shares(self, other: Program, *sections: str) -> bool:
+        return isinstance(other, LoptuneProgram) and all(
+            getattr(self.base, section) == getattr(other.base, section) for section in sections
+        )
 
     def advice(self) -> Iterator[Advice]:
         """Yield advice on the base configuration."""

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sweep.programs.base import Assignment
 from trainer.errors import ConfigError, printable, shortened
@@ -26,7 +26,7 @@ _SAVE_S = 300.0  # for a command to save and leave when it is asked to
 _LEAVE_S = 5.0  # for one whose work is not needed any more
 _PREFIX = "[loptune]"  # of lines of metrics on standard output
 _SECONDS = "time/evaluation"  # of the process since the line before: the cost of a trial
-_NO_METRICS = ("step", "time", "nonfinite", "time/step")  # of a line: what is recorded of it otherwise
+_OF_RECORD = ("time", "nonfinite", "time/step")  # names that the record of a trial writes itself
 # Of the rank that takes care of the command: its own ranks, and a Ray of its own, begin without.
 _OF_A_RANK = (
     "RAY_ADDRESS",
@@ -39,6 +39,8 @@ _OF_A_RANK = (
     "LOCAL_WORLD_SIZE",
 )
 _LAST_LINES = 5
+_LAST_BYTES = 65_536  # of standard error, where the last lines are
+_Figure = tuple[int, str, str]  # step, metric and value
 
 
 class CommandRun:
@@ -46,22 +48,15 @@ class CommandRun:
 
     total_steps = 0
 
-    def __init__(
-        self, assignment: Assignment, words: Callable[[Path], list[str]], values: Mapping[str, Any], seed: int
-    ) -> None:
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
         self._run_dir = assignment.context.run_dir
         self._folder = self._run_dir / "out"
-        self._metric = assignment.metric
-        self._stop_file = assignment.stop_file
-        self._stall_s = assignment.stall_timeout_s
-        self._config = self._run_dir / "config.json"
         self._errors = self._run_dir / "stderr.log"
-        self._words = words(self._folder)
-        self._values = values
-        self._seed = seed
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._waiting: deque[dict[str, Any]] = deque()  # lines that are read and not recorded
+        self._known: set[_Figure] = set()  # of all lines so far
         self._files = [_Lines(self._folder / METRICS_FILE, ""), _Lines(self._run_dir / "stdout.log", _PREFIX)]
         self.step = 0
         self.done = self.stopping = False
@@ -69,38 +64,37 @@ class CommandRun:
 
     def resume(self) -> int:
         """Read what an earlier process wrote and nobody recorded; the next one starts with the first period."""
-        self._is_used = self._folder.is_dir()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(json.dumps(dict(self._values), indent=1), encoding="utf-8")
+        self._is_used = any(self._folder.iterdir())
         record = self._run_dir / METRICS_FILE
-        lines = [line for line, _ in read_json_lines(record)] if record.exists() else []
-        self.step = max((int(line["step"]) for line in lines), default=0)
-        self._is_evaluated = any(self._metric in line for line in lines)
+        for line, _ in read_json_lines(record) if record.exists() else ():
+            self._known |= _figures(line)
+            self.step = max(self.step, line["step"])
         self._read(ended=True)
-        recorded = {(line["step"], name) for line in lines for name in line}
-        self._waiting = deque(
-            line
-            for line in self._waiting
-            if any((line["step"], name) not in recorded for name in line if name not in _NO_METRICS)
-        )
         return self.step
 
     def _start(self) -> subprocess.Popen[bytes]:
         # The rank has written its own lines by now.
         self._errors_before = self._errors.stat().st_size if self._errors.exists() else 0
-        self._moved = self._counted = time.monotonic()
+        self._moved = time.monotonic()
+        config, values = self._assignment.config, self._run_dir / "config.json"
+        # A trial of several GPUs has a rank on each, which gets its share of the cores.
+        gpus = len(list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
+        threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+        values.write_text(json.dumps(config.values, indent=1), encoding="utf-8")
         environment = {name: value for name, value in os.environ.items() if name not in _OF_A_RANK}
         environment |= {
-            "LOPTUNE_CONFIG": str(self._config),
-            "LOPTUNE_SEED": str(self._seed),
+            "LOPTUNE_CONFIG": str(values),
+            "LOPTUNE_SEED": str(config.seed),
             "LOPTUNE_OUT": str(self._folder),
             "LOPTUNE_RESUME": str(int(self._is_used)),
+            "OMP_NUM_THREADS": str(max(1, threads // max(1, gpus))),
             "PYTHONUNBUFFERED": "1",  # so that lines on standard output are seen at once
         }
         theirs, self._lifeline = os.pipe()
         with (self._run_dir / "stdout.log").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sweep.programs.launch", str(theirs), *self._words],
+                [sys.executable, "-P", "-m", "sweep.programs.launch", str(theirs), *config.words(self._folder)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -118,31 +112,31 @@ class CommandRun:
             RuntimeError: it failed, or has been silent for too long.
         """
         self._process = self._process or self._start()
+        metric, stall_s = self._assignment.metric, self._assignment.stall_timeout_s
         while True:
             code = self._process.poll()  # before its last lines are read
             self._read(ended=code is not None)
             while self._waiting:
-                line = self._waiting.popleft()
-                self._record(line)
-                if self._metric in line:
+                line = self._record_next()
+                if metric in line:
                     return line
-            if self._stop_file.exists():
-                self.request_stop()
+            if self._assignment.stop_file.exists():
+                self._stop()
                 return {"step": self.step}
             if code is not None:
                 self._finish(code)
                 return {"step": self.step}
-            if time.monotonic() - self._moved > self._stall_s:
-                raise RuntimeError(f"the command has written no line for {self._stall_s:g} s")
+            if time.monotonic() - self._moved > stall_s:
+                raise RuntimeError(f"the command has written no line for {stall_s:g} s")
             time.sleep(_POLL_S)
 
-    def request_stop(self) -> None:
+    def _stop(self) -> None:
         """Have the command save and leave."""
         self.stopping = True
         self._end(_SAVE_S)
         self._read(ended=True)
         while self._waiting:
-            self._record(self._waiting.popleft())
+            self._record_next()
 
     def save_checkpoint(self) -> Path:
         """Return the command's folder, which it looks after itself."""
@@ -152,41 +146,44 @@ class CommandRun:
         """End the process and the record."""
         self._end(_LEAVE_S)
         if self._process is not None:
-            self._tracker.log({_SECONDS: self._seconds()}, self.step)
+            self._log({})
         correctness = self._folder / CORRECTNESS_FILE
         if correctness.is_file():
             shutil.copy(correctness, self._run_dir / CORRECTNESS_FILE)
         self._tracker.close(status)
 
     def _read(self, ended: bool = False) -> None:
+        """Read new lines, but for those that say nothing new: a script may write its file anew."""
         for file in self._files:
-            if ended:
-                file.end_line()
-            self._waiting.extend(file.new())
+            for line in file.new(ended):
+                figures = _figures(line)
+                if not figures <= self._known:
+                    self._known |= figures
+                    self._waiting.append(line)
 
-    def _record(self, line: Mapping[str, Any]) -> None:
-        self.step = int(line["step"])
-        self._moved = time.monotonic()
-        self._is_evaluated |= self._metric in line
-        metrics = {name: value for name, value in line.items() if name not in _NO_METRICS}
-        self._tracker.log({**metrics, _SECONDS: self._seconds()}, self.step)
+    def _record_next(self) -> dict[str, Any]:
+        line = self._waiting.popleft()
+        self.step = line["step"]
+        self._log({name: value for name, value in line.items() if name != "step"})
+        return line
 
-    def _seconds(self) -> float:
-        before, self._counted = self._counted, time.monotonic()
-        return self._counted - before
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        before, self._moved = self._moved, time.monotonic()
+        self._tracker.log({**metrics, _SECONDS: self._moved - before}, self.step)
 
     def _finish(self, code: int) -> None:
         if code != 0:
             cause = f"ended with {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
             raise RuntimeError(f"the command {cause}: {self._last_errors()}")
-        if not self._is_evaluated:
-            hint = f'append lines such as {{"step": 20, "{self._metric}": 0.61}}'
-            raise ConfigError(f"the command ended without a line with {self._metric}", str(self._files[0].path), hint)
+        metric = self._assignment.metric
+        if all(name != metric for _, name, _ in self._known):
+            hint = f'append lines such as {{"step": 20, "{metric}": 0.61}}'
+            raise ConfigError(f"the command ended without a line with {metric}", str(self._files[0].path), hint)
         self.done = True
 
     def _last_errors(self) -> str:
         with self._errors.open("rb") as file:
-            file.seek(self._errors_before)
+            file.seek(max(self._errors_before, self._errors.stat().st_size - _LAST_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
         told = [printable(line.strip()) for line in lines if line.strip()]
         return " | ".join(told[-_LAST_LINES:]) or "it wrote nothing to standard error"
@@ -205,6 +202,10 @@ class CommandRun:
         process.wait()
 
 
+def _figures(line: Mapping[str, Any]) -> set[_Figure]:
+    return {(line["step"], name, str(math.nan if value is None else value)) for name, value in line.items()}
+
+
 class _Lines:
     """The lines of metrics that a file gains."""
 
@@ -214,57 +215,51 @@ class _Lines:
         self._offset = 0
         self._last = b""  # line before the offset
 
-    def new(self) -> Iterator[dict[str, Any]]:
+    def new(self, ended: bool) -> Iterator[dict[str, Any]]:
         """Yield the lines since the last call; all of a file that has been written anew.
+
+        Of a process that has ended, a last line without its end counts if it is whole, else it is cut off.
 
         Raises:
             ConfigError: a line is not one of metrics.
         """
         if not self.path.is_file():
             return
-        with self.path.open("rb") as file:
+        with self.path.open("r+b" if ended else "rb") as file:
             file.seek(max(0, self._offset - len(self._last)))
             if file.read(len(self._last)) != self._last:
-                self._offset = 0
-            file.seek(self._offset)
-            whole = file.read().rpartition(b"\n")[0]
-        if not whole:
-            return
-        self._offset += len(whole) + 1
-        lines = whole.split(b"\n")
-        self._last = lines[-1] + b"\n"
-        for line in lines:
-            metrics = self._parse(line)
-            if metrics is not None:
-                yield metrics
+                self._offset = file.seek(0)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    if ended:
+                        yield from self._end_line(line, file)
+                    return
+                self._offset += len(line)
+                self._last = line
+                yield from self._parse(line)
 
-    def end_line(self) -> None:
-        """End the last line of a process that is gone: a whole one counts, a torn one is cut off."""
-        if not self.path.is_file():
-            return
-        with self.path.open("r+b") as file:
-            content = file.read()
-            start = content.rfind(b"\n") + 1
-            if start == len(content):
-                return
-            try:
-                self._parse(content[start:])
-                file.write(b"\n")
-            except ConfigError:
-                file.truncate(start)
+    def _end_line(self, line: bytes, file: BinaryIO) -> Iterator[dict[str, Any]]:
+        try:
+            yield from self._parse(line)
+            file.write(b"\n")
+        except ConfigError:
+            file.truncate(self._offset)
 
-    def _parse(self, content: bytes) -> dict[str, Any] | None:
-        """Return the metrics of a line; None where it has none."""
+    def _parse(self, content: bytes) -> Iterator[dict[str, Any]]:
+        """Yield the metrics of a line, if it has any."""
         text = content.decode("utf-8", "replace").strip()
         start = text.find(self._prefix)  # behind a progress bar, which ends no line
         if start < 0 or not text:
-            return None
+            return
         text = text[start + len(self._prefix) :].strip()
         try:
             line = dict(json.JSONDecoder().raw_decode(text)[0])  # another rank may write behind it
-            values = {name: math.nan if value is None else value for name, value in line.items()}
-            numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-            return {**numbers, "step": int(line["step"])}
+            numbers = {
+                name: math.nan if value is None else float(value)
+                for name, value in line.items()
+                if name not in _OF_RECORD and isinstance(value, int | float | None)
+            }
+            yield {**numbers, "step": int(line["step"])}
         except (ValueError, TypeError, KeyError, OverflowError):
             hint = 'write {"step": 20, "eval/accuracy": 0.61}'
             raise ConfigError(f"not a line of metrics: {shortened(text, 80)}", str(self.path), hint) from None

@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from dashboards.results import TRAINING_CURVES, Curve, Objective, Results, Rounds, State, Trial
 from sweep.record.decision import decision_of
+from sweep.record.equal_seeds import equal_seeds
 from sweep.record.folder import holder, read_spec
 from sweep.record.sweep_record import SweepRecord, spent_seconds
 from sweep.search.history import Configuration, TrialKey
@@ -75,8 +76,14 @@ def _results(sweep: SweepRecord, curves: bool, searched: tuple[str, ...] | None 
         baseline=str(spec.reported(0)) if spec.baselines else None,
         arms=tuple(arms(spec)) if spec.search.tune_within else (),
         rounds=rounds,
-        changes=accepted_changes(sweep.folder.root),
+        doubts=tuple(_doubts(sweep)),
     )
+
+
+def _doubts(sweep: SweepRecord) -> Iterator[str]:
+    if changes := accepted_changes(sweep.folder.root):
+        yield f"Its trials are not all comparable: while it ran, files were changed. {changes}."
+    yield from equal_seeds(sweep)
 
 
 def _seeds(spec: SweepSpec, configuration: Configuration) -> list[int]:

@@ -97,7 +97,7 @@ class SweepRecord:
         result = configuration.results.get(seed)
         row = TrialRow(key.name, configuration.number, seed, parameters=configuration.resolved)
         row.step = last_step(run_dir)
-        row.total_steps = self.spec.program.total_steps(configuration.resolved)
+        row.total_steps = self.spec.program.steps({name: [value] for name, value in configuration.resolved.items()})[0]
         if result is not None:
             row.state, row.score = result.state, result.score
             row.reason = self.failure_reason(key, result)

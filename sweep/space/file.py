@@ -116,7 +116,7 @@ def _override_place(text: str) -> tuple[tuple[str, ...], Any]:
     head, _, rest = key.partition(".")
     sections = field_names(SweepSpec)
     if head not in sections:
-        trainer_keys = LoptuneProgram.all_keys()
+        trainer_keys = LoptuneProgram.keys()
         choices = [*leaf_keys(SweepSpec), *(f"trainer.{name}" for name in trainer_keys)]
         hint = nearest(head, sections) if rest else nearest(key, choices, SweepSpec.explained_by)
         hint = f"write trainer.{text}" if key in trainer_keys else hint

@@ -16,7 +16,7 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
-from sweep.programs.base import Assignment, RunFactory
+from sweep.programs.base import Assignment
 from sweep.record.folder import SweepFolder
 from sweep.record.sweep_record import FAILURE_FILE, evaluation_history
 from sweep.search.history import TrialKey
@@ -46,7 +46,6 @@ class TrialPlan:
     folder: SweepFolder
     working_dir: Path = Path()  # where the sweep was started
     parent_run: str | None = None  # in MLflow
-    factory: RunFactory | None = None  # the program's if None
     inputs: tuple[Path, ...] = ()  # on a cluster: what each node has to see
     spreads: bool = False  # whether the ranks of a trial run on several nodes
 
@@ -229,7 +228,7 @@ class SweepTrial(tune.Trainable):  # type: ignore[misc]
             program.save(self._overrides, context.run_dir / "config.yaml")
             # Loading takes its time, on a busy machine more; the limit of a stall is one of training steps.
             timeout = max(START_TIMEOUT_S, self.plan.spec.limits.stall_timeout_s)
-            built = self._group.call("build", self.plan.factory or program.start, self._assignment, timeout=timeout)
+            built = self._group.call("build", program, self._assignment, timeout=timeout)
             self._last_step = built[0]
             self._built = True
         return self._group

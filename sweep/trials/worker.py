@@ -19,7 +19,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from sweep.programs.base import Assignment, RunFactory, StopWatcher, TrialRun
+from sweep.programs.base import Assignment, Program, TrialRun
 from sweep.trials.credentials import take_credentials
 from sweep.trials.nodes import NodeLostError, WorkerLostError, end_when_cut_off, is_lost_node, leave_if_blind
 from trainer.parallel.gpus import SHARE_VARIABLE
@@ -71,7 +71,7 @@ class RankWorker:
         if shares_gpu:
             os.environ[VLLM_CACHE] = str(own_folder(Path(environment[VLLM_CACHE])))
 
-    def build(self, factory: RunFactory, assignment: Assignment) -> int:
+    def build(self, program: Program, assignment: Assignment) -> int:
         """Begin the trial, or continue from what its folder holds, and return the step."""
         leave_if_blind(assignment.inputs)
         _send_stderr_to(assignment.context.run_dir / "stderr.log")
@@ -80,8 +80,7 @@ class RankWorker:
             os.chdir(assignment.working_dir)
         take_credentials(assignment.credentials)
         started = time.monotonic()
-        progress = StopWatcher(assignment.stop_file)
-        self._run = progress.run = factory(assignment, progress)
+        self._run = program.start(assignment)
         step = self._run.resume()
         rank, seconds = os.environ.get("RANK", "0"), time.monotonic() - started
         print(f"rank {rank}: process {os.getpid()}, ready at step {step} after {seconds:.1f} s", file=sys.stderr)

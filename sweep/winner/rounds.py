@@ -119,7 +119,8 @@ def _begin(sweep: SweepRecord, asked: Asked) -> None:
     design = make_design(known, spec.objective.worthwhile, len(chosen) - 1, asked.max_seeds)
     # The budget is counted over all rounds, before each.
     limits = spec.limits.model_copy(update={"gpu_hours": None, "time_budget_s": None})
-    space = fresh_space(sweep, chosen, design.looks[0], asked.test, sealed=asked.test is not None)
+    sealed = asked.test is not None or spec.program.held_out_instead
+    space = fresh_space(sweep, chosen, design.looks[0], asked.test, sealed=sealed)
     space = space.model_copy(update={"limits": limits})
     folder = sweep.folder.confirmation
     folder.root.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sweep.programs.base import Assignment
-from sweep.programs.loptune import build_trainer
+from sweep.programs.loptune import LoptuneProgram
 from sweep.trials.worker import RankWorker
 from tests.invariants.ranks import be_a_rank
 from tests.invariants.train_job import small_config
@@ -18,7 +18,7 @@ TRIALS = 3
 
 
 def run_trial(worker: RankWorker, assignment: Assignment) -> dict[str, Any]:
-    worker.build(build_trainer, assignment)
+    worker.build(LoptuneProgram(config=assignment.config), assignment)
     trainer: Any = worker._run
     worker.run_period()
     models = trainer.models

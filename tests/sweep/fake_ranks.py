@@ -10,12 +10,12 @@ from pathlib import Path
 
 import ray
 
-from sweep.programs.base import Assignment, StopWatcher
+from sweep.programs.base import Assignment
 from tests.sweep.fake_trainer import FakeTrainer, LocalTracker
 
 
 class FakeRank(FakeTrainer):
-    def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
+    def __init__(self, assignment: Assignment) -> None:
         import torch
 
         from trainer.parallel.ranks import join_ranks
@@ -23,7 +23,7 @@ class FakeRank(FakeTrainer):
         self.rank = int(os.environ["RANK"])
         self.value = 1.0 + assignment.config.algorithm.ar_alpha
         join_ranks(60.0, torch.device("cpu"))
-        super().__init__(assignment, progress)
+        super().__init__(assignment)
         if self.faults.get("rank", self.rank) != self.rank:
             self.faults = {}
 

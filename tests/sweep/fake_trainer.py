@@ -21,18 +21,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sweep.programs.base import Assignment, StopWatcher
+from sweep.programs.base import Assignment, Values
+from sweep.programs.loptune import LoptuneProgram
+from sweep.programs.resources import ResourcesSpec
 from trainer.errors import DivergedError
 from trainer.files import JsonLines
 from trainer.tracking.shipping import end_of_step, metrics_record
 
 
 class FakeTrainer:
-    def __init__(self, assignment: Assignment, progress: StopWatcher) -> None:
+    def __init__(self, assignment: Assignment) -> None:
         config, runs_dir = assignment.config, assignment.context.runs_dir
         self.run_dir = assignment.context.run_dir
         self.log = self.run_dir / "fake.jsonl"
-        self.progress = progress
+        self.stop_file = assignment.stop_file
         self.stopping = False
         self.total_steps = config.max_steps or 8
         self.every = config.evaluation.every_steps
@@ -49,9 +51,6 @@ class FakeTrainer:
     def done(self) -> bool:
         return self.step >= self.total_steps
 
-    def request_stop(self) -> None:
-        self.stopping = True
-
     def run_period(self) -> Mapping[str, float]:
         metrics: dict[str, float] = {}
         while not metrics and not self.stopping:
@@ -62,7 +61,7 @@ class FakeTrainer:
                 metrics = self._evaluate()
             self.tracker.log({"rollout/reward": self.quality, **metrics}, self.step)
             self._record("step")
-            self.progress.step(self.step, metrics)
+            self.stopping = self.stop_file.exists()
         self.save_checkpoint()
         return {**metrics, "step": float(self.step)}
 
@@ -148,9 +147,15 @@ def open_tracker(assignment: Assignment) -> Any:
     return Tracker(assignment.config, context, must_connect=False)
 
 
-def build(assignment: Assignment, progress: StopWatcher) -> FakeTrainer:
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        return FakeTrainer(assignment, progress)
-    from tests.sweep.fake_ranks import FakeRank
+class FakeProgram(LoptuneProgram):
+    """loptune's trainer but for what it trains."""
 
-    return FakeRank(assignment, progress)
+    def check_early(self, searched: Values, resources: ResourcesSpec) -> None:
+        """Take whatever model and data the space names."""
+
+    def start(self, assignment: Assignment) -> Any:
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            return FakeTrainer(assignment)
+        from tests.sweep.fake_ranks import FakeRank
+
+        return FakeRank(assignment)

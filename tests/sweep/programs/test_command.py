@@ -135,7 +135,7 @@ def trial(tmp_path: Path, script: str, stall_s: float = 60.0, launcher: str = ""
     assignment = Assignment(
         "c000-s0", program.configure({"seed": 4}), context, tmp_path / "stop", stall_timeout_s=stall_s
     )
-    run = program.start(assignment, None)  # type: ignore[arg-type]
+    run = program.start(assignment)
     errors = os.dup(2)
     with (run_dir / "stderr.log").open("ab") as log:
         os.dup2(log.fileno(), 2)
@@ -148,30 +148,46 @@ def trial(tmp_path: Path, script: str, stall_s: float = 60.0, launcher: str = ""
         os.close(errors)
 
 
-def test_a_command_gets_its_values_and_gives_lines(tmp_path: Path) -> None:
+def test_a_command_gets_its_values_and_gives_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
 import json, os, sys
 config = json.load(open(os.environ["LOPTUNE_CONFIG"]))
 line = {"step": 1, "eval/accuracy": config["x"], "seed": config["seed"], "resume": int(os.environ["LOPTUNE_RESUME"])}
 assert os.environ["LOPTUNE_OUT"] == sys.argv[1] and os.environ["LOPTUNE_SEED"] == "4" and "RANK" not in os.environ
+assert os.environ["OMP_NUM_THREADS"] == "4", "of each of two ranks"
 print("[loptune]", json.dumps(line))
 open(sys.argv[1] + "/metrics.jsonl", "a").write('{"step": 2, "eval/accuracy": 0.25, "name": "x", "time/step": 9}\\n')
 """
-    os.environ["RANK"] = "0"
-    try:
-        with trial(tmp_path, script) as run:
-            found = [run.run_period(), run.run_period()]
-            assert sorted(line["step"] for line in found) == [1, 2] and not run.done
-            assert {"step": 1, "eval/accuracy": 1.5, "seed": 4, "resume": 0} in found
-            run.run_period()
-            assert run.done
-        with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:
-            lines = [run.run_period() for _ in range(2)]
-            assert {"step": 3, "eval/accuracy": 1.5, "seed": 4, "resume": 1} in lines
-    finally:
-        del os.environ["RANK"]
-    record = (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines()
+    for name, value in (("RANK", "0"), ("OMP_NUM_THREADS", "8"), ("CUDA_VISIBLE_DEVICES", "2,3")):
+        monkeypatch.setenv(name, value)
+    root = tmp_path / "trials" / "c000-s0"
+    (root / "out").mkdir(parents=True)  # by a rank that died before it started the command
+    with trial(tmp_path, script) as run:
+        found = [run.run_period(), run.run_period()]
+        assert sorted(line["step"] for line in found) == [1, 2] and not run.done
+        assert {"step": 1, "eval/accuracy": 1.5, "seed": 4, "resume": 0} in found
+        run.run_period()
+        assert run.done
+    with trial(tmp_path, script.replace('"step": 1', '"step": 3')) as run:
+        assert run.run_period() == {"step": 3, "eval/accuracy": 1.5, "seed": 4, "resume": 1}
+    record = (root / "metrics.jsonl").read_text().splitlines()
     assert all("time/step" not in line and "time/evaluation" in line for line in map(json.loads, record))
+
+
+def test_a_file_that_a_command_writes_anew_repeats_no_line(tmp_path: Path) -> None:
+    script = """
+import json, sys
+with open(sys.argv[1] + "/metrics.jsonl", "w") as file:
+    for step, score in SCORES:
+        print(json.dumps({"step": step, "eval/accuracy": score, "loss": None}), file=file, flush=True)
+"""
+    for scores in ([(1, 0.5), (2, 0.625), (3, 0.75)], [(1, 0.5), (2, 0.875)]):
+        with trial(tmp_path, script.replace("SCORES", str(scores))) as run:
+            while not run.done:
+                run.run_period()
+    record = map(json.loads, (tmp_path / "trials" / "c000-s0" / "metrics.jsonl").read_text().splitlines())
+    evaluated = [(line["step"], line["eval/accuracy"]) for line in record if "eval/accuracy" in line]
+    assert evaluated == [(1, 0.5), (2, 0.625), (3, 0.75), (2, 0.875)]
 
 
 @pytest.mark.parametrize(

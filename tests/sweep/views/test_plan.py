@@ -81,7 +81,7 @@ def test_the_memory_of_a_trial_with_gpus_is_estimated(tmp_path, capsys, monkeypa
     assert 8e9 < plan.memory.margin < 9e9
     assert main(["plan", str(space), "--runs-dir", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["memory"]["margin"] == plan.memory.margin
-    monkeypatch.setattr("sweep.programs.preflight.gpu_bytes", lambda: 40 * 10**9)
+    monkeypatch.setattr("sweep.programs.loptune.gpu_bytes", lambda: 40 * 10**9)
     assert main(["plan", str(space), "--runs-dir", str(tmp_path)]) == 0
     shortage = next(line for line in capsys.readouterr().out.splitlines() if "GPU memory" in line)
     assert re.fullmatch(r"TOO LITTLE   GPU memory: \d\d\.\d GB needed, 40\.0 GB there", shortage)

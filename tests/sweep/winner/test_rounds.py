@@ -65,6 +65,14 @@ def test_a_better_finalist_is_found_and_everything_is_on_record(tmp_path: Path) 
     assert decide(sweep, Asked(), trains({}), said.append)[1] == decision
 
 
+def test_a_command_is_judged_on_its_held_out_problems(tmp_path: Path) -> None:
+    program = {"command": ["true"], "defaults": {"algorithm.ar_alpha": 0.0}, "held_out": {"split": "test"}}
+    write_sweep(tmp_path, "demo", RESULTS, seeds=[0, 1, 2], trainer=None, program=program)
+    sweep = open_sweep(tmp_path, "demo")
+    decide(sweep, Asked(), trains({0.0: 0.5, 0.1: 0.6, 0.2: 0.5}), lambda line: None)
+    assert read_spec(sweep.folder.confirmation).program.values({}, ["split"]) == {"split": "test"}
+
+
 def test_a_finalist_that_is_given_up_costs_no_further_seeds(tmp_path: Path) -> None:
     sweep = found_sweep(tmp_path)
     truth = {0.0: 0.5, 0.1: 0.51, 0.2: 0.3}

@@ -1,0 +1,89 @@
+"""loptune's trainer as any other command: what a sweep of it finds is what one of the trainer itself finds."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweep.record.results import read_results
+from sweep.record.sweep_record import open_sweep
+from tests.run_cli import run_cli
+from tests.sweep.harness import ledger, metrics, results
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+OVERRIDES: dict[str, Any] = {
+    "max_steps": 2,
+    "optim.lr": 1e-3,
+    "evaluation.every_steps": 1,
+    "rollout.prompts_per_step": 2,
+    "rollout.group_size": 4,
+    "optim.update_batch_size": 8,
+    "evaluation.sets": {"dev": {"source": "generated", "split": "dev", "people": [2], "size": 40}},
+}
+DEFAULTS = {"algorithm.ar_alpha": 0.0, "algorithm.lopti_eta": 0.0}
+SPACE: dict[str, Any] = {
+    "objective": {"metric": "eval/accuracy", "window": 2},
+    "parameters": {"algorithm.ar_alpha": {"uniform": [0.0, 0.5]}, "algorithm.lopti_eta": {"uniform": [0.0, 0.9]}},
+    "baselines": [DEFAULTS],
+    "search": {"sampler": "random", "configurations": 1},
+    "seeds": [0, 1],
+    "limits": {"max_concurrent": 1},
+}
+SCRIPT = """
+ln -s trial/metrics.jsonl "$LOPTUNE_OUT"/metrics.jsonl
+ln -s trial/correctness.jsonl "$LOPTUNE_OUT"/correctness.jsonl
+exec "$0" -m trainer run "$@" --runs-dir "$LOPTUNE_OUT" --name trial --offline
+"""
+
+
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of two sweeps that ended: of the trainer, and of its command."""
+    runs = tmp_path_factory.mktemp("runs")
+    words = [f"{key}={json.dumps(value)}" for key, value in OVERRIDES.items()]
+    words += [f"{key}={{{key}}}" for key in (*DEFAULTS, "seed")]
+    command = ["sh", "-c", SCRIPT, sys.executable, "tiny_kk", *words]
+    programs = {
+        "program": {"trainer": {"preset": "tiny_kk", "overrides": OVERRIDES}},
+        "command": {"program": {"command": command, "defaults": DEFAULTS, "evaluations": 2}},
+    }
+    for name, program in programs.items():
+        (runs / f"{name}.yaml").write_text(json.dumps({"name": name, **program, **SPACE}))
+        ended = run_cli("sweep", "run", runs / f"{name}.yaml", "--runs-dir", runs, "--offline", timeout=400)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    return runs / "program", runs / "command"
+
+
+def test_ledger_and_scores_are_the_same(sweeps: tuple[Path, Path]) -> None:
+    proposed, scores = [], []
+    for root in sweeps:
+        proposed.append([record.get("parameters") for record in ledger(root) if "parameters" in record])
+        scores.append({trial: result["score"] for trial, result in results(root).items()})
+    assert proposed[0] == proposed[1] and len(proposed[0]) == 2
+    assert scores[0] == scores[1] and len(scores[0]) == 4
+    assert len(set(scores[0].values())) > 1, "all alike: the comparison says nothing"
+
+
+def test_every_metric_of_every_step_is_the_same(sweeps: tuple[Path, Path]) -> None:
+    for trial in results(sweeps[0]):
+        own, command = (
+            {
+                (line["step"], name): value
+                for line in metrics(root, trial)
+                for name, value in line.items()
+                if not name.startswith(("time", "memory", "nonfinite"))
+            }
+            for root in sweeps
+        )
+        assert own == command and len(own) > 20
+
+
+def test_the_verdict_is_the_same(sweeps: tuple[Path, Path]) -> None:
+    own, command = (read_results(open_sweep(root.parent, root.name)) for root in sweeps)
+    verdicts = [replace(one.verdict, best="", baseline="") for one in (own, command)]  # these name the program
+    assert verdicts[0] == verdicts[1] and verdicts[0].seeds == 2
+    assert own.table.score.notna().all() and list(own.table.score) == list(command.table.score)
