@@ -1,6 +1,7 @@
 """The verdict and its rivals on real trainings: how often each claims what is not there, and finds what is.
 
     python -m benchmarks.verdict_on_real_runs --cases 400        # cases a study; minutes on one core
+    python -m benchmarks.verdict_on_real_runs --picture docs/pictures/real_runs.png     # three finalists, five seeds
 
 Data: final scores of DQN and PPO at about 140 points of their hyperparameters with ten seeds each, seven studies of
 ARLBench's Sobol landscapes (Becktepe et al. 2024, arXiv:2409.18827; BSD-3-Clause). Many runs collapse; scores are not
@@ -23,10 +24,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.decide import in_rounds
+from benchmarks.png import write_png
 from benchmarks.tables import print_rows
 from benchmarks.verdict_errors import AFTER, alone_tests
 from dashboards.statistics.dunnett import FALSE_CLAIMS
@@ -147,10 +150,39 @@ def measured(test: Test, finalists: int, seeds: int, cases: int) -> tuple[list[f
     return levels, found, wrong, total
 
 
+def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
+    """Draw how often each test claims where means are equal, from the mean of the studies to the worst."""
+    drawing = go.Figure()
+    for name in reversed(list(levels)):
+        rates = 100 * np.array(levels[name])
+        color = "#1a7f4b" if name.startswith("verdict") else "#5b6472"
+        row = f"{name}  (finds {finds[name]:.0f}%)"
+        drawing.add_scatter(x=[rates.mean(), rates.max()], y=[row, row], mode="lines", line={"color": color})
+        drawing.add_scatter(x=[rates.mean()], y=[row], mode="markers", marker={"color": color, "size": 11})
+    drawing.add_vline(x=100 * FALSE_CLAIMS, line={"color": "#c0392b", "dash": "dot"})
+    drawing.update_layout(height=380, showlegend=False, font={"size": 14}, margin={"l": 10, "r": 20, "t": 20, "b": 50})
+    title = "claims where means are equal, %: mean of seven studies (dot) to the worst study"
+    drawing.update_xaxes(title=title, type="log", tickvals=[1, 2, 5, 10, 20, 50, 100], range=[0, 2], gridcolor="#e5e8ec")
+    return drawing
+
+
+def write_picture(path: Path, cases: int) -> None:
+    finalists, seeds = 3, 5
+    found = {name: measured(test, finalists, seeds, cases) for name, test in TESTS.items()}
+    levels = {name: one[0] for name, one in found.items()}
+    finds = {name: 100 * one[1] / (len(one[0]) * cases) for name, one in found.items()}
+    write_png(draw(levels, finds), path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=400, help="cases a study (default: 400)")
-    cases = parser.parse_args().cases
+    parser.add_argument("--picture", type=Path, help="draw three finalists on five seeds into this file instead")
+    arguments = parser.parse_args()
+    cases = arguments.cases
+    if arguments.picture is not None:
+        write_picture(arguments.picture, cases)
+        return
     rows = []
     for finalists, seeds in LAYOUTS:
         for name, test in TESTS.items():
