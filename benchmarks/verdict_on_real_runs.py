@@ -162,7 +162,9 @@ def draw(levels: dict[str, list[float]], finds: dict[str, float]) -> go.Figure:
     drawing.add_vline(x=100 * FALSE_CLAIMS, line={"color": "#c0392b", "dash": "dot"})
     drawing.update_layout(height=380, showlegend=False, font={"size": 14}, margin={"l": 10, "r": 20, "t": 20, "b": 50})
     title = "claims where means are equal, %: mean of seven studies (dot) to the worst study"
-    drawing.update_xaxes(title=title, type="log", tickvals=[1, 2, 5, 10, 20, 50, 100], range=[0, 2], gridcolor="#e5e8ec")
+    drawing.update_xaxes(
+        title=title, type="log", tickvals=[1, 2, 5, 10, 20, 50, 100], range=[0, 2], gridcolor="#e5e8ec"
+    )
     return drawing
 
 
