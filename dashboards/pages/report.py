@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dashboards.pages.html import cell, render_page, render_table
+from dashboards.pages.html import Cell, cell, render_page
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
 from dashboards.pictures.figures import best_differences
@@ -79,12 +79,11 @@ def report_html(results: Results, chapters: Mapping[str, Sequence[Picture]]) -> 
         meta += f" The sweep is {results.progress}."
     for one in filter(None, (results, results.fresh)):
         meta = " ".join([meta, *one.doubts])
-    table, gain = trials_html(results), headline(results).confirmed
-    told = verdict(results)
-    return render_page(results.name or "judged runs", meta, told, chapters, table, confirmed=gain)
+    gain, told = headline(results).confirmed, verdict(results)
+    return render_page(results.name or "judged runs", meta, told, chapters, trials_table(results), confirmed=gain)
 
 
-def trials_html(results: Results) -> str:
+def trials_table(results: Results) -> tuple[list[str], list[list[Cell]]]:
     """The table of all trials, the best first, failed ones last with their reason."""
     parameters = [name for name in results.searched if name in results.table.columns]
     headings = ["trial", "configuration", "seed", "state", "score", "step"]
@@ -99,4 +98,4 @@ def trials_html(results: Results) -> str:
         cells.append(cell(row["minutes"], decimals=1))
         cells.append((str(row["reason"]), str(row["reason"]), "reason"))
         table.append(cells)
-    return render_table(headings, table)
+    return headings, table

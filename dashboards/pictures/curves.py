@@ -1,9 +1,9 @@
 """Pictures of whole trials: learning curves, training health, failures."""
 
 import html
+import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dashboards.labels import colours
@@ -129,18 +129,18 @@ def _mean_note(averaged: bool) -> str:
 
 
 def thinned(trials: pd.DataFrame, sign: int) -> pd.DataFrame:
-    """Return at most ``MAX_LINES`` of the trials, in their order, spread evenly over the ranks of their scores.
+    """Return at most ``MAX_LINES`` of the trials, the best and then every so many by their scores.
 
-    The best one is among them; trials without a score rank last, and have their share. ``sign`` -1 prefers less.
+    Trials without a score rank last, and have their share. ``sign`` -1 prefers less.
     """
     if len(trials) <= MAX_LINES:
         return trials
-    ranked = (-sign * trials.score).sort_values(kind="stable", na_position="last").index
-    kept = ranked[np.linspace(0, len(ranked) - 1, MAX_LINES).round().astype(int)]
-    return trials.loc[trials.index.isin(kept)]
+    ranked = trials.sort_values("score", ascending=sign < 0, na_position="last")
+    return ranked.iloc[:: math.ceil(len(trials) / MAX_LINES)]
 
 
 def _thinning_note(trials: pd.DataFrame) -> str:
-    if len(trials) <= MAX_LINES:
+    drawn = len(thinned(trials, 1))
+    if drawn == len(trials):
         return ""
-    return f" {MAX_LINES} of {len(trials)} trials are drawn, spread evenly from the best score to the worst."
+    return f" {drawn} of {len(trials)} trials are drawn, spread evenly from the best score to the worst."

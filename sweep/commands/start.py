@@ -75,12 +75,10 @@ def add_space(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from sweep.views.plan import as_json, make_plan, print_plan, print_space  # which imports scipy
+    from sweep.views.plan import as_json, make_plan, print_plan  # which imports scipy
 
     sweep = load(arguments)
     spec = sweep.spec
-    if not arguments.json:
-        print_space(spec)  # at once: simulating the memory takes seconds
     plan = make_plan(sweep, planned_nodes(arguments), arguments.step_seconds)
     _print_advice(spec)
     if arguments.json:

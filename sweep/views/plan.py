@@ -2,13 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dashboards.statistics.tournament import incomparable
 from dashboards.words import REFUSALS
-from sweep.programs.base import Footprint
+from sweep.programs.base import Footprint, Program
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.table import duration, parameter_text
@@ -66,22 +66,22 @@ def make_plan(sweep: SweepRecord, nodes: list[Node], given_step_seconds: float |
     resources, earlier = spec.resources, list(readable_sweeps(folder.runs_dir))
     fitting = slots(resources, nodes)
     parallel = min(fitting, spec.limits.max_concurrent or fitting, trials)
-    seconds_per_step, source = _step_seconds(spec, earlier, given_step_seconds)
     steps, searches_steps = spec.program.steps(spec.possible)
+    seconds_per_step, source = given_step_seconds, "given"
     trial_seconds = seconds = gpu_hours = None
     if steps is None:
-        trial_seconds, source = _whole_trial_seconds(spec, earlier)
-    elif seconds_per_step is not None:
+        trial_seconds, source = _measured(earlier, spec.program.is_like, _whole_trials)
+    elif seconds_per_step is None:
+        seconds_per_step, source = _measured(earlier, spec.program.takes_steps_like, SweepRecord.step_seconds)
+    if steps is not None and seconds_per_step is not None:
         trial_seconds = steps * seconds_per_step
     if trial_seconds is not None and parallel:
         seconds = math.ceil(trials / parallel) * trial_seconds
         gpu_hours = trials * trial_seconds * resources.gpus_per_trial / 3600
     at_a_time = max(1, parallel)
-    disk, memory, free = (
-        _planned_disk(spec, trials, at_a_time),
-        spec.program.memory(resources),
-        free_bytes(folder.runs_dir),
-    )
+    disk = _planned_disk(spec, trials, at_a_time)
+    memory = spec.program.memory(resources)
+    free = free_bytes(folder.runs_dir)
     return Plan(
         name=spec.name,
         configurations=trials // len(spec.seeds),
@@ -150,18 +150,14 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return {**asdict(plan), "memory": plan.memory and plan.memory.as_json()}
 
 
-def print_space(spec: SweepSpec) -> None:
-    """Print the resolved space."""
+def print_plan(plan: Plan, spec: SweepSpec) -> None:
+    """Print the resolved space and its plan."""
     if spec.parameters:
         rows = [[key, _range(p), parameter_text(p.when)] for key, p in spec.parameters.items()]
         print_table(["parameter", "range", "when"], rows)
     for index, baseline in enumerate(spec.baselines):
         print(f"baseline {index}: {parameter_text(baseline)}")
-    print(flush=True)
-
-
-def print_plan(plan: Plan, spec: SweepSpec) -> None:
-    """Print the plan."""
+    print()
     print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
     for heading, text in _lines(plan, spec):
         print_section(heading, [text])
@@ -169,8 +165,7 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
 
 def print_section(heading: str, lines: list[str]) -> None:
     """Print a heading, and lines in a column beside it."""
-    for index, line in enumerate(lines):
-        print_table(["", ""], [[f"{'' if index else heading:<11}", line]])
+    print_table(["", ""], [[f"{'' if index else heading:<11}", line] for index, line in enumerate(lines)])
 
 
 def _range(parameter: ParameterSpec) -> str:
@@ -263,25 +258,17 @@ def _steps_text(plan: Plan) -> str:
     return most + counted(plan.steps, "step")
 
 
-def _step_seconds(spec: SweepSpec, earlier: list[SweepRecord], given: float | None) -> tuple[float | None, str]:
-    if given is not None:
-        return given, "given"
+def _measured(
+    earlier: list[SweepRecord], is_like: Callable[[Program], bool], seconds: Callable[[SweepRecord], list[float]]
+) -> tuple[float | None, str]:
+    """Return the median of the seconds in the newest earlier sweep that is alike and has some, and its name."""
     for other in sorted(earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True):
-        if spec.program.takes_steps_like(other.spec.program):
-            measured = other.step_seconds()
-            if measured:
-                return statistics.median(measured), f"measured in {other.folder.name}"
+        if is_like(other.spec.program) and (found := seconds(other)):
+            return statistics.median(found), f"measured in {other.folder.name}"
     return None, ""
 
 
-def _whole_trial_seconds(spec: SweepSpec, earlier: list[SweepRecord]) -> tuple[float | None, str]:
-    """Return the time that trials of an earlier sweep took which trained alike, and the sweep's name."""
-    for other in sorted(earlier, key=lambda sweep: sweep.folder.space.stat().st_mtime, reverse=True):
-        if spec.program.is_like(other.spec.program):
-            hours = other.device_hours()
-            whole = [hours.get(row.trial, 0.0) for row in other.rows() if row.state == "COMPLETE"]
-            if whole:
-                return 3600 * statistics.median(
-                    whole
-                ) / other.spec.resources.devices, f"measured in {other.folder.name}"
-    return None, ""
+def _whole_trials(sweep: SweepRecord) -> list[float]:
+    """Return the seconds of each trial that ran to its end."""
+    hours, devices = sweep.device_hours(), sweep.spec.resources.devices
+    return [3600 * hours.get(row.trial, 0.0) / devices for row in sweep.rows() if row.state == "COMPLETE"]

@@ -1,21 +1,18 @@
 import re
 
-from dashboards.pages.html import render_page, render_table
+from dashboards.pages.html import render_page
 from dashboards.pictures.theme import Picture, figure
-
-
-def test_cells_show_one_text_and_sort_by_another() -> None:
-    table = render_table(["score <b>"], [[("0.79", "0.7912", "number")], [('a"b', 'a"b', "")]])
-    assert '<button type="button">score &lt;b&gt;</button>' in table
-    assert '<td class="number" data-value="0.7912">0.79</td>' in table
-    assert '<td class="" data-value="a&quot;b">a&quot;b</td>' in table
 
 
 def test_a_page_holds_style_script_and_figures_and_escapes_the_rest() -> None:
     drawing = figure("x </script>")
     drawing.add_scatter(x=[1], y=[1], name="<a>", line={"color": "#fff"})
     picture = Picture("alpha", "Score & alpha", "No <trial>.", (drawing, drawing))
-    page = render_page("demo <1>", "meta", ["verdict <2>: `type <3> --n`"], {"Verdict": [picture]}, "<table></table>")
+    trials = (["score <b>"], [[("0.79", "0.7912", "number")], [('a"b', 'a"b', "")]])
+    page = render_page("demo <1>", "meta", ["verdict <2>: `type <3> --n`"], {"Verdict": [picture]}, trials)
+    assert '<button type="button">score &lt;b&gt;</button>' in page
+    assert '<td class="number" data-value="0.7912">0.79</td>' in page
+    assert '<td class="" data-value="a&#34;b">a&#34;b</td>' in page
     for text in ("demo &lt;1&gt;", "Score &amp; alpha", "No &lt;trial&gt;.", "&lt;a&gt;"):
         assert text in page
     assert 'verdict &lt;2&gt;: <code>type &lt;3&gt; <span style="white-space: nowrap">--n</span></code>' in page

@@ -56,10 +56,8 @@ def test_of_many_trials_those_stay_that_are_spread_evenly_from_the_best_to_the_w
     scores = np.random.default_rng(0).permutation(3 * MAX_LINES) / 1000
     kept = thinned(trials_of(list(scores)), 1)
     assert len(kept) == MAX_LINES
-    assert kept.index.is_monotonic_increasing
-    assert kept.score.max() == scores.max()
-    assert kept.score.min() == scores.min()
-    assert np.diff(np.sort(kept.score)).max() <= 0.004 + 1e-9  # ranks are 3 or 4 apart
+    assert kept.score.max() == scores.max() and kept.score.min() <= 0.002
+    assert np.diff(np.sort(kept.score)).max() == pytest.approx(0.003)
 
 
 def test_a_picture_says_that_it_shows_a_part(monkeypatch: pytest.MonkeyPatch) -> None:

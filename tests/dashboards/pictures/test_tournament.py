@@ -82,6 +82,6 @@ def test_the_picture_has_lines_differences_and_a_table() -> None:
     few = with_trials(confirmed(gain=0.01), confirmed(gain=0.01).table.iloc[:14])
     assert tournament_line(few).startswith("Rules at their own best, on fresh seeds: AR +0.015, not compared: tuning ")
     assert "Intervals" not in tournament_line(few) and len(shown(tournament(few)).figures) == 1
-    page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, "<table></table>")
+    page = render_page("demo", "", ["Undecided."], {"Verdict": [picture]}, ([], []))
     assert "<th" in page and "best setting" in page and "#2 AR η 0.5" in page
     assert tournament(results_of()) is None
