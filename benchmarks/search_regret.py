@@ -129,12 +129,12 @@ def search(spec: SweepSpec, surface: Surface, trials: int) -> list[Configuration
     while sum(len(one.results) for one in found) < trials:
         while len(running) < AT_A_TIME:
             if not waiting:
-                point, _ = propose(spec, space, found)
+                point = propose(spec, space, found)
                 if point is None:
                     break
                 resolved = space.resolve(point, spec.program)
                 mark = fingerprint(resolved)
-                found.append(Configuration(len(found), "search", point, resolved, mark, {}, 0.0))
+                found.append(Configuration(len(found), point, resolved, mark, 0.0))
                 waiting = [(found[-1].number, seed) for seed in spec.seeds]
             running.append(waiting.pop(0))
         if not running:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from sweep.space.points import Parameters
 from trainer.files import Record
 
-Origin = Literal["baseline", "search"]
 TrialState = Literal["COMPLETE", "PRUNED", "FAIL"]
 _ConfigurationState = Literal["RUNNING", "COMPLETE", "PRUNED", "FAIL"]
 
@@ -50,11 +49,9 @@ class Configuration:
     """A point of the search space with what its seeds have shown so far."""
 
     number: int
-    origin: Origin
     parameters: Parameters  # the active parameters, switches included
     resolved: Parameters  # every searched trainer key with the value it has here
     fingerprint: str
-    attributes: Mapping[str, int]  # what the sampler noted at the proposal
     time: float  # seconds since the epoch
     results: Mapping[int, Result] = field(default_factory=dict)  # by seed
     retired: bool = False  # a decision in rounds needs no further seeds of it
@@ -90,7 +87,7 @@ def replay(records: Iterable[Record]) -> list[Configuration]:
 
 def configuration_of(record: Mapping[str, Any]) -> Configuration:
     """The configuration that a record proposes."""
-    fields = ("origin", "parameters", "resolved", "fingerprint", "attributes", "time")
+    fields = ("parameters", "resolved", "fingerprint", "time")
     return Configuration(record["configuration"], **{name: record[name] for name in fields})
 
 

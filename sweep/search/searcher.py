@@ -96,7 +96,7 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
                 raise
         if key is None or self.halted:
             return Searcher.FINISHED
-        self._append(event=STARTED, trial_id=trial_id, configuration=key.configuration, seed=key.seed)
+        self._append(event=STARTED, configuration=key.configuration, seed=key.seed)
         self.running[trial_id] = key
         configuration = self.configurations[key.configuration]
         return {
@@ -126,7 +126,6 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
         state, score, reason = _judge(report, error)
         record = self._append(
             event=ENDED,
-            trial_id=trial_id,
             configuration=key.configuration,
             seed=key.seed,
             state=state,
@@ -167,22 +166,19 @@ class ConfigurationSearcher(Searcher):  # type: ignore[misc]
     def _propose(self) -> bool:
         """Write the next configuration into the ledger; whether there is one."""
         number, baselines = len(self.configurations), self.spec.baselines
-        noted: dict[str, int] = {}
         if number < len(baselines):
             point: Parameters | None = self.space.complete(baselines[number], self.spec.program)
         else:
-            point, noted = propose_next(self.spec, self.configurations)
+            point = propose_next(self.spec, self.configurations)
         if point is None:
             return False
         resolved = self.space.resolve(point, self.spec.program)
         record = self._append(
             event=PROPOSED,
             configuration=number,
-            origin="baseline" if number < len(baselines) else "search",
             parameters=point,
             resolved=resolved,
             fingerprint=fingerprint(resolved),
-            attributes=noted,
         )
         self.configurations.append(configuration_of(record))
         return True

@@ -34,7 +34,7 @@ _RANDOM_ATTEMPTS = 20
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
-def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> tuple[Parameters | None, dict[str, int]]:
+def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> Parameters | None:
     """Like `propose`, for the arm with the fewest configurations; None once every arm has its budget.
 
     Each arm is searched by a study of its own, which sees nothing of the others. The samplers of all arms have
@@ -47,23 +47,18 @@ def propose_next(spec: SweepSpec, configurations: Sequence[Configuration]) -> tu
     for name in sorted(searches, key=lambda name: len(own[name])):
         arm, limit = searches[name], searches[name].search.configurations
         if limit is None or len(own[name]) < len(arm.baselines) + limit:
-            point, noted = propose(arm, Space(arm.parameters), own[name])
+            point = propose(arm, Space(arm.parameters), own[name])
             if point is not None:
-                return point, noted
+                return point
             logger.info("every configuration of %s has been tried", name or "the space")
-    return None, {}
+    return None
 
 
-def propose(
-    spec: SweepSpec, space: Space, configurations: Sequence[Configuration]
-) -> tuple[Parameters | None, dict[str, int]]:
+def propose(spec: SweepSpec, space: Space, configurations: Sequence[Configuration]) -> Parameters | None:
     """A point that was not tried yet: the same training with the same seeds would say nothing new.
 
     A sampler that repeats itself is asked again, from attempt to attempt less greedily; then points are drawn
-    at random, and at last a finite space is gone through.
-
-    Returns:
-        The point, None where the space is exhausted, and what the sampler noted about it.
+    at random, and at last a finite space is gone through. None where it is exhausted.
     """
     known = {configuration.fingerprint for configuration in configurations}
 
@@ -76,15 +71,15 @@ def propose(
             if attempt == SAMPLER_ATTEMPTS:
                 settings = settings.model_copy(update={"sampler": "random"})
             sampler = make_sampler(settings, space, len(configurations), attempt)
-            point, noted = ask(spec, space, configurations, sampler)
+            point = ask(spec, space, configurations, sampler)
             if is_new(point):
-                return point, noted
+                return point
     if not space.is_finite:
-        return None, {}
+        return None
     points = list(itertools.islice(space.grid(lambda parameter: parameter.options or []), MAX_GRID))
     # In random order, so that a sweep cut short has not only seen one corner of the space.
     random.Random(settings.seed).shuffle(points)
-    return next(filter(is_new, points), None), {}
+    return next(filter(is_new, points), None)
 
 
 def distribution(parameter: ParameterSpec) -> BaseDistribution | None:
@@ -140,17 +135,12 @@ def make_sampler(search: SearchSpec, space: Space, number: int, attempt: int) ->
         return optuna.samplers.RandomSampler(seed=seed)
 
 
-def ask(
-    spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler
-) -> tuple[Parameters, dict[str, int]]:
-    """The sampler's next point, and the numbers it noted about it."""
+def ask(spec: SweepSpec, space: Space, configurations: Sequence[Configuration], sampler: BaseSampler) -> Parameters:
+    """The sampler's next point."""
     study = optuna.create_study(direction=direction(spec), sampler=sampler)
     if not isinstance(sampler, optuna.samplers.RandomSampler):  # which looks at nothing
         study.add_trials([frozen_trial(spec, space, one, for_sampler=True) for one in configurations])
-    trial = study.ask()
-    parameters = sample(space, trial)
-    noted = study.get_trials(deepcopy=False)[-1].system_attrs
-    return parameters, {key: value for key, value in noted.items() if isinstance(value, int)}
+    return sample(space, study.ask())
 
 
 def frozen_trial(
@@ -170,8 +160,7 @@ def frozen_trial(
         state=TrialState[found.state],
         value=found.score,
         **_place(space, configuration.parameters),
-        user_attrs={} if for_sampler else notes(configuration),
-        system_attrs=dict(configuration.attributes),
+        user_attrs={} if for_sampler else _notes(configuration),
         intermediate_values=stops,
     )
     trial.datetime_start = datetime.fromtimestamp(configuration.time)
@@ -201,12 +190,10 @@ def _in_optuna(value: Any, range_: BaseDistribution) -> Any:
     return int(value) if isinstance(range_, IntDistribution) else float(value)
 
 
-def notes(configuration: Configuration) -> Mapping[str, Any]:
-    """User attributes of a trial for people: origin, whole configuration, scores and failures by seed."""
+def _notes(configuration: Configuration) -> dict[str, Any]:
+    """User attributes of a trial for people."""
     scores = {str(seed): result.score for seed, result in sorted(configuration.results.items())}
-    reasons = {str(seed): r.reason for seed, r in sorted(configuration.results.items()) if r.reason}
-    notes = {"origin": configuration.origin, "configuration": configuration.resolved, "scores": scores}
-    return {**notes, "failures": reasons} if reasons else notes
+    return {"configuration": configuration.resolved, "scores": scores}
 
 
 def direction(spec: SweepSpec) -> str:

@@ -24,7 +24,7 @@ def write_sweep(runs: Path, name: str, scores: Mapping[int, Mapping[int, float |
     events: list[dict[str, Any]] = []
     for number, seeds in scores.items():
         resolved = {"algorithm.ar_alpha": number / 10}
-        proposal = {"origin": "baseline", "fingerprint": str(number), "attributes": {}, "time": 1.0}
+        proposal = {"fingerprint": str(number), "time": 1.0}
         proposal |= {"parameters": resolved, "resolved": resolved}
         events.append({"event": "configuration", "configuration": number, **proposal})
         for seed, score in seeds.items():

@@ -52,7 +52,7 @@ def test_every_arm_takes_as_many(tmp_path: Path) -> None:
     ledger = Ledger(sweep_folder(tmp_path, "before").ledger)
     for number, (alpha, rate, score) in enumerate([(0.0, 1e-4, 0.5), (0.1, 2e-4, 0.7), (0.1, 3e-4, 0.9)]):
         point = {"parameters": {ALPHA: alpha, "optim.lr": rate}, "resolved": {}, "fingerprint": str(number)}
-        proposal = {"origin": "search", "attributes": {}, "time": 1.0, **point}
+        proposal = {"time": 1.0, **point}
         result = {"seed": 0, "state": "COMPLETE", "score": score, "step": 4, "reason": "", "time": 2.0}
         ledger.append({"event": "configuration", "configuration": number, **proposal})
         ledger.append({"event": "result", "configuration": number, **result})

@@ -10,11 +10,9 @@ def configuration(number: int) -> dict[str, Any]:
     return {
         "event": "configuration",
         "configuration": number,
-        "origin": "search",
         "parameters": {ALPHA: 0.1 * number},
         "resolved": {ALPHA: 0.1 * number},
         "fingerprint": str(number),
-        "attributes": {},
         "time": 1.0,
     }
 

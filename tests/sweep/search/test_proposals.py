@@ -20,7 +20,7 @@ def tried(spec: SweepSpec, space: Space, points: list[Parameters]) -> list[Confi
     found = []
     for number, point in enumerate(points):
         resolved = space.resolve(point, spec.program)
-        found.append(Configuration(number, "search", point, resolved, fingerprint(resolved), {}, 0.0))
+        found.append(Configuration(number, point, resolved, fingerprint(resolved), 0.0))
     return found
 
 
@@ -31,5 +31,5 @@ def test_the_last_point_of_a_finite_space_is_found_and_then_nothing(sampler: str
     assert len(points) == 5 * 3  # five alphas; Lopti off or with one of two thresholds
     for left in (0, 7, 14):
         known = tried(spec, space, [point for place, point in enumerate(points) if place != left])
-        assert propose(spec, space, known)[0] == points[left]
-    assert propose(spec, space, tried(spec, space, points)) == (None, {})
+        assert propose(spec, space, known) == points[left]
+    assert propose(spec, space, tried(spec, space, points)) is None

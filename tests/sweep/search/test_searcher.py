@@ -26,7 +26,7 @@ def test_baselines_come_first_and_every_seed_once(tmp_path: Path) -> None:
     assert suggestions[3]["overrides"] == {"algorithm.advantage": "grpo", ALPHA: 0.3, ETA: 0.5, "seed": 1}
     for first, second in zip(suggestions[::2], suggestions[1::2], strict=True):
         assert first["parameters"] == second["parameters"]
-    assert [c.origin for c in searcher.configurations] == ["baseline"] * 2 + ["search"] * 3
+    assert [c.number for c in searcher.configurations] == [0, 1, 2, 3, 4]
 
 
 def test_extending_a_finished_sweep(tmp_path: Path) -> None:
