@@ -272,7 +272,7 @@ class Trainer:
             band_metrics(batch, statistics, algorithm),
         ]
         if device.type == "cuda":
-            metrics.append(memory_metrics(self._estimate.training if self._estimate else None, device))
+            metrics.append(memory_metrics(device))
         return read_metrics(metrics, self.parallel)
 
     def _show_peak(self) -> None:

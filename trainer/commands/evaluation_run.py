@@ -11,21 +11,19 @@ from typing import Any
 from rewards.sandbox import MAX_FAILURE_RATE
 from trainer.commands.found_model import FoundModel
 from trainer.config.schema import TrainConfig
-from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate, evaluation_metrics
+from trainer.evaluation.evaluate import EvaluationResult, completion_rows, evaluate
 from trainer.evaluation.table import EvaluationRow, evaluation_rows
 from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import Parallel
 from trainer.parallel.start import make_parallel
 from trainer.policy.load import load_policy
 from trainer.rollouts.build import build_engine
-from trainer.rollouts.collect import scoring_error
-from trainer.rollouts.engine import RolloutEngine
 from trainer.rollouts.prepared import Prepared, prepare
 from trainer.shell.table import print_table
 from trainer.tracking.mlflow_store import prepare_store, tracking_uri
 from trainer.tracking.shipping import RESULT_FILE
 from trainer.tracking.tracker import NullTracker, Tracker
-from trainer.types import Rollout, RunContext
+from trainer.types import RunContext
 
 EXPERIMENT = "evaluate"
 _WIDTH = 160  # columns
@@ -41,10 +39,11 @@ def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: 
     Started by torchrun, every rank answers its share of the problems.
 
     Raises:
-        RewardError: after the results were recorded, where scoring failed too often for them to mean anything.
+        RewardError: scoring fails too often for the results to mean anything.
     """
     parallel = make_parallel(config)
-    with prepare(config, trains=False) as prepared:  # a reward that does not exist leaves no record
+    # A reward that does not exist leaves no record.
+    with prepare(config, trains=False, max_failure_rate=MAX_FAILURE_RATE) as prepared:
         tracker = _open_tracker(config, name, runs_dir) if parallel.is_main else NullTracker()
         status = "FAILED"
         started = time.monotonic()
@@ -60,7 +59,6 @@ def run_evaluation(config: TrainConfig, model: FoundModel, name: str, runs_dir: 
                 else:
                     print_rows(rows)
                     print(f"results: {file}")
-            _check_scoring(config, result)
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
@@ -77,36 +75,18 @@ def _open_tracker(config: TrainConfig, name: str, runs_dir: Path) -> Any:
     return Tracker(config, RunContext(runs_dir / name, runs_dir, EXPERIMENT, name, tags))
 
 
-def _check_scoring(config: TrainConfig, result: EvaluationResult) -> None:
-    everything = [rollout for of_set in result.rollouts.values() for rollout in of_set]
-    failed = [rollout.scoring_message for rollout in everything if rollout.scoring != "ok"]
-    if len(failed) > MAX_FAILURE_RATE * len(everything):
-        share = f"{len(failed) / len(everything):.0%} of the completions (the limit is {MAX_FAILURE_RATE:.0%})"
-        raise scoring_error(f"scoring failed for {share}: {failed[0]}")
-
-
 def _evaluate_model(config: TrainConfig, prepared: Prepared, parallel: Parallel) -> EvaluationResult:
     device = parallel.device
     policy = load_policy(config.model, device, compute_dtype(config.model, device)).requires_grad_(False)
     engine = build_engine(config, policy, prepared.tokenizer)
     try:
         engine.sync_weights(policy)
-        return _evaluate_sets(config, engine, prepared, parallel)
+        for name, problems in prepared.sets.items() if parallel.is_main else ():
+            count = len(problems) * config.evaluation.of_set(name).completions_per_problem
+            print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
+        return evaluate(engine, prepared.tokenizer, prepared.rewards, prepared.sets, config, parallel)
     finally:
         engine.close()
-
-
-def _evaluate_sets(
-    config: TrainConfig, engine: RolloutEngine, prepared: Prepared, parallel: Parallel
-) -> EvaluationResult:
-    rollouts: dict[str, list[Rollout]] = {}
-    for name, problems in prepared.sets.items():
-        count = len(problems) * config.evaluation.of_set(name).completions_per_problem
-        if parallel.is_main:
-            print(f"{name}: {len(problems)} problems, {count} completions", file=sys.stderr, flush=True)
-        result = evaluate(engine, prepared.tokenizer, prepared.rewards, {name: problems}, config, parallel)
-        rollouts |= result.rollouts
-    return EvaluationResult(rollouts, evaluation_metrics(rollouts))
 
 
 def _summary(config: TrainConfig, model: FoundModel, rows: Sequence[EvaluationRow], seconds: float) -> dict[str, Any]:

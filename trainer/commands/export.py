@@ -2,7 +2,6 @@
 
 import argparse
 import shutil
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -23,17 +22,6 @@ from trainer.tracking.inputs import recorded_files
 from trainer.tracking.shipping import CONFIG_FILE
 
 _FOR_RESUMPTION = shutil.ignore_patterns("manifest.json*", "training_state*")
-
-
-@dataclass(frozen=True)
-class Score:
-    """Accuracy of one evaluation set at a step."""
-
-    set_name: str
-    problems: int
-    completions: int
-    accuracy: float
-    interval: tuple[float, float]  # 95 %, over problems
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
@@ -82,21 +70,12 @@ def _export_model(run: Path, output: Path, step: int | None = None, merge: bool 
     if merge:
         _merge(config, partial)
     shutil.copyfile(run / CONFIG_FILE, partial / "run.yaml")
-    _copy_rewards(run, partial)
     is_adapter = config.model.lora.r > 0 and not merge
     write_atomically(partial / "README.md", _card(run, config, step, is_adapter))
     for path in (partial, *partial.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     partial.rename(output)
     return step
-
-
-def _copy_rewards(run: Path, folder: Path) -> None:
-    """Put the reward modules beside run.yaml, from where it finds them."""
-    for name, file in recorded_files(run).items():
-        if file["role"].startswith(("reward ", "imported ")) and Path(name).is_file() and not Path(name).is_absolute():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(name, folder / name)
 
 
 def _merge(config: TrainConfig, folder: Path) -> None:
@@ -115,21 +94,8 @@ def _merge(config: TrainConfig, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def scores(run: Path, step: int) -> list[Score]:
-    """The run's own evaluations at a step, the configuration's sets in order."""
-    path = run / CORRECTNESS_FILE
-    found = []
-    for name, by_step in read_correctness(path).items() if path.is_file() else ():
-        if step in by_step:
-            shares, completions = by_step[step]
-            interval = accuracy_interval(shares, [completions] * len(shares))
-            found.append(Score(name, len(shares), completions, float(shares.mean()), interval))
-    return found
-
-
 def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
     """A model card: front matter as the hub reads it, then what was done, how well it works, and with which files."""
-    found = scores(run, step)
     front: dict[str, object] = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
@@ -145,7 +111,7 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
         f"`{start}` after {step} steps of {rule_of(config)}, trained on {sources} with loptune "
         f"{metadata.version('loptune')} for the reward {', '.join(config.reward.functions)}.",
         "## Evaluation",
-        _score_table(config, found) if found else f"The run was not evaluated at step {step}.",
+        _score_table(run, config, step) or f"The run was not evaluated at step {step}.",
         "## Training",
         "Every setting is in `run.yaml` beside this file; to repeat it: `trainer run run.yaml`.",
         f"The licence of `{start}` holds for these weights.",
@@ -156,16 +122,20 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def _score_table(config: TrainConfig, found: list[Score]) -> str:
-    rows = ["| set | problems | completions each | accuracy | 95 % interval |", "|---|---|---|---|---|"]
-    for score in found:
-        low, high = score.interval
-        rows.append(
-            f"| {score.set_name} | {score.problems} | {score.completions} | {score.accuracy:.3f} "
-            f"| {low:.3f} to {high:.3f} |"
-        )
+def _score_table(run: Path, config: TrainConfig, step: int) -> str:
+    """The run's own evaluations at a step, the configuration's sets in order; empty without any."""
+    path = run / CORRECTNESS_FILE
+    rows = []
+    for name, by_step in read_correctness(path).items() if path.is_file() else ():
+        if step in by_step:
+            shares, completions = by_step[step]
+            low, high = accuracy_interval(shares, [completions] * len(shares))
+            rows.append(f"| {name} | {len(shares)} | {completions} | {shares.mean():.3f} | {low:.3f} to {high:.3f} |")
+    if not rows:
+        return ""
+    head = ["| set | problems | completions each | accuracy | 95 % interval |", "|---|---|---|---|---|"]
     note = (
         f"Sampled at temperature {config.evaluation.temperature:g}. The interval is over problems, not over "
         "training runs: one run says nothing about how the same rule does with another seed."
     )
-    return "\n".join([*rows, "", note])
+    return "\n".join([*head, *rows, "", note])

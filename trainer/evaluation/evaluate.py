@@ -1,6 +1,6 @@
 """Measuring a policy on sets of problems."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -98,12 +98,7 @@ def correct_by_problem(rollouts: Sequence[Rollout]) -> tuple[IntArray, IntArray]
 def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict[str, Any]]:
     """``count`` rollouts of the first set, of as many problems as possible, as rows of a table."""
     name, answers = next(iter(rollouts.items()))
-    seen: Counter[int] = Counter()
-    nth = []  # how many completions of its problem come before a rollout
-    for r in answers:
-        nth.append(seen[r.group_id])
-        seen[r.group_id] += 1
-    chosen = sorted(sorted(range(len(answers)), key=lambda index: nth[index])[:count])
+    count = min(count, len(answers))
     return [
         {
             "prompt": r.problem.prompt + r.problem.prefill,
@@ -117,7 +112,7 @@ def completion_rows(rollouts: dict[str, list[Rollout]], count: int) -> list[dict
             "problem": r.problem.problem_id,
             "set": name,
         }
-        for r in (answers[index] for index in chosen)
+        for r in (answers[place * len(answers) // count] for place in range(count))
     ]
 
 

@@ -85,7 +85,6 @@ _DECLARED = [
     Metric("time/evaluation", "seconds of the evaluation", "s", "max"),
     Metric("time/diagnostics", "seconds spent on tokens/*", "s", "max"),
     Metric("memory/peak", "memory of the fullest GPU in use after the update, torch's cache included", "GB", "max"),
-    Metric("memory/estimated", "memory that was expected of a GPU while training", "GB", "max"),
     Metric("time/tokens_per_s", "completion tokens of the step / time/step", "tokens/s", "sum"),
     Metric("eval/accuracy", "share of correct completions on the first evaluation set", "share"),
     Metric("eval/reward", "mean reward on the first evaluation set", "reward"),

@@ -110,14 +110,10 @@ def update_metrics(statistics: UpdateStatistics, lr: float) -> Metrics:
     }
 
 
-def memory_metrics(estimated: int | None, device: torch.device) -> Metrics:
-    """Memory of the fullest GPU after an update, when torch's cache still holds what the update took at most.
-
-    ``estimated`` is what `trainer.planning.memory` expected while training [bytes]; None where it could not.
-    """
+def memory_metrics(device: torch.device) -> Metrics:
+    """Memory of the fullest GPU after an update, when torch's cache still holds what the update took at most."""
     peak = peak_bytes(device) / 1e9
-    metrics = {"memory/peak": float(over_ranks((yield {"memory/peak": peak}))["memory/peak"])}
-    return metrics if estimated is None else metrics | {"memory/estimated": estimated / 1e9}
+    return {"memory/peak": float(over_ranks((yield {"memory/peak": peak}))["memory/peak"])}
 
 
 def time_metrics(stopwatch: Stopwatch, batch: TrainBatch, parallel: Parallel) -> dict[str, float]:

@@ -1,9 +1,8 @@
 """Ranks that share one model's state through DeepSpeed's ZeRO, stages 0 to 3."""
 
-import io
-import logging
 import math
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
@@ -26,8 +25,6 @@ from trainer.parallel.device import compute_dtype
 from trainer.parallel.ranks import DistributedParallel, reset_accelerate
 from trainer.planning.memory import REDUCED_TOGETHER
 from trainer.policy.weights import host_copy, trained_weights
-
-logger = logging.getLogger(__name__)
 
 
 class DeepSpeedParallel(DistributedParallel):
@@ -57,7 +54,7 @@ class DeepSpeedParallel(DistributedParallel):
     @override
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
         self._accelerator.deepspeed_plugin.deepspeed_config["zero_optimization"] |= _bucket_sizes(model)
-        with _prints_logged():
+        with redirect_stdout(sys.stderr):  # DeepSpeed prints its memory
             engine, _ = self._accelerator.prepare(model, optimizer)
         self._keep(engine)
         self._policy = engine
@@ -69,7 +66,7 @@ class DeepSpeedParallel(DistributedParallel):
             return model
         settings = dict(self._accelerator.deepspeed_plugin.deepspeed_config)
         settings["zero_optimization"] = settings["zero_optimization"] | _bucket_sizes(model)
-        with _prints_logged():
+        with redirect_stdout(sys.stderr):
             engine, *_ = deepspeed.initialize(model=model, config=settings)
         self._keep(engine)
         frozen: nn.Module = engine
@@ -256,18 +253,6 @@ def _bucket_sizes(model: Any) -> dict[str, int]:
         "stage3_prefetch_bucket_size": int(0.9 * width * width),
         "stage3_param_persistence_threshold": 10 * width,
     }
-
-
-@contextmanager
-def _prints_logged() -> Iterator[None]:
-    """Log what DeepSpeed prints about its memory, between the lines of a run's progress nobody's concern."""
-    printed = io.StringIO()
-    try:
-        with redirect_stdout(printed):
-            yield
-    finally:
-        for line in filter(None, map(str.strip, printed.getvalue().splitlines())):
-            logger.info("%s", line)
 
 
 @contextmanager

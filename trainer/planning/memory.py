@@ -1,6 +1,6 @@
 """Memory and disk that a run needs, by arithmetic: nothing is computed, and no GPU has confirmed it.
 
-A run logs its measured peak beside the estimate (``memory/peak``, ``memory/estimated``).
+A run shows the measured peak of its first step beside the estimate, and logs it (``memory/peak``).
 """
 
 import logging
@@ -13,7 +13,7 @@ from trainer.config.model import ALL_LINEAR
 from trainer.config.schema import TrainConfig
 from trainer.files import size_text
 from trainer.planning.advice import Advice
-from trainer.policy.architectures import CHUNK_BYTES, ModelSize, model_size, parameter_count
+from trainer.policy.architectures import CHUNK_BYTES, ModelSize, model_size
 
 _log = logging.getLogger(__name__)
 
@@ -104,9 +104,6 @@ def check_fits(config: TrainConfig, ranks: int, device: Device, quiet: bool = Fa
 def planned_checkpoint_bytes(config: TrainConfig, on_gpu: bool, weights_only: bool = False) -> int | None:
     """Size of one checkpoint of a run, or of its weights; None for a model of unknown size."""
     size = model_size(config.model.name_or_path)
-    parameters = parameter_count(config.model.name_or_path)
-    if size is None and parameters is not None and config.model.lora.r == 0:
-        size = ModelSize({}, parameters)
     if size is None:
         return None
     run = RunMemory(config, size, Device(on_gpu))

@@ -214,15 +214,10 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
     if wanted == [ALL_LINEAR]:
         return there
     for target in wanted:
-        if not any(name == target or name.endswith(f".{target}") for name in linear):
-            hint = nearest(target, [*there, ALL_LINEAR])
-            listed = f"; there are {', '.join(there)}" if "did you mean" in hint else ""
-            raise ConfigError(
-                f"{target} is no linear layer before the output of {type(model).__name__}{listed}",
-                "model.lora.target_modules",
-                hint,
-                "model.lora.target_modules",
-            )
+        if target not in there:
+            key = "model.lora.target_modules"
+            what = f"{target} is no linear layer before the output of {type(model).__name__}"
+            raise ConfigError(what, key, nearest(target, [*there, ALL_LINEAR]), key)
     return wanted
 
 

@@ -5,7 +5,6 @@ The numbers are those of the models' published ``config.json``.
 
 import json
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,22 +63,10 @@ def model_size(name: str) -> ModelSize | None:
     if name in KNOWN:
         return ModelSize(KNOWN[name].settings(), KNOWN[name].parameters)
     file = _config_file(name)
-    parameters = parameter_count(name)
-    if file is None or parameters is None:
+    parameters = file and sum(_tensor_elements(path) for path in file.parent.glob("*.safetensors"))
+    if file is None or not parameters:
         return None
     return ModelSize(json.loads(file.read_text(encoding="utf-8")), parameters)
-
-
-def parameter_count(name: str) -> int | None:
-    """Parameters of a model: known, counted in its files, or as its name says them (7B)."""
-    if name in KNOWN:
-        return KNOWN[name].parameters
-    folder = local_folder(name)
-    counted = sum(_tensor_elements(path) for path in folder.glob("*.safetensors"))
-    if counted or folder.is_dir():
-        return counted or None
-    billions = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])", name)
-    return round(float(billions[1]) * 1e9) if billions else None
 
 
 def local_folder(name: str) -> Path:

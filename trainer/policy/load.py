@@ -263,11 +263,8 @@ def _load_error(what: str, config: ModelConfig, error: Exception) -> UserError:
             "get online, or give a folder: `hf download NAME --local-dir FOLDER` where there is a network",
         )
     cause = error.__cause__ if isinstance(error, StrictDataclassError) and error.__cause__ else error
-    told = f"its files lack {first_line(cause)}" if isinstance(cause, KeyError) else first_line(cause)
-    if isinstance(cause, TypeError | AttributeError) or (what == "model" and isinstance(cause, KeyError)):
-        told = f"its JSON files hold what nobody expects ({first_line(cause)})"
     return MissingError(
-        f"cannot load the {what} of {config.name_or_path}: {told}",
+        f"cannot load the {what} of {config.name_or_path}: {type(cause).__name__}: {first_line(cause)}",
         "model.name_or_path",
         "give a folder with config.json, tokenizer and *.safetensors, a hub name, or `tiny`",
     )

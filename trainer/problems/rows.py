@@ -15,6 +15,7 @@ from trainer.config.yaml_document import nearest
 from trainer.errors import ConfigError, MissingError, first_line
 from trainer.hub import hub_answers
 
+_ABSENT = object()
 _FIELDS = ("prompt", "answer", "difficulty", "source")
 _FILE_TYPES = (".parquet", ".jsonl", ".json", ".csv")
 # What no data set of the hub is called: such a name is meant as a file.
@@ -79,14 +80,14 @@ def find_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
         ConfigError: the configured column does not exist.
     """
     if field in columns:
-        if not _has(row.values, columns[field]):
+        if _at(row.values, columns[field]) is _ABSENT:
             raise ConfigError(
                 f"no column {columns[field]} for {field}; there are {', '.join(_dotted(row.values))}",
                 row.place,
                 nearest(columns[field], _dotted(row.values)),
             )
         return columns[field]
-    return next((column for column in defaults if _has(row.values, column)), None)
+    return next((column for column in defaults if _at(row.values, column) is not _ABSENT), None)
 
 
 def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequence[str]) -> str:
@@ -107,12 +108,9 @@ def need_column(row: Row, field: str, columns: Mapping[str, str], defaults: Sequ
 
 def value_at(row: Row, column: str) -> Any:
     """The value in a dotted column; None for null, NaN and empty text."""
-    value: Any = row.values
-    for part in column.split(".") if column not in row.values else [column]:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return None if isinstance(value, str) and not value.strip() else value
+    value = _at(row.values, column)
+    empty = (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value.strip())
+    return None if empty or value is _ABSENT else value
 
 
 def check_fields(dataset: DatasetConfig) -> None:
@@ -230,11 +228,11 @@ def _read_hub(dataset: DatasetConfig) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-def _has(values: Any, column: str) -> bool:
-    if isinstance(values, Mapping) and column in values:
-        return True
+def _at(values: Any, column: str) -> Any:
+    if not isinstance(values, Mapping) or column in values:
+        return values[column] if isinstance(values, Mapping) else _ABSENT
     head, _, rest = column.partition(".")
-    return bool(rest) and isinstance(values, Mapping) and head in values and _has(values[head], rest)
+    return _at(values.get(head), rest) if rest else _ABSENT
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
@@ -100,7 +100,6 @@ class Progress(ProgressReport):
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            _Rate(""),
         )
         self._console = Console(file=stream, highlight=False)
         shown = {"transient": True, "disable": not self._in_terminal}
@@ -164,13 +163,6 @@ class Progress(ProgressReport):
 
     def _write(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
-
-
-class _Rate(TextColumn):
-    """Completions or steps per second."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f}/s" if task.speed else "")
 
 
 def _join(parts: tuple[tuple[str, str], ...], metrics: Mapping[str, float]) -> str:

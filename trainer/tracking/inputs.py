@@ -1,17 +1,18 @@
 """The files that a run or sweep depends on, data sets and reward modules, hashed so that a change is noticed.
 
-Data sets of the hub are not among them, nor files that a reward module reads by itself. Python's `modulefinder` raises
-AttributeError at the first folder without ``__init__.py``, a project's or one of data that has a library's name.
+Data sets of the hub are not among them, nor files that a reward module reads by itself.
 """
 
-import ast
+import contextlib
 import hashlib
+import io
 import json
 import sys
 import sysconfig
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from trainer.metrics.tags import CHANGES_TAG
 
 INPUTS_FILE = "inputs.json"
 _INSTALLED = {"site-packages", "dist-packages"}
+_SOURCE, _PACKAGE = 1, 5  # kinds of modules, as `modulefinder` numbers them
 
 
 def check_inputs(folder: Path, what: str, accept: bool, working_dir: Path | None = None) -> list[str]:
@@ -130,44 +132,29 @@ def input_files(configs: Iterable[TrainConfig]) -> Iterator[tuple[Path, str]]:
 
 def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str]]:
     """A module's file and those of the project that it imports; nothing is imported to find them."""
-    seen: set[Path] = set()
-    waiting = [(module, role)]
-    while waiting:
-        name, role = waiting.pop()
-        for file in _files_of(name, root):
-            if file in seen:
-                continue
-            seen.add(file)
-            yield file, role
-            package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-            waiting += [(imported, f"imported by {file.name}") for imported in _imports(file, package)]
+    search = [*filter(None, sys.path), str(root)]  # the order of scoring processes
+    finder = _ImportFinder([place for place in search if _is_of_project(Path(place))], excludes=OWN_PACKAGES)
+    with contextlib.suppress(ImportError, SyntaxError):  # whoever imports it says so
+        finder.import_hook(module)
+    for name, found in finder.modules.items():
+        file = Path(getattr(found, "__file__", None) or "").resolve()
+        if file.is_file():
+            yield file, role if name == module else f"imported by {module}"
 
 
-def _files_of(module: str, root: Path) -> Iterator[Path]:
-    """The files that importing a module runs, its packages' included; none of what is installed."""
-    if module.partition(".")[0] in OWN_PACKAGES:
-        return
-    search: Sequence[str] = [*filter(None, sys.path), str(root)]  # the order of scoring processes
-    for part in module.split("."):
-        spec = PathFinder.find_spec(part, search)  # without its parents, which nobody has imported
-        if spec is None:
-            return
-        if spec.origin and spec.origin.endswith(".py"):
-            file = Path(spec.origin).resolve()
-            if _INSTALLED.isdisjoint(file.parts) and not file.is_relative_to(sysconfig.get_path("stdlib")):
-                yield file
-        search = list(spec.submodule_search_locations or [])
+def _is_of_project(folder: Path) -> bool:
+    installed = not _INSTALLED.isdisjoint(folder.parts)
+    return not installed and not folder.resolve().is_relative_to(sysconfig.get_path("stdlib"))
 
 
-def _imports(file: Path, package: str) -> Iterator[str]:
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # whoever imports it says so
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*parents, *([node.module] if node.module else [])])
-            yield from (f"{base}.{alias.name}".strip(".") for alias in node.names)
+class _ImportFinder(ModuleFinder):
+    """Finds the modules of folders without ``__init__.py``, too."""
+
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        """Return a file or folder with the kind of module that it is."""
+        spec = PathFinder.find_spec(name, path or self.path)
+        if spec is None and name == "__init__":
+            return io.BytesIO(), "", ("", "rb", _SOURCE)
+        if spec is not None and spec.origin is None and spec.submodule_search_locations:
+            return None, next(iter(spec.submodule_search_locations)), ("", "", _PACKAGE)
+        return super().find_module(name, path, parent)

@@ -291,20 +291,13 @@ def _schema_exists(path: Path, uri: str) -> bool:
     """Whether the database has MLflow's schema; waits for a lock, because MLflow itself would wait 100 s."""
     if not path.exists():
         return False
-    deadline = time.monotonic() + LOCK_LIMIT_S
-    while True:
-        try:
-            with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as database:
-                row = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
-                return bool(row)
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                held = "end the process that holds it, then resume" if "locked" in str(error) else "move it away"
-                raise StorageError(f"cannot read the MLflow store: {error}", uri, held) from None
-        except sqlite3.DatabaseError as error:
-            raise StorageError(
-                f"not an SQLite database: {error}", str(path), "restore the file or move it away"
-            ) from None
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LOCK_LIMIT_S)) as database:
+            row = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
+            return bool(row)
+    except sqlite3.DatabaseError as error:
+        held = "end the process that holds it, then resume" if "locked" in str(error) else "restore it or move it away"
+        raise StorageError(f"cannot read the MLflow store: {error}", str(path), held) from None
 
 
 @contextlib.contextmanager

@@ -139,7 +139,6 @@ def test_a_layer_that_is_not_there_is_refused_by_name(target, hint):
     with pytest.raises(ConfigError, match=f"{target} is no linear layer") as caught:
         add_adapter(random_model(tied=False), LoraConfig(r=2, target_modules=["q_proj", target]))
     assert hint in caught.value.hint
-    assert "v_proj" in str(caught.value)
 
 
 def test_one_name_of_a_layer_needs_no_list():

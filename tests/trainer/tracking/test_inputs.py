@@ -25,7 +25,7 @@ CHANGES = [
     ("train.jsonl", ROW * 2, "train.jsonl (training data) has changed (33 bytes -> 66 bytes)"),
     ("dev.jsonl", ROW.replace("2", "3"), "dev.jsonl (evaluation set dev) has changed (33 bytes -> 33 bytes)"),
     ("judge.py", None, "judge.py (reward judge:exact) is gone"),
-    ("parts/numbers.py", "x = 1\n", "parts/numbers.py (imported by words.py) has changed (0 bytes -> 6 bytes)"),
+    ("parts/numbers.py", "x = 1\n", "parts/numbers.py (imported by judge) has changed (0 bytes -> 6 bytes)"),
     ("other.py", "x = 1\n", None),
 ]
 

@@ -77,7 +77,7 @@ def test_a_trial_never_makes_the_schema(tmp_path: Path) -> None:
 
 def test_a_store_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database " * 100)
-    with pytest.raises(StorageError, match="not an SQLite database"):
+    with pytest.raises(StorageError, match="cannot read the MLflow store: file is not a database"):
         prepare_store(f"sqlite:///{tmp_path}/mlflow.db")
 
 

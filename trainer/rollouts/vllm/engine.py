@@ -23,7 +23,7 @@ from trainer.rollouts.vllm.containment import (
     random_state_kept,
     send_log_to,
 )
-from trainer.rollouts.vllm.failures import failures_named, start_error
+from trainer.rollouts.vllm.failures import failures_named
 from trainer.rollouts.vllm.setup import INSTALL, EngineSetup, llm_options, vllm_installed
 from trainer.rollouts.vllm.sync import check_weights_arrived, engine_logprobs, load_weights
 
@@ -87,18 +87,16 @@ class VllmEngine(RolloutEngine):
 
     def _start(self, options: dict[str, Any]) -> Any:
         with random_state_kept(), process_state_kept(self.device.index or 0), eager_on_cpu(self.device):
-            try:
+            with failures_named("as it starts"):
                 # Something keeps the frames of this import, and the run in those below it: a thread has none.
                 llm_of = in_background(lambda: import_module("vllm").LLM, "import of vLLM").result()
-            except ImportError as error:
-                raise start_error(error) from error
-            try:
-                llm = llm_of(**options)
-                gc.unfreeze()  # vLLM has frozen all there is, the run's models among it: they would stay for ever
-                return llm
-            except (ImportError, RuntimeError, ValueError, AssertionError) as error:
-                self._tear_down()
-                raise start_error(error) from error
+                try:
+                    llm = llm_of(**options)
+                except Exception:
+                    self._tear_down()
+                    raise
+            gc.unfreeze()  # vLLM has frozen all there is, the run's models among it: they would stay for ever
+            return llm
 
     def sync_weights(self, policy_model: nn.Module) -> None:
         """Copy the policy's weights; every rank at the same time where ranks share parameters.

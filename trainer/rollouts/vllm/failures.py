@@ -15,35 +15,20 @@ def failures_named(when: str) -> Iterator[None]:
     """Tell of a failure as one of the engine, ``when`` it happened."""
     try:
         yield
-    except (RuntimeError, ValueError, AssertionError) as error:  # vLLM asserts that sleep has freed memory
+    except (ImportError, RuntimeError, ValueError, AssertionError) as error:  # it asserts that sleep has freed memory
         if is_short_of_memory(error):
             raise EngineError(
                 f"vLLM does not get the memory it needs {when}: {first_line(error)}",
                 "rollout.vllm.gpu_memory_utilization",
-                "lower it; or let training leave more: a smaller optim.tokens_per_microbatch, "
-                "parallel.offload=optimizer",
+                "raise it (or kv_cache_mb) if the cache is too small, else lower it; a smaller max_model_len or a "
+                "larger tensor_parallel needs less, a smaller optim.tokens_per_microbatch or "
+                "parallel.offload=optimizer leaves more",
             ) from error
         raise EngineError(
             f"vLLM failed {when}: {first_line(error)}",
             "rollout.engine",
             "see the run's vllm.log; or use rollout.engine=transformers",
         ) from error
-
-
-def start_error(error: Exception) -> EngineError:
-    """The error of an engine that does not start."""
-    if is_short_of_memory(error):
-        return EngineError(
-            f"vLLM does not get the memory it needs: {first_line(error)}",
-            "rollout.vllm",
-            "raise rollout.vllm.gpu_memory_utilization (or kv_cache_mb) if the cache is too small, lower it if "
-            "the device is full; a smaller max_model_len or a larger tensor_parallel needs less",
-        )
-    return EngineError(
-        f"vLLM does not start: {first_line(error)}",
-        "rollout.engine",
-        "see the run's vllm.log; or use rollout.engine=transformers",
-    )
 
 
 def is_short_of_memory(error: Exception) -> bool:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from trainer.errors import EngineError
-from trainer.rollouts.vllm.failures import failures_named, start_error
+from trainer.rollouts.vllm.failures import failures_named
 
 
 @pytest.mark.parametrize(
@@ -15,8 +15,9 @@ from trainer.rollouts.vllm.failures import failures_named, start_error
     ],
 )
 def test_a_failed_start_names_the_knobs(message, knob):
-    error = start_error(ValueError(message))
-    assert knob in error.hint and message.splitlines()[0] in error.what
+    with pytest.raises(EngineError) as failed, failures_named("as it starts"):
+        raise ValueError(message)
+    assert knob in str(failed.value) and message.splitlines()[0] in failed.value.what
 
 
 @pytest.mark.parametrize(
