@@ -85,7 +85,7 @@ def test_scoring_that_fails_is_refused(tiny_policy, tmp_path, capsys):
     failing = "reward.functions={'tests.trainer.failing_rewards:raising': 1.0}"
     options = ["rollout.max_new_tokens=10", failing, "evaluation.sets.dev.size=3", "-k", "1", "--name", "f"]
     assert main([*arguments, *options]) == 2
-    assert "scoring failed for 100%" in capsys.readouterr().err
+    assert "scoring failed for 1 of 3 completions" in capsys.readouterr().err
     assert not (tmp_path / "f" / "evaluation.json").exists()
 
 
