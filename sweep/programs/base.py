@@ -1,7 +1,7 @@
 """A program: what a trial of a sweep runs, and all that a sweep knows of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self
@@ -119,8 +119,8 @@ class Program(Section, ABC):
         """Refuse a parameter of the program that cannot be searched."""
 
     @abstractmethod
-    def check_metric(self, metric: str, where: str) -> None:
-        """Refuse an objective that the program does not measure."""
+    def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
+        """Refuse an objective that the program does not measure, and parameters that change what it measures."""
 
     @abstractmethod
     def check_machine(

@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -101,7 +101,7 @@ class CommandProgram(Program):
         if key in self.held_out:
             raise ConfigError(f"{key} is both searched and set by program.held_out", where, "remove one of the two")
 
-    def check_metric(self, metric: str, where: str) -> None:
+    def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
         """Accept any name: the command's lines decide."""
 
     def check_machine(

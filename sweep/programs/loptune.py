@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -144,14 +144,19 @@ class LoptuneProgram(Program):
             raise ConfigError(f"{key} is a section, not a value", where, nearest(key, below))
         check_key(key, document.place(("parameters", key)))
 
-    def check_metric(self, metric: str, where: str) -> None:
-        """Refuse what no evaluation measures."""
+    def check_metric(self, metric: str, searched: Collection[str], document: YamlDocument) -> None:
+        """Refuse what no evaluation measures, and parameters by which evaluations would differ."""
+        ruler = ("evaluation.", "reward.") if metric.startswith("eval/reward") else ("evaluation.",)
+        for key in searched:
+            if key.startswith(ruler):
+                what = f"{key} changes what {metric} measures, and scores would not compare"
+                raise ConfigError(what, document.where(("parameters", key)), f"fix it: trainer.{key}=VALUE")
         with contextlib.suppress(KeyError):
             declaration(metric)
             if metric.startswith("eval/"):
                 return
         hint = nearest(metric, [name for name in METRICS if name.startswith("eval/")], "trainer metrics eval/")
-        raise ConfigError(f"no evaluation measures {metric}", where, hint)
+        raise ConfigError(f"no evaluation measures {metric}", document.where(("objective", "metric")), hint)
 
     def check_machine(
         self, searched: Values, resources: ResourcesSpec, max_concurrent: int | None, document: YamlDocument

@@ -24,7 +24,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     Raises:
         ConfigError: the first thing that is wrong, with file, line and key.
     """
-    spec.program.check_metric(spec.objective.metric, document.where(("objective", "metric")))
+    spec.program.check_metric(spec.objective.metric, spec.parameters, document)
     space = _check_conditions(spec.parameters, document)
     _check_keys(spec, document)
     _check_combinations(spec.program, space, document)
@@ -32,6 +32,7 @@ def check_space(spec: SweepSpec, document: YamlDocument) -> None:
     _check_search(spec, space, document)
     _check_arms(spec, document)
     _check_scheduler(spec, document)
+    _check_limits(spec, document)
     spec.program.check_machine(spec.searched, spec.resources, spec.limits.max_concurrent, document)
 
 
@@ -193,6 +194,12 @@ def _check_arms(spec: SweepSpec, document: YamlDocument) -> None:
         told = ", ".join(f"{name} {count}" for name, count in counts.items())
         hint = f"list as many baselines for every value of {key}, or none"
         raise ConfigError(f"budgets differ: baselines add to them ({told})", document.where(("baselines",)), hint)
+
+
+def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
+    if spec.limits.gpu_hours is not None and not spec.resources.gpus_per_trial:
+        where = document.where(("limits", "gpu_hours"))
+        raise ConfigError("a limit of GPU hours ends nothing: trials have no GPU", where, "remove it")
 
 
 def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:

@@ -1,12 +1,14 @@
 """Evaluation of the policy while it trains."""
 
+import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from trainer.config.data import DatasetConfig, as_dataset
 from trainer.section import Count, Fraction, NonNegative, Section
 
+_SET_NAME = re.compile(r"\w[\w.-]*")
 PER_SET = ("temperature", "completions_per_problem")  # what a set may do otherwise
 
 
@@ -36,6 +38,14 @@ class EvaluationConfig(Section):
     completions_per_problem: Count = Field(
         1, description="completions per problem; its accuracy is their mean, and k of pass@k their number"
     )
+
+    @field_validator("sets")
+    @classmethod
+    def _check_sets(cls, sets: dict[str, EvaluationSetConfig]) -> dict[str, EvaluationSetConfig]:
+        for name in sets:
+            if not _SET_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} names metrics: write letters, digits, dashes, underscores and dots inside")
+        return sets
 
     def of_set(self, name: str) -> "EvaluationConfig":
         """These settings with those of one set in their place."""

@@ -36,6 +36,9 @@ unknown parameter: [{searched: {algorithm.ar_alfa: {uniform: [0, 1]}}},
 parameter without its section: [{searched: {ar_alpha: {uniform: [0, 1]}}},
   switch ar_alpha is used in no `when`, 'did you mean algorithm.ar_alpha?']
 section as parameter: [{searched: {rollout: {choice: [1]}}}, rollout is a section, rollout.]
+searched ruler: [{searched: {evaluation.temperature: {uniform: [0.5, 1]}}},
+  evaluation.temperature changes what eval/accuracy measures, 'fix it: trainer.evaluation.temperature=VALUE']
+limit that ends nothing: [{limits: {gpu_hours: 2}}, trials have no GPU, remove it]
 searched seed: [{searched: {seed: {int: [0, 3]}}}, seeds are not searched, 'seeds:']
 continuous switch: [{searched: {lopti: {uniform: [0, 1]}}}, which has no list of values, give lopti a choice]
 else of a switch: [{searched: {s: {choice: [1, 2], when: {lopti: true}, else: 1},

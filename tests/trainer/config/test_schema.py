@@ -100,6 +100,12 @@ def test_cross_field_rules():
         apply_overrides(TrainConfig(), {"checkpoint.every_steps": 7})
 
 
+@pytest.mark.parametrize("name", ["..", "a/b", "", "a b", "-x"])
+def test_an_evaluation_set_has_a_name_that_a_metric_can_have(name):
+    with pytest.raises(ConfigError, match="names metrics"):
+        apply_overrides(TrainConfig(), {"evaluation.sets": {name: {"source": "generated", "split": "dev"}}})
+
+
 def test_a_key_of_the_only_training_source_is_overridden_by_name(tmp_path):
     assert load_config(write(tmp_path, "{}"), ["data.train.size=7"]).data.train[0].size == 7
     two = write(tmp_path, "data: {train: [a.jsonl, b.jsonl]}")
