@@ -26,8 +26,9 @@ from scipy.stats import spearmanr
 
 from benchmarks.tables import mean, percent, print_rows
 from sweep.record.sweep_record import evaluation_history
+from sweep.search.trial_report import EVALUATION, SCORE
 from sweep.space.file import resolve_space
-from sweep.space.spec import EVALUATION, SCORE, SchedulerSpec, SweepSpec
+from sweep.space.spec import SchedulerSpec, SweepSpec
 from sweep.trials.scheduler import trial_scheduler
 from sweep.trials.trainable import windowed
 from trainer.config.yaml_document import YamlDocument
@@ -43,7 +44,6 @@ RULES: dict[str, dict[str, Any]] = {
         for grace in (1, 2, 3, 4)
         for factor in (2, 3, 4)
     },
-    **{f"median, grace {grace}": {"median": {"grace_period": grace}} for grace in (1, 3)},
 }
 Floats = NDArray[np.float64]
 

@@ -3,12 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from sweep.commands.judge import add_judge
-from sweep.commands.report import add_evidence, add_report, add_ui, add_upload
-from sweep.commands.slurm import add_slurm
-from sweep.commands.start import add_extend, add_plan, add_resume, add_run, add_schema
-from sweep.commands.status import add_clean, add_ls, add_status, add_stop, add_study
-from sweep.commands.winner import add_confirm, add_export
+from sweep.commands import judge, report, slurm, start, status, winner
 from trainer.shell.arguments import PAGES, parse_arguments, version_text
 from trainer.shell.main import run_main
 
@@ -32,25 +27,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=version_text())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add_command in (
-        add_plan,
-        add_schema,
-        add_run,
-        add_slurm,
-        add_resume,
-        add_extend,
-        add_status,
-        add_stop,
-        add_clean,
-        add_ls,
-        add_study,
-        add_report,
-        add_evidence,
-        add_judge,
-        add_upload,
-        add_confirm,
-        add_export,
-        add_ui,
-    ):
-        add_command(commands)
+    for module in (start, slurm, status, report, judge, winner):
+        module.add_commands(commands)
     return parser

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-FAILED = "#d43d4f"
 MUTED = "#8b93a1"
 
 
@@ -86,19 +84,13 @@ def add_points(drawing: go.Figure, x: Any, y: Any, notes: Any, **options: Any) -
     drawing.add_scatter(x=x, y=y, hovertext=notes, hoverinfo="text", **{"mode": "markers", **options})
 
 
-def spread(value: Any, low: Any, high: Any, **options: Any) -> dict[str, Any]:
-    """The bar from low to high through each of some values."""
-    above, below = np.atleast_1d(np.subtract(high, value)), np.atleast_1d(np.subtract(value, low))
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, **options}
-
-
 def dots_and_means(
     drawing: go.Figure, x: Iterable[float], y: Iterable[str], shade: str, notes: Sequence[str], name: str = ""
 ) -> None:
     """Add a dot per value, and a bar at the mean of each row ``y``."""
     values, rows_of = pd.Series(list(x)), list(y)
     means = values.groupby(rows_of).mean()
-    dots, bar = {"color": translucent(shade, 0.55), "size": 9}, {"color": shade, "width": 3}
+    dots, bar = {"color": shade, "opacity": 0.55, "size": 9}, {"color": shade, "width": 3}
     add_points(drawing, values, rows_of, notes, name=name, marker=dots)
     drawing.add_scatter(
         x=means,
@@ -118,12 +110,6 @@ def word_axis(drawing: go.Figure, words: Sequence[str]) -> None:
     places = {"tickmode": "array", "tickvals": list(words), "ticktext": broken}
     drawing.update_xaxes(type="category", categoryarray=list(words), range=[-0.7, len(words) - 0.3], **places)
     drawing.update_layout(margin_b=50 + 17 * lines, height=drawing.layout.height + 17 * lines)
-
-
-def translucent(colour: str, opacity: float) -> str:
-    """A hex colour with opacity."""
-    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def rows(frame: pd.DataFrame) -> list[Any]:

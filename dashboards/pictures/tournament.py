@@ -5,7 +5,7 @@ import html
 import pandas as pd
 
 from dashboards.labels import colours
-from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows, spread
+from dashboards.pictures.theme import MUTED, Picture, add_points, figure, label_rows, rows
 from dashboards.results import Results
 from dashboards.statistics.tournament import Standing
 from dashboards.words import number, rule_bounds, rules
@@ -102,7 +102,13 @@ def _differences(results: Results, found: list[Standing], shades: dict[str, str]
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for one in found:
         low, high = one.interval or (one.difference, one.difference)
-        note, bar = html.escape(f"{one.rule}: {rule_bounds(one)}"), spread(one.difference, low, high)
+        note = html.escape(f"{one.rule}: {rule_bounds(one)}")
+        bar = {
+            "type": "data",
+            "symmetric": False,
+            "array": [high - one.difference],
+            "arrayminus": [one.difference - low],
+        }
         diamond = {"color": shades[one.rule], "size": 13, "symbol": "diamond"}
         add_points(drawing, [one.difference], [one.rule], note, name=one.rule, marker=diamond, error_x=bar)
     label_rows(drawing, [one.rule for one in reversed(found)])

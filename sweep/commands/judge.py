@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _MLFLOW = "mlflow:"
 
 
-def add_judge(commands: Commands) -> None:
-    """``sweep judge``."""
+def add_commands(commands: Commands) -> None:
+    """Add ``sweep judge``."""
     judge = commands.add_parser("judge", help="give the verdict on runs of any program")
     judge.set_defaults(command=_judge)
     judge.add_argument("table", help="CSV, JSONL or Parquet file, a pattern of files, or mlflow:EXPERIMENT")

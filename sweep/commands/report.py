@@ -16,26 +16,17 @@ from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
 from trainer.tracking.ui import serve
 
 
-def add_report(commands: Commands) -> None:
-    """``sweep report``."""
+def add_commands(commands: Commands) -> None:
+    """Add ``sweep report``, ``evidence``, ``upload`` and ``ui``."""
     add_named(commands, "report", _report, "write a sweep's report again")
 
-
-def add_evidence(commands: Commands) -> None:
-    """``sweep evidence``."""
     evidence = commands.add_parser("evidence", help="list what all confirmed sweeps found about each update rule")
     evidence.add_argument("folders", nargs="*", type=Path, default=[Path("runs")], help="runs folders (default: runs)")
     add_json(evidence)
     evidence.set_defaults(command=_evidence)
 
-
-def add_upload(commands: Commands) -> None:
-    """``sweep upload``."""
     add_named(commands, "upload", _upload, "send an offline sweep to MLflow, and write its report")
 
-
-def add_ui(commands: Commands) -> None:
-    """``sweep ui``."""
     ui = add_named(commands, "ui", _ui, "open the MLflow UI on this machine")
     ui.add_argument("--port", type=port, default=5000, help="port on 127.0.0.1 (default: 5000)")
 

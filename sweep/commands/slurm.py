@@ -14,8 +14,8 @@ from trainer.shell.arguments import Commands, add_runs_dir, count
 SCRIPT = Path(__file__).with_name("sweep.sbatch")
 
 
-def add_slurm(commands: Commands) -> None:
-    """``sweep slurm``."""
+def add_commands(commands: Commands) -> None:
+    """Add ``sweep slurm``."""
     slurm = commands.add_parser("slurm", help="run a new sweep as a job of Slurm")
     add_space(slurm)
     add_runs_dir(slurm)

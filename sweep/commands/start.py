@@ -16,8 +16,8 @@ from trainer.shell.arguments import Commands, add_accept_changes, add_json, add_
 from trainer.shell.table import print_json
 
 
-def add_plan(commands: Commands) -> None:
-    """``sweep plan``."""
+def add_commands(commands: Commands) -> None:
+    """Add ``sweep plan``, ``schema``, ``run``, ``resume`` and ``extend``."""
     plan = commands.add_parser("plan", help="show what a sweep would run, its cost and memory")
     add_space(plan)
     add_runs_dir(plan)
@@ -29,24 +29,15 @@ def add_plan(commands: Commands) -> None:
     add_sample(plan, "sample")
     plan.set_defaults(command=_plan)
 
-
-def add_schema(commands: Commands) -> None:
-    """``sweep schema``."""
     schema = commands.add_parser("schema", help="print the JSON Schema of search spaces, for editors")
     schema.set_defaults(command=_schema)
 
-
-def add_run(commands: Commands) -> None:
-    """``sweep run``."""
     run = commands.add_parser("run", help="run a new sweep")
     add_space(run)
     add_runs_dir(run)
     add_machine(run)
     run.set_defaults(command=_run)
 
-
-def add_resume(commands: Commands) -> None:
-    """``sweep resume``."""
     resume = add_named(commands, "resume", _resume, "resume a stopped or killed sweep")
     add_machine(resume)
     add_accept_changes(resume)
@@ -55,9 +46,6 @@ def add_resume(commands: Commands) -> None:
         "--start-over", action="store_true", help="restart trials whose checkpoints are damaged or gone"
     )
 
-
-def add_extend(commands: Commands) -> None:
-    """``sweep extend``."""
     extend = add_named(commands, "extend", _extend, "add configurations to a sweep and run them")
     add_machine(extend)
     add_accept_changes(extend)

@@ -19,33 +19,21 @@ from trainer.shell.arguments import Commands, add_json, add_runs_dir
 from trainer.shell.table import number, print_json, print_table
 
 
-def add_status(commands: Commands) -> None:
-    """``sweep status``."""
+def add_commands(commands: Commands) -> None:
+    """Add ``sweep status``, ``stop``, ``clean``, ``ls`` and ``study``."""
     add_json(add_named(commands, "status", _status, "show a sweep's trials"))
 
-
-def add_stop(commands: Commands) -> None:
-    """``sweep stop``."""
     add_named(commands, "stop", _stop, "stop a running sweep at the next training step")
 
-
-def add_clean(commands: Commands) -> None:
-    """``sweep clean``."""
     clean = commands.add_parser("clean", help="remove what killed sweeps have left on this machine")
     add_runs_dir(clean)
     clean.set_defaults(command=_clean)
 
-
-def add_ls(commands: Commands) -> None:
-    """``sweep ls``."""
     ls = commands.add_parser("ls", help="list sweeps")
     add_runs_dir(ls)
     add_json(ls)
     ls.set_defaults(command=_ls)
 
-
-def add_study(commands: Commands) -> None:
-    """``sweep study``."""
     study = add_named(commands, "study", _study, "write a sweep as an Optuna study, for optuna-dashboard")
     study.add_argument("--output", type=Path, help="SQLite file to write (default: study.db in the sweep's folder)")
 

@@ -20,8 +20,8 @@ _FINALISTS = 2  # besides the baseline
 _FRESH_SEEDS = 3
 
 
-def add_confirm(commands: Commands) -> None:
-    """``sweep confirm``."""
+def add_commands(commands: Commands) -> None:
+    """Add ``sweep confirm`` and ``export``."""
     confirm = add_named(commands, "confirm", _confirm, "run finalists on fresh seeds and the sealed test set")
     confirm.add_argument("--rounds", action="store_true", help="run rounds of fresh seeds until one is decided")
     add_machine(confirm)
@@ -41,9 +41,6 @@ def add_confirm(commands: Commands) -> None:
         "--hours", type=positive, help="budget of all rounds [GPU hours; CPU hours of trials without GPUs]"
     )
 
-
-def add_export(commands: Commands) -> None:
-    """``sweep export``."""
     export = add_named(commands, "export", _export, "write the winner as a file for `trainer run`")
     export.add_argument("--output", type=Path, help="file to write (default: NAME-best.yaml)")
     export.add_argument("--configuration", type=int, help="its number (default: the best of `sweep status`)")

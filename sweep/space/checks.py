@@ -203,14 +203,13 @@ def _check_limits(spec: SweepSpec, document: YamlDocument) -> None:
 
 
 def _check_scheduler(spec: SweepSpec, document: YamlDocument) -> None:
-    for name, rule in (("asha", spec.scheduler.asha), ("median", spec.scheduler.median)):
-        evaluations = spec.evaluations or math.inf
-        if rule is not None and rule.grace_period > evaluations:
-            raise ConfigError(
-                f"grace_period {rule.grace_period} is longer than a trial, which has {evaluations} evaluations",
-                document.where(("scheduler", name, "grace_period")),
-                f"write at most {evaluations}",
-            )
+    asha, evaluations = spec.scheduler.asha, spec.evaluations or math.inf
+    if asha is not None and asha.grace_period > evaluations:
+        raise ConfigError(
+            f"grace_period {asha.grace_period} is longer than a trial, which has {evaluations} evaluations",
+            document.where(("scheduler", "asha", "grace_period")),
+            f"write at most {evaluations}",
+        )
 
 
 def _show(values: Mapping[str, Any]) -> str:

@@ -76,6 +76,8 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
 def dump_space(spec: SweepSpec) -> str:
     """The space as YAML text that ``load_space`` reads back, with the trainer configuration resolved."""
     data = spec.model_dump(mode="json", by_alias=True)
+    # `asha:` with nothing behind it means its defaults.
+    data["scheduler"] = spec.scheduler.model_dump(exclude_none=True)
     data["parameters"] = {
         key: parameter.model_dump(mode="json", by_alias=True, exclude_unset=True)
         for key, parameter in spec.parameters.items()

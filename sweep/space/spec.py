@@ -63,27 +63,13 @@ class AshaSpec(Section):
     reduction_factor: Annotated[float, Field(gt=1)] = Field(2, description="one of N goes on at each rung")
 
 
-class MedianSpec(Section):
-    """Stop a trial whose best score is below the median of the others' running means."""
-
-    grace_period: Count = Field(3, description="evaluations before a trial may be stopped")
-    min_samples: Count = Field(3, description="trials needed for a median")
-
-
 class SchedulerSpec(Section):
-    """Early stopping; none where neither is set."""
+    """Early stopping; none where nothing is set."""
 
     asha: AshaSpec | None = Field(None, description="asynchronous successive halving")
-    median: MedianSpec | None = Field(None, description="median stopping rule")
-
-    @model_validator(mode="after")
-    def _check(self) -> "SchedulerSpec":
-        if self.asha and self.median:
-            raise ValueError("choose one of asha and median")
-        return self
 
 
-_SchedulerInput = Literal["none", "asha", "median"] | SchedulerSpec | None
+_SchedulerInput = Literal["none", "asha"] | SchedulerSpec | None
 
 
 def _read_scheduler(value: Any) -> Any:
@@ -92,7 +78,7 @@ def _read_scheduler(value: Any) -> Any:
     if isinstance(value, str):
         return {value: {}}
     if isinstance(value, dict):  # `asha:` with nothing behind it means its defaults
-        return {key: {} if item is None and len(value) == 1 else item for key, item in value.items()}
+        return {key: {} if item is None else item for key, item in value.items()}
     return value
 
 
@@ -134,7 +120,7 @@ class SweepSpec(Section):
         [0], description="every configuration runs once per seed", min_length=1
     )
     scheduler: Annotated[SchedulerSpec, BeforeValidator(_read_scheduler, _SchedulerInput)] = Field(
-        SchedulerSpec(), description="none, asha or median"
+        SchedulerSpec(), description="none or asha"
     )
     resources: ResourcesSpec = Field(ResourcesSpec(), description="what one trial occupies")
     limits: LimitsSpec = Field(LimitsSpec(), description="what the sweep may spend")

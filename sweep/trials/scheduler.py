@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from sweep.record.sweep_record import SweepRecord, evaluation_history
 from sweep.search.history import TrialKey
@@ -24,23 +24,17 @@ def make_scheduler(sweep: SweepRecord) -> TrialScheduler:
 
 def trial_scheduler(spec: SweepSpec) -> TrialScheduler:
     """The rule of one search that stops trials early; one that stops none is Tune's FIFO."""
-    asha, median = spec.scheduler.asha, spec.scheduler.median
-    common = {"time_attr": EVALUATION, "metric": SCORE, "mode": spec.objective.mode}
-    if asha is not None:
-        return ASHAScheduler(
-            **common,
-            max_t=max(spec.evaluations or 10_000, asha.grace_period),
-            grace_period=asha.grace_period,
-            reduction_factor=asha.reduction_factor,
-            stop_last_trials=False,
-        )
-    if median is None:
+    asha = spec.scheduler.asha
+    if asha is None:
         return FIFOScheduler()
-    return MedianStoppingRule(
-        **common,
-        grace_period=median.grace_period,
-        min_samples_required=median.min_samples,
-        min_time_slice=float("inf"),  # never pause a trial to let another one run
+    return ASHAScheduler(
+        time_attr=EVALUATION,
+        metric=SCORE,
+        mode=spec.objective.mode,
+        max_t=max(spec.evaluations or 10_000, asha.grace_period),
+        grace_period=asha.grace_period,
+        reduction_factor=asha.reduction_factor,
+        stop_last_trials=False,
     )
 
 

@@ -207,7 +207,7 @@ def _lines(plan: Plan, spec: SweepSpec) -> list[tuple[str, str]]:
     elif plan.gpus_per_trial and spec.program.estimates_sizes:
         lines.append(("memory", "unknown: no config.json of the model on this machine"))
     if plan.seconds is not None:
-        shorter = spec.scheduler.asha or spec.scheduler.median or plan.searches_steps
+        shorter = spec.scheduler.asha or plan.searches_steps
         limit = "at most " if shorter else ""
         hours = f", {plan.gpu_hours:.1f} GPU hours" if plan.gpu_hours else ""
         each = f"{plan.trial_seconds:.3g} s a trial"

@@ -78,7 +78,6 @@ the same baseline twice: [{baselines: [{lopti: false, algorithm.ar_alpha: 0.0}, 
   baselines 0 and 1 are the same, remove one]
 long grace period: [{scheduler: {asha: {grace_period: 7}}},
   'grace_period 7 is longer than a trial, which has 6 evaluations', at most 6]
-two schedulers: [{scheduler: {asha: {}, median: {}}}, choose one of asha and median, '']
 unknown scheduler: [{scheduler: ahsa}, unknown key scheduler.ahsa, 'did you mean asha?']
 grid over a range: [{search: {sampler: grid}},
   'a grid needs values to go through, and algorithm.ar_alpha is uniform', choice]

@@ -14,8 +14,6 @@ from tests.sweep.ended_sweeps import write_sweep
     [
         ({"asha": {"grace_period": 1, "reduction_factor": 2}}, {0: 0.5, 1: 0.6, 2: 0.7}, TrialScheduler.STOP),
         ({"asha": {"grace_period": 1, "reduction_factor": 2}}, {0: 0.1, 1: 0.2, 2: 0.3}, TrialScheduler.CONTINUE),
-        ({"median": {"grace_period": 1, "min_samples": 3}}, {0: 0.5, 1: 0.6, 2: 0.7}, TrialScheduler.STOP),
-        ({"median": {"grace_period": 1, "min_samples": 3}}, {0: 0.1, 1: 0.2, 2: 0.3}, TrialScheduler.CONTINUE),
         ("none", {0: 0.5, 1: 0.6, 2: 0.7}, TrialScheduler.CONTINUE),
     ],
 )
