@@ -1,11 +1,10 @@
 """Whether the Hugging Face hub can be reached: where it cannot, its library tries again for minutes."""
 
 import functools
-import ssl
 import sys
 import threading
-import urllib.error
-import urllib.request
+
+import requests
 
 LIMIT_S = 4.0
 
@@ -34,11 +33,9 @@ def hub_answers() -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=LIMIT_S).close()
-    except urllib.error.HTTPError:  # an answer, if not the one wanted
+        requests.head(url, timeout=LIMIT_S)
+    except requests.exceptions.SSLError:  # the library may know certificates that Python does not
         return True
-    except urllib.error.URLError as error:
-        return isinstance(error.reason, ssl.SSLError)  # the library may know certificates that Python does not
-    except OSError:
+    except requests.RequestException:
         return False
     return True

@@ -36,7 +36,6 @@ from trainer.problems.sampler import training_steps
 from trainer.progress import ProgressReport
 from trainer.rules.kinds import KINDS
 from trainer.rules.names import ADVANTAGE_KEY, LOSS_KEY, rule_name
-from trainer.shell.preflight import check_early
 from trainer.tracking.inputs import input_files
 
 if TYPE_CHECKING:
@@ -205,7 +204,6 @@ class LoptuneProgram(Program):
         A trial that seems too large for its GPUs is warned about. Where data or rewards are searched no row is
         scored: each trial finds out whether they fit.
         """
-        check_early(self.base)
         # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
         from trainer.algorithm.rule_check import check_rules
         from trainer.policy.load import check_weights

@@ -16,7 +16,6 @@ from trainer.policy.architectures import TINY
 from trainer.shell.arguments import add_json, add_runs_dir, count
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import world_size
-from trainer.shell.preflight import check_early
 from trainer.shell.run_folder import check_name, run_path
 
 _SET = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
@@ -57,7 +56,6 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     name = check_name(arguments.name or record_name(arguments.model))
     if (arguments.runs_dir / name).exists():
         raise ConfigError(f"{name} exists", str(arguments.runs_dir / name), "give another --name")
-    check_early(config, trains=False)
     with unhurried():
         from trainer.commands.evaluation_run import run_evaluation  # torch takes seconds to import
 

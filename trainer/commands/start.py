@@ -23,7 +23,7 @@ from trainer.planning.advice import advise
 from trainer.shell.arguments import add_accept_changes, add_runs_dir, add_sample
 from trainer.shell.interrupt import unhurried
 from trainer.shell.main import rank
-from trainer.shell.preflight import check_early, share_cores
+from trainer.shell.preflight import check_reports, share_cores
 from trainer.shell.run_folder import check_name, hold, resume_command
 from trainer.tracking.inputs import check_inputs, input_files, record_inputs
 from trainer.tracking.shipping import CONFIG_FILE
@@ -102,7 +102,7 @@ def start_run(start: Start) -> int:
                 flush=True,
             )
             share_cores()
-            check_early(config, start.runs_dir)
+            check_reports(config, start.runs_dir)
             for advice in advise(config):
                 print(advice, file=sys.stderr, flush=True)
             return _train(config, name, start)
@@ -120,7 +120,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         config = load_config(arguments.spec, _overrides(arguments))
         print(f"{arguments.spec}: loading {config.model.name_or_path}", flush=True)
-        check_early(config)
         with unhurried():
             from trainer.commands.dry_run import dry_run  # torch takes seconds to import
 

@@ -57,6 +57,8 @@ def _load(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
         problems = _generated(dataset, data, tokenizer)
     else:
         problems = _from_rows(dataset, data, tokenizer)
+    for problem in problems if _wants_compact(tokenizer) else ():
+        _check_vocabulary(tokenizer, problem.prompt + problem.prefill, f"source {dataset.source}")
     encoded = tokenizer([p.prompt + p.prefill for p in problems], add_special_tokens=False)["input_ids"]
     added = len(encode_prompt(tokenizer, problems[0])) - len(encoded[0])
     kept = [
@@ -102,7 +104,6 @@ def _puzzles(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedToke
         if _wants_compact(tokenizer):
             prompt = compact_prompt(puzzle)
             prefill = TASKS[data.task].prefill if data.prefill is None else data.prefill
-            _check_vocabulary(tokenizer, prompt + prefill, "generated puzzles")
         else:
             prompt, prefill = build_prompt(as_question(puzzle.text), TASKS[data.task], data, tokenizer)
         people = str(len(puzzle.names))
@@ -116,8 +117,6 @@ def _sums(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTokeniz
         dataset.digits,
         dataset.size,
     )
-    if _wants_compact(tokenizer):
-        _check_vocabulary(tokenizer, sums[0].question, "generated sums")
     return [
         Problem(
             f"{problem.left}+{problem.right}",
@@ -146,8 +145,6 @@ def _from_rows(dataset: DatasetConfig, data: DataConfig, tokenizer: PreTrainedTo
     for row, level in zip(rows, levels, strict=True):
         question, answer = _read(row, prompt_column, answer_column, task)
         prompt, prefill = build_prompt(question, task, data, tokenizer)
-        if _wants_compact(tokenizer):
-            _check_vocabulary(tokenizer, prompt + prefill, row.where(prompt_column))
         source = value_at(row, source_column) if source_column else None
         problems.append(
             Problem(

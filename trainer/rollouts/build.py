@@ -80,6 +80,4 @@ def build_rewards(config: RewardConfig, max_failure_rate: float = 1.0) -> Reward
             environment=config.environment,
         )
     except (ValueError, ScoringFailedError) as error:
-        if "reward.workers" in str(error):
-            raise ConfigError(str(error), "reward.workers", "set it to at most that many") from error
-        raise ConfigError(str(error), "reward.functions", "name a reward or module:function on the path") from error
+        raise ConfigError(str(error), "reward", "set what it names to what there is, or repair its module") from error

@@ -51,14 +51,7 @@ class TransformersEngine(RolloutEngine):
 
         A completion depends on its prompt, its seed and the weights alone, not on its neighbours or on how the
         batch was split (up to float rounding). The global random state is neither read nor changed.
-
-        Raises:
-            ValueError: an empty prompt, or not one list of seeds per prompt.
         """
-        if len(prompts) != len(seeds):
-            raise ValueError(f"{len(prompts)} prompts but {len(seeds)} lists of seeds: give one per prompt")
-        if not all(len(prompt) for prompt in prompts):
-            raise ValueError("a prompt has no tokens: give at least one, such as the BOS token")
         samples: dict[tuple[int, int], Sample] = {}
         longest = max(map(len, prompts), default=0)
         with self.whole_weights(), _evaluating(self.model), torch.no_grad(), self._autocast():

@@ -1,15 +1,12 @@
-"""Whatever fails soon is tried first: before torch and the model, which take seconds to minutes."""
+"""Places that a run needs, tried first: before torch and the model, which take seconds to minutes."""
 
 import errno
 import os
 import socket
-import sys
 from pathlib import Path
 
-from rewards.sandbox import RewardPool, ScoringFailedError
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
-from trainer.problems.rows import check_fields, is_file_source, read_rows
 from trainer.tracking.mlflow_store import check_store, tracking_uri
 from trainer.tracking.writers import check_installed
 
@@ -21,33 +18,15 @@ def share_cores() -> None:
         print("other programs use the cores: OMP_WAIT_POLICY=PASSIVE", flush=True)
 
 
-def check_early(config: TrainConfig, runs_dir: Path | None = None, *, trains: bool = True) -> None:
-    """Read a row of every data file, import the reward, and look for the places that a run reports to.
-
-    What is only evaluated needs no training data (``trains``), and without ``runs_dir`` nothing is reported.
+def check_reports(config: TrainConfig, runs_dir: Path) -> None:
+    """Look for the places that a run reports to.
 
     Raises:
-        ConfigError, MissingError, StorageError: what would keep the run from starting.
+        ConfigError, StorageError: what would keep the run from starting.
     """
-    for dataset in (*(config.data.train if trains else ()), *config.evaluation.sets.values()):
-        check_fields(dataset)
-        if is_file_source(dataset):
-            read_rows(dataset.model_copy(update={"limit": 1}))
-    own = [name for name in config.reward.functions if ":" in name]
-    if own:
-        print(f"importing {', '.join(own)}", file=sys.stderr, flush=True)
-    try:
-        reward = config.reward
-        environment = reward.environment
-        RewardPool(
-            reward.functions, timeout_s=1, memory_mb=reward.memory_mb, workers=1, environment=environment
-        ).close()
-    except (ValueError, ScoringFailedError) as error:
-        raise ConfigError(str(error), "reward.functions", "repair its module, or name another") from error
-    if runs_dir is not None:
-        check_installed(config)
-        if not config.tracking.offline:
-            check_store(tracking_uri(config.tracking, runs_dir))
+    check_installed(config)
+    if not config.tracking.offline:
+        check_store(tracking_uri(config.tracking, runs_dir))
 
 
 def check_port(port: int, again: str, host: str = "127.0.0.1") -> None:

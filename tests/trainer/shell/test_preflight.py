@@ -11,7 +11,7 @@ from tests.sweep.ended_sweeps import SCORES, write_sweep
 from trainer.cli import main
 from trainer.commands.init import write_project
 
-# What is wrong -> exit code and words, all of it before torch is imported and the model is looked for.
+# What is wrong -> exit code and words, all of it before the model is loaded.
 WRONG = [
     (["data.train=absent.jsonl"], 3, "there is no such data file"),
     (["data.train=broken.jsonl"], 2, "not JSON"),
@@ -34,7 +34,7 @@ def test_what_fails_soon_fails_before_the_model(tmp_path, monkeypatch, capsys, w
     (tmp_path / "lowest.py").write_text("MINIMUM = 'low'\ndef exact(text, answer):\n    return 1\n")
     (tmp_path / "broken.jsonl").write_text("{\n")
     monkeypatch.setattr("trainer.tracking.writers.find_spec", lambda name: None)
-    monkeypatch.setattr("trainer.commands.start._train", lambda *_: pytest.fail("came to the model"))
+    monkeypatch.setattr("trainer.loop.load_models", lambda *_: pytest.fail("came to the model"))
     assert main(["run", "tiny_kk", "--name", "r", *words]) == code
     assert said in capsys.readouterr().err
     assert not (tmp_path / "runs" / "r").exists()
