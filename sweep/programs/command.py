@@ -180,9 +180,7 @@ class CommandProgram(Program):
 
     def rule_of(self, resolved: Mapping[str, Any]) -> tuple[str, str]:
         """Return the command's name, and the values that are no numbers."""
-        chosen = [
-            f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool) and key != _SEED
-        ]
+        chosen = [f"{key} {value}" for key, value in resolved.items() if isinstance(value, str | bool)]
         return self._name, ", ".join(chosen) or self._name
 
     def setting(self) -> tuple[str, str]:

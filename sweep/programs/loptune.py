@@ -166,7 +166,18 @@ class LoptuneProgram(Program):
         if gpus and not is_shared and gpus != workers:
             what = f"one worker drives one GPU: workers_per_trial is {workers}, gpus_per_trial is {gpus:g}"
             raise ConfigError(what, document.where(("resources",)), "make the two equal")
-        self._check_workers(searched, workers, document.where(("resources", "workers_per_trial")))
+        where = document.where(("resources", "workers_per_trial"))
+        for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
+            for value in self._possible(searched, key):
+                if value == "none" and workers > 1:
+                    raise ConfigError(
+                        f"{workers} workers a trial, but the trainer's parallel.strategy is none",
+                        where,
+                        "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
+                    )
+                if isinstance(value, int) and value % workers:
+                    what = f"{key} {value} cannot be split over {workers} workers"
+                    raise ConfigError(what, where, f"make it a multiple of {workers}")
         rollout = self.base.rollout
         if rollout.engine != "transformers" and rollout.vllm.mode == "server" and max_concurrent != 1:
             raise ConfigError(
@@ -180,19 +191,6 @@ class LoptuneProgram(Program):
                 document.where(("resources", "gpus_per_trial")),
                 "add resources.gpus_per_trial=N, or trainer.parallel.device=cpu to compute on the CPU all the same",
             )
-
-    def _check_workers(self, searched: Values, workers: int, where: str) -> None:
-        for key in ("parallel.strategy", "rollout.prompts_per_step", "optim.update_batch_size"):
-            for value in self._possible(searched, key):
-                if value == "none" and workers > 1:
-                    raise ConfigError(
-                        f"{workers} workers a trial, but the trainer's parallel.strategy is none",
-                        where,
-                        "add trainer.parallel.strategy=ddp or trainer.parallel.strategy=deepspeed",
-                    )
-                if isinstance(value, int) and value % workers:
-                    what = f"{key} {value} cannot be split over {workers} workers"
-                    raise ConfigError(what, where, f"make it a multiple of {workers}")
 
     def _possible(self, searched: Values, key: str) -> Sequence[Any]:
         """Return the values that a search gives a key; the base's where it is not searched."""

@@ -147,9 +147,8 @@ class CommandRun:
         self._end(_LEAVE_S)
         if self._process is not None:
             self._log({})
-        correctness = self._folder / CORRECTNESS_FILE
-        if correctness.is_file():
-            shutil.copy(correctness, self._run_dir / CORRECTNESS_FILE)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(self._folder / CORRECTNESS_FILE, self._run_dir)
         self._tracker.close(status)
 
     def _read(self, ended: bool = False) -> None:

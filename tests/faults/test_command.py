@@ -93,3 +93,4 @@ def test_seeds_that_do_not_reach_the_script_are_named(tmp_path: Path) -> None:
     assert code == 0, told
     warning = "warning: c000-s1 measured exactly what c000-s0 did: does the seed reach what they run?"
     assert warning in told and warning in sweep(tmp_path, "status", "mine")[1]
+    assert warning.removeprefix("warning: ") in (tmp_path / "runs" / "mine" / "report" / "report.html").read_text()
