@@ -8,7 +8,7 @@ from pathlib import Path
 from dashboards.pages.html import Cell, cell, render_page
 from dashboards.pictures.confirmation import finalists
 from dashboards.pictures.curves import failures, learning_curves, training_health
-from dashboards.pictures.figures import best_differences
+from dashboards.pictures.figures import paired_differences
 from dashboards.pictures.mechanism import probability_bands
 from dashboards.pictures.parameters import scores_against
 from dashboards.pictures.precision import precision
@@ -25,7 +25,7 @@ _TRIALS_FILE = "trials.csv"
 # The chapters of a report, in its order. A picture takes a sweep and says in one sentence what it shows; None
 # where there is nothing to tell apart.
 _CHAPTERS: dict[str, list[Callable[[Results], Picture | None]]] = {
-    "Verdict": [tournament, best_differences, finalists, precision],
+    "Verdict": [tournament, paired_differences, finalists, precision],
     "What matters": [],  # a picture for every parameter
     "How training went": [learning_curves, training_health, probability_bands, failures],
 }

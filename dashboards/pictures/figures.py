@@ -1,7 +1,6 @@
 """The picture of differences to the baseline."""
 
 import html
-from collections.abc import Mapping
 
 import pandas as pd
 
@@ -13,20 +12,17 @@ from dashboards.words import signed
 _MAX_PAIRED_ROWS = 20
 
 
-def best_differences(results: Results) -> Picture | None:
-    """Differences to the baseline, on the seeds that decide: fresh ones where they were run."""
-    fresh = results.fresh
-    decide = results if fresh is None or baseline_pairs(fresh).empty else fresh
-    return paired_differences(decide, colours(results.table.rule))
-
-
-def paired_differences(results: Results, shades: Mapping[str, str] | None = None) -> Picture | None:
-    """Difference to the baseline on the same seed; ``shades`` are the rules' colours on the rest of the page."""
+def paired_differences(results: Results) -> Picture | None:
+    """Difference to the baseline on the same seed, of those seeds that decide: fresh ones where they were run."""
+    rules = results.table.rule
+    if results.fresh is not None and not baseline_pairs(results.fresh).empty:
+        results = results.fresh
     base, pairs = results.baseline_label, baseline_pairs(results)
     if pairs.empty:
         return None
     order = pairs.groupby("label", sort=False).difference.mean().sort_values(ascending=results.objective.mode == "max")
-    drawn, shades = order.tail(_MAX_PAIRED_ROWS), {**colours(results.table.rule), **(shades or {})}
+    drawn = order.tail(_MAX_PAIRED_ROWS)
+    shades = colours(results.table.rule) | colours(rules)  # those of the rest of the page
     drawing = figure(f"difference of {results.objective.metric}", height=90 + 48 * len(drawn))
     drawing.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     for label in drawn.index:

@@ -8,12 +8,9 @@ import plotly.graph_objects as go
 
 from dashboards.labels import colours
 from dashboards.pictures.theme import Picture, add_points, figure, hover, rows, word_axis
-from dashboards.results import ALPHA, ETA, Results
+from dashboards.results import Results
 from dashboards.words import number
-from trainer.config.variants import short_name, short_names, shown
-
-_TITLES = {ALPHA: "AR strength alpha", ETA: "Lopti threshold eta"}
-_NAMES = {ALPHA: "alpha", ETA: "eta"}
+from trainer.config.variants import short_names, shown
 
 
 def scores_against(results: Results) -> list[Picture | None]:
@@ -26,9 +23,9 @@ def score_against(results: Results, parameter: str) -> Picture | None:
     trials = results.comparable
     if trials.empty:
         return None
-    name = _name(results, parameter)
+    name = short_names(results.varied)[parameter]
     title = f"Score against {name}"
-    drawing = figure(_TITLES.get(parameter, parameter), results.objective.metric)
+    drawing = figure(parameter, results.objective.metric)
     drawing.update_xaxes(scale(results, parameter))
     if not pd.api.types.is_numeric_dtype(results.table[parameter]):
         word_axis(drawing, sorted(results.table[parameter].dropna().astype(str).unique()))
@@ -48,10 +45,6 @@ def scale(results: Results, parameter: str) -> dict[str, Any]:
     decades = range(math.floor(math.log10(values[values > 0].min())), math.ceil(math.log10(values.max())) + 1)
     ticks = [float(f"{first}e{decade}") for decade in decades for first in ((1, 3) if len(decades) < 4 else (1,))]
     return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [shown(tick) for tick in ticks]}
-
-
-def _name(results: Results, parameter: str) -> str:
-    return _NAMES.get(parameter) or short_names(results.varied).get(parameter, short_name(parameter))
 
 
 def _seed_dots(drawing: go.Figure, trials: pd.DataFrame, column: str, name: str, shade: str) -> None:

@@ -57,9 +57,6 @@ class TrialRun(Protocol):
     def run_period(self) -> Mapping[str, float]:
         """Run to the next evaluation and return its metrics with ``step``; only ``step`` where it was stopped."""
 
-    def save_checkpoint(self) -> Path:
-        """Write a checkpoint and return its path."""
-
     def close(self, status: str = "FINISHED") -> Any:
         """End the trial's record: FINISHED, FAILED or KILLED."""
 

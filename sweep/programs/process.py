@@ -138,10 +138,6 @@ class CommandRun:
         while self._waiting:
             self._record_next()
 
-    def save_checkpoint(self) -> Path:
-        """Return the command's folder, which it looks after itself."""
-        return self._folder
-
     def close(self, status: str = "FINISHED") -> None:
         """End the process and the record."""
         self._end(_LEAVE_S)

@@ -8,7 +8,6 @@ from dashboards.pictures.verdict import verdict
 from dashboards.results import Results
 from dashboards.statistics.verdict import Tested
 from sweep.record.best import choose_best
-from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.parent_run import ParentRun
 from trainer.metrics.tags import NOTE_TAG
@@ -16,15 +15,8 @@ from trainer.metrics.tags import NOTE_TAG
 BEST_FILE = "best.yaml"
 
 
-def write_report(sweep: SweepRecord, results: Results | None = None) -> Path:
-    """Write a sweep's report, and the configuration that its evidence names; return the page.
-
-    ``results`` are those of the folder; read if None.
-
-    Raises:
-        StorageError: a record is damaged.
-    """
-    results = results or read_results(sweep)
+def write_report(sweep: SweepRecord, results: Results) -> Path:
+    """Write a sweep's report, and the configuration that its evidence names; return the page."""
     path = write_pages(results, sweep.folder.report)
     best = choose_best(sweep, results).best
     if best is None:

@@ -31,8 +31,8 @@ def searched_freely() -> Results:
 
 def test_score_against_alpha_and_eta_say_where_the_best_was() -> None:
     _, alpha, eta = map(shown, scores_against(results_of()))
-    assert "0.750, was at alpha 0.3 (#1 grpo α 0.3)" in alpha.sentence
-    assert "was at eta 0 (#1 grpo α 0.3)" in eta.sentence
+    assert "0.750, was at ar_alpha 0.3 (#1 grpo α 0.3)" in alpha.sentence
+    assert "was at lopti_eta 0 (#1 grpo α 0.3)" in eta.sentence
     dots = {trace.name: list(trace.x) for trace in alpha.figures[0].data}
     assert dots["grpo"] == [0, 0] and dots["grpo + AR"] == [0.3, 0.3]
     assert dots["rpp + AR + Lopti"] == [0.3]  # the failed trial has no score
