@@ -24,15 +24,9 @@ from trainer.types import RunContext
 class RunOutcome:
     """The end of a run on one rank."""
 
-    context: RunContext
-    step: int
-    total_steps: int
-    done: bool
+    trainer: Trainer
     recorded: bool  # whether MLflow has the whole run
     diverged: DivergedError | None
-    rank: int
-    world_size: int
-    silent: bool  # whether no step had completions of one prompt with different rewards
 
 
 def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -> RunOutcome:
@@ -74,17 +68,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         recorded = trainer.close(status)
     if not mid_step:  # a rank that stops in the middle of a step cannot meet the others again
         leave_ranks()
-    return RunOutcome(
-        context,
-        trainer.step,
-        trainer.total_steps,
-        status == "FINISHED",
-        recorded,
-        diverged,
-        parallel.rank,
-        parallel.world_size,
-        trainer.step > 0 and trainer.silent_steps == trainer.step,
-    )
+    return RunOutcome(trainer, recorded, diverged)
 
 
 def report_outcome(outcome: RunOutcome) -> int:
@@ -95,7 +79,8 @@ def report_outcome(outcome: RunOutcome) -> int:
     Raises:
         StorageError: the run is done, but MLflow does not have all of it.
     """
-    run_dir, name = outcome.context.run_dir, outcome.context.run_name
+    trainer, context = outcome.trainer, outcome.trainer.context
+    run_dir, step, done = context.run_dir, trainer.step, trainer.done
     if outcome.diverged is not None:
         lines = [
             f"error: {outcome.diverged}",
@@ -103,25 +88,24 @@ def report_outcome(outcome: RunOutcome) -> int:
             "next:  lower optim.lr, or raise algorithm.kl_coef",
         ]
         code, stream = 1, sys.stderr
-    elif not outcome.done:
+    elif not done:
         saved = max(steps_on_disk(run_dir / "checkpoints"), default=None)
         kept = "nothing was saved; to begin again:" if saved is None else f"saved at step {saved}; to go on:"
-        command = resume_command(name, outcome.context.runs_dir, outcome.world_size)
+        command = resume_command(context.run_name, context.runs_dir, trainer.parallel.world_size)
         lines = [
-            f"stopped at step {outcome.step} of {outcome.total_steps}; {kept}",
-            f"{command} --start-over" if saved is None and outcome.step else command,
+            f"stopped at step {step} of {trainer.total_steps}; {kept}",
+            f"{command} --start-over" if saved is None and step else command,
         ]
         code, stream = INTERRUPTED, sys.stdout
     else:
-        model = run_dir / "checkpoints" / f"step-{outcome.step}"
+        model = run_dir / "checkpoints" / f"step-{step}"
         lines = [f"model:    {model}", f"metrics:  {run_dir / 'metrics.jsonl'}"]
         code, stream = 0, sys.stdout
-    if outcome.rank == 0 and outcome.silent and outcome.done:
-        steps = "its only step" if outcome.step == 1 else f"all {outcome.step} steps"
-        print(silent_warning(steps), file=sys.stderr, flush=True)
-    if outcome.rank == 0:
+    if trainer.parallel.is_main:
+        if done and trainer.silent_steps == step:
+            print(silent_warning("its only step" if step == 1 else f"all {step} steps"), file=sys.stderr, flush=True)
         print("\n".join(lines), file=stream, flush=True)
-    if outcome.done and not outcome.recorded:
+    if done and not outcome.recorded:
         raise StorageError(
             "MLflow did not take the whole history; it is safe in the run folder",
             str(run_dir),

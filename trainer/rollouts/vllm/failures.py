@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from subprocess import CalledProcessError
 
 import torch
 
@@ -12,10 +13,13 @@ _MEMORY_WORDS = ("memory", "kv cache", "cache block")
 
 @contextmanager
 def failures_named(when: str) -> Iterator[None]:
-    """Tell of a failure as one of the engine, ``when`` it happened."""
+    """Tell of a failure as one of the engine, ``when`` it happened.
+
+    vLLM asserts that sleep has freed memory, and Triton calls a C compiler.
+    """
     try:
         yield
-    except (ImportError, RuntimeError, ValueError, AssertionError) as error:  # it asserts that sleep has freed memory
+    except (ImportError, RuntimeError, ValueError, AssertionError, CalledProcessError) as error:
         if is_short_of_memory(error):
             raise EngineError(
                 f"vLLM does not get the memory it needs {when}: {first_line(error)}",
@@ -27,7 +31,7 @@ def failures_named(when: str) -> Iterator[None]:
         raise EngineError(
             f"vLLM failed {when}: {first_line(error)}",
             "rollout.engine",
-            "see the run's vllm.log; or use rollout.engine=transformers",
+            "see the run's vllm.log, and docs/gpu.md for what vLLM needs; or use rollout.engine=transformers",
         ) from error
 
 
