@@ -20,7 +20,6 @@ import platform
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -268,9 +267,9 @@ def check_compiler() -> None:
     """Compile what vLLM's kernels need, and on a GPU one kernel by Triton."""
     import torch
 
-    headers = sysconfig.get_paths(scheme="posix_prefix")["include"]  # as Triton asks
-    compiler = [os.environ.get("CC", "gcc"), "-x", "c", "-fsyntax-only", f"-I{headers}", "-"]
-    subprocess.run(compiler, input="#include <Python.h>\n", text=True, check=True)
+    from trainer.parallel.gpus import check_compiler as compile_one_line
+
+    compile_one_line()
     print("a C compiler and Python.h are there")
     if torch.cuda.is_available():
         doubled = torch.compile(lambda values: values * 2 + 1)(torch.arange(1000.0, device="cuda"))

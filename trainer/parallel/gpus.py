@@ -3,8 +3,12 @@
 import os
 import shutil
 import subprocess
+import sysconfig
+
+from trainer.errors import MissingError, first_line
 
 LISTING_TIMEOUT_S = 20
+_COMPILER = "apt-get install gcc python3-dev, or rollout.engine=transformers"
 SHARE_VARIABLE = "LOPTUNE_GPU_SHARE"  # fraction of its GPU that a rank may use, set by a sweep; 1 if absent
 
 
@@ -25,6 +29,26 @@ def gpu_bytes() -> int | None:
     """Memory of the smallest GPU that the driver lists, None where there is none."""
     mebibytes = _nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return min((int(text) << 20 for text in mebibytes if text.strip().isdigit()), default=None)
+
+
+def check_compiler() -> None:
+    """Compile one line as Triton does, by which vLLM makes its kernels.
+
+    Raises:
+        MissingError: there is no C compiler, or it finds no Python.h.
+    """
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise MissingError("vLLM's kernels need a C compiler, and there is none", "PATH", _COMPILER)
+    headers = sysconfig.get_paths(scheme="posix_prefix")["include"]  # as Triton asks
+    command = [compiler, "-x", "c", "-fsyntax-only", f"-I{headers}", "-"]
+    try:
+        subprocess.run(command, input="#include <Python.h>\n", capture_output=True, text=True, check=True)
+    except OSError as error:
+        raise MissingError(f"vLLM's kernels need a C compiler: {error}", f"CC={compiler}", _COMPILER) from error
+    except subprocess.CalledProcessError as error:
+        reason = first_line(RuntimeError(error.stderr))
+        raise MissingError(f"vLLM's kernels cannot be compiled: {reason}", compiler, _COMPILER) from error
 
 
 def _nvidia_smi(*arguments: str) -> list[str]:

@@ -1,7 +1,11 @@
+import os
+import shutil
 import subprocess
+import sysconfig
 
 import pytest
 
+from trainer.errors import MissingError
 from trainer.parallel import gpus
 
 
@@ -52,3 +56,31 @@ def test_without_the_program_nothing_is_started(monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(subprocess, "run", None)
     assert gpus.visible_gpus() == 0
+
+
+HAS_COMPILER = shutil.which("gcc") is not None
+HAS_HEADERS = os.path.exists(f"{sysconfig.get_paths(scheme='posix_prefix')['include']}/Python.h")
+
+
+@pytest.mark.skipif(not (HAS_COMPILER and HAS_HEADERS), reason="needs gcc and Python.h")
+def test_a_compiler_that_finds_python_h_will_do(monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    gpus.check_compiler()
+
+
+def test_without_a_compiler_it_names_the_packages(tmp_path, monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingError, match="need a C compiler, and there is none") as refused:
+        gpus.check_compiler()
+    assert "apt-get install gcc python3-dev" in refused.value.hint
+    monkeypatch.setenv("CC", str(tmp_path / "cc"))
+    with pytest.raises(MissingError, match="No such file or directory"):
+        gpus.check_compiler()
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="needs gcc")
+def test_without_python_h_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpus.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    with pytest.raises(MissingError, match=r"Python\.h: No such file or directory"):
+        gpus.check_compiler()

@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from trainer.config.schema import TrainConfig
 from trainer.errors import ConfigError
 from trainer.parallel.device import compute_dtype, dtype_name, local_device
+from trainer.parallel.gpus import check_compiler
 from trainer.policy.load import model_source
 from trainer.rollouts.vllm.client import BACKENDS
 from trainer.rollouts.vllm.containment import NO_FLASHINFER_SAMPLER
@@ -33,12 +34,14 @@ def serve(config: TrainConfig, host: str, port: int, gpu_memory_utilization: flo
     Raises:
         ConfigError: vLLM is not installed, or a request can exceed the model's context.
         StorageError: the server's token cannot be kept.
-        MissingError: no such model, or no GPU where one is insisted on.
+        MissingError: no such model, no GPU where one is insisted on, or no compiler beside a GPU.
     """
     if not vllm_installed():
         raise ConfigError("vLLM is not installed", "trainer serve", INSTALL)
     device = local_device(config.parallel.device)
     share = gpu_memory_utilization if device.type == "cuda" else None
+    if device.type == "cuda":
+        check_compiler()
     command = server_command(config, host, port, share)
     # Without the mode vLLM has no routes that take weights; with it, anybody may use them but for our guard.
     mode = {"VLLM_SERVER_DEV_MODE": "1", TOKEN_VARIABLE: server_token()}

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from trainer.background import in_background
 from trainer.errors import ConfigError, EngineError
+from trainer.parallel.gpus import check_compiler
 from trainer.rollouts.engine import NO_RUN, EngineRun, RolloutEngine, Sample, SamplingParams, sampling_options
 from trainer.rollouts.vllm.containment import (
     default_group_kept,
@@ -54,6 +55,7 @@ class VllmEngine(RolloutEngine):
     Raises:
         ConfigError: vLLM is not installed, or the ranks do not divide into tensor-parallel groups.
         EngineError: vLLM does not start, out of memory or for another reason.
+        MissingError: there is no compiler beside the GPU.
     """
 
     def __init__(self, model: PreTrainedModel, setup: EngineSetup, run: EngineRun = NO_RUN) -> None:
@@ -69,6 +71,8 @@ class VllmEngine(RolloutEngine):
                 "rollout.vllm.tensor_parallel",
                 f"choose a divisor of {world_size}",
             )
+        if self.device.type == "cuda":
+            check_compiler()
         self._owns_default_group = not dist.is_initialized()
         self._asleep: set[str] = set()  # what of `_MEMORY` is handed back
         self.begin_run(run)
