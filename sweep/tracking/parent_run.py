@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.record.sweep_record import SweepRecord
-from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import TrialOutcome, TrialState, trial_outcomes
 from sweep.tracking.view import save_view
 from trainer.metrics.recorded_runs import find_runs
@@ -166,7 +165,9 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
         return None
     uri = tracking_uri(spec.program.settings, sweep.folder.runs_dir)
     prepare_store(uri)
-    tags = _parent_tags(spec) | change_tags(sweep.folder.root)
+    tags = spec.program.settings.tags | change_tags(sweep.folder.root)
+    if spec.confirms:
+        tags[CONFIRMS_TAG] = spec.confirms.sweep
     parent = open_parent_run(uri, spec.experiment, spec.name, tags)
     for file in (sweep.folder.space, sweep.folder.root / INPUTS_FILE):
         if file.is_file():
@@ -174,8 +175,3 @@ def open_parent(sweep: SweepRecord) -> ParentRun | None:
     save_view(uri, spec)
     parent.reconcile(trial_outcomes(sweep))
     return parent
-
-
-def _parent_tags(spec: SweepSpec) -> dict[str, str]:
-    confirms = spec.confirms
-    return {**spec.program.settings.tags, **({CONFIRMS_TAG: confirms.sweep} if confirms else {})}

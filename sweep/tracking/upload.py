@@ -6,7 +6,6 @@ from pathlib import Path
 from sweep.record.folder import hold, raise_held, write_spec
 from sweep.record.results import read_results
 from sweep.record.sweep_record import SweepRecord
-from sweep.space.spec import SweepSpec
 from sweep.tracking.outcomes import trial_outcomes
 from sweep.tracking.parent_run import open_parent, told
 from trainer.errors import StorageError
@@ -16,11 +15,6 @@ from trainer.tracking.shipping import STATE_FILE, has_unsent
 from trainer.tracking.tracker import upload
 
 _NAMED = 5  # trials in a message
-
-
-def online(spec: SweepSpec) -> SweepSpec:
-    """The space with MLflow."""
-    return spec.with_program(spec.program.tracked(offline=False))
 
 
 def upload_sweep(sweep: SweepRecord) -> Path:
@@ -35,7 +29,8 @@ def upload_sweep(sweep: SweepRecord) -> Path:
 
     folder = sweep.folder
     raise_held(folder)
-    sweep = SweepRecord(online(sweep.spec), folder)
+    spec = sweep.spec
+    sweep = SweepRecord(spec.with_program(spec.program.tracked(offline=False)), folder)
     with hold(folder):
         parent = open_parent(sweep)
         assert parent is not None, "the space is online"
