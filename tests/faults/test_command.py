@@ -1,8 +1,13 @@
-"""A sweep of a script: its driver is killed, a trial fails, the winner is confirmed, all of it offline."""
+"""A sweep of a script: driver and rank are killed, it is stopped, a trial fails, the winner is confirmed, offline."""
 
+import contextlib
 import json
+import os
+import re
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sweep.record.folder import sweep_folder
@@ -84,6 +89,35 @@ def test_a_trial_that_fails_keeps_its_reason(tmp_path: Path) -> None:
     rows = json.loads(told)["trials"]
     assert [row["state"] for row in rows] == ["COMPLETE", "FAIL"]
     assert rows[1]["reason"] == "the command ended with 1: no such loss: broken"
+
+
+def test_a_killed_rank_and_a_stopped_command_are_tried_again(tmp_path: Path) -> None:
+    steps = {"learning_rate": 0.1, "loss_type": "grpo", "steps": 12, "step_s": 0.5}
+    limits = {"max_concurrent": 2, "max_failures": 3, "stall_timeout_s": 20}
+    space = write_project(tmp_path, defaults=steps, limits=limits, search={"sampler": "random", "configurations": 0})
+    root = tmp_path / "runs" / "mine"
+    process = start_cli("sweep", "run", space, "--offline", "--runs-dir", tmp_path / "runs", cwd=tmp_path)
+    for trial in ("c000-s0", "c000-s1"):
+        wait_until(lambda trial=trial: len(metrics_of(root, trial)) >= 2, what="two evaluations")
+        if trial == "c000-s0":
+            log = (root / "trials" / trial / "stderr.log").read_text()
+            os.kill(int(re.findall(r"^rank 0: process (\d+)", log, re.MULTILINE)[-1]), signal.SIGKILL)
+        else:
+            (script,) = (one for one in psutil.process_iter() if is_script(one, str(root / "trials" / trial)))
+            script.suspend()
+    code, out, err = finish(process)
+    assert code == 0 and "retry 1 of 3: rank 0 died" in out and " for 20 s" in out, out + err
+    for trial, result in results(root).items():
+        lines = (root / "trials" / trial / "out" / "metrics.jsonl").read_text().splitlines()
+        assert result["state"] == "COMPLETE" and [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+
+
+def is_script(process: psutil.Process, folder: str) -> bool:
+    """Whether a process is the script itself, not its launcher, of the trial in that folder."""
+    with contextlib.suppress(psutil.Error):
+        words = process.cmdline()
+        return words[1:2] == ["train.py"] and process.environ().get("LOPTUNE_OUT", "").startswith(folder)
+    return False
 
 
 def test_seeds_that_do_not_reach_the_script_are_named(tmp_path: Path) -> None:

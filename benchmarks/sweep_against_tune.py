@@ -1,0 +1,226 @@
+"""A sweep of a command against Ray Tune with Optuna around the same training, as Ray's documentation shows it.
+
+    python -m benchmarks.sweep_against_tune            # eight trials of TRL on the built-in tiny model
+    python -m benchmarks.sweep_against_tune --idle     # trials that report one number and do nothing
+
+Both run two trials at a time, draw learning rate and loss type, and record every evaluation in MLflow (SQLite): ours
+by the trial, theirs by Tune's callback in the driver, as two processes of transformers' own callback race for the
+tables of the store. They run in turns, in an environment of their own. A ratio is loptune divided by Tune.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import yaml
+
+from benchmarks.tables import print_rows
+
+METRIC = "eval/reward"
+AT_A_TIME, TRIALS, STEPS = 2, 8, 10
+MARK = "LOPTUNE_BENCHMARK"
+SAMPLE_S, MEMORY_S = 0.1, 1.0
+Report = Callable[[int, Mapping[str, float]], None]
+
+
+@dataclass
+class Cost:
+    """What a command took, with everything it started."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float  # of proportional set sizes: shared pages count once
+
+
+def train(config: Mapping[str, Any], folder: Path, report: Report) -> None:
+    """The training of both: TRL's own trainer, evaluated twice; or one number."""
+    if config["idle"]:
+        report(1, {METRIC: config["learning_rate"]})
+        return
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from examples.trl.train import is_right, puzzles
+    from trainer.policy.architectures import TINY_FOLDER
+
+    class Evaluations(TrainerCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:
+            report(state.global_step, {METRIC: metrics["eval_reward"]})
+
+    args = GRPOConfig(
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        learning_rate=config["learning_rate"],
+        loss_type=config["loss_type"],
+        seed=config["seed"],
+        max_steps=config["steps"],
+        eval_strategy="steps",
+        eval_steps=config["steps"] // 2,
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=100,
+        num_generations_eval=4,
+        max_completion_length=64,
+        save_strategy="no",
+        report_to=["none"],
+        disable_tqdm=True,
+    )
+    data = {"train_dataset": puzzles("train", 1000), "eval_dataset": puzzles("dev", 50)}
+    GRPOTrainer(str(TINY_FOLDER), is_right, args, callbacks=[Evaluations()], **data).train()
+
+
+def our_trial() -> None:
+    """What loptune's sweep starts."""
+    folder = Path(os.environ["LOPTUNE_OUT"])
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
+
+    train(json.loads(Path(os.environ["LOPTUNE_CONFIG"]).read_text()), folder, report)
+
+
+def our_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> list[str]:
+    space = {
+        "name": "ours",
+        "program": {
+            "command": ["python", "-m", "benchmarks.sweep_against_tune", "--trial"],
+            "defaults": {"learning_rate": 3e-4, "loss_type": "dapo", **fixed},
+            "evaluations": 2,
+        },
+        "objective": {"metric": METRIC, "window": 1},
+        "parameters": {"learning_rate": {"loguniform": [1e-4, 1e-3]}, "loss_type": {"choice": ["dapo", "dr_grpo"]}},
+        "baselines": [{"learning_rate": 3e-4, "loss_type": "dapo"}],
+        "search": {"sampler": "tpe", "configurations": trials // 2 - 1},
+        "seeds": [0, 1],
+        "limits": {"max_concurrent": AT_A_TIME},
+    }
+    path = folder / "space.yaml"
+    path.write_text(yaml.safe_dump(space))
+    return [sys.executable, "-m", "sweep", "run", str(path), "--runs-dir", str(folder), "--cpus", str(AT_A_TIME)]
+
+
+def their_sweep(fixed: Mapping[str, Any], trials: int, folder: Path) -> None:
+    """Ray Tune as its pages on Optuna and MLflow show it."""
+    import ray
+    from ray import tune
+    from ray.air.integrations.mlflow import MLflowLoggerCallback
+    from ray.tune.search.optuna import OptunaSearch
+
+    def objective(config: dict[str, Any]) -> None:
+        train(
+            {**fixed, **config}, Path(tempfile.mkdtemp()), lambda step, metrics: tune.report({"step": step, **metrics})
+        )
+
+    ray.init(num_cpus=AT_A_TIME, include_dashboard=False)
+    tracking = MLflowLoggerCallback(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}", experiment_name="theirs")
+    tune.Tuner(
+        tune.with_resources(objective, {"cpu": 1}),
+        param_space={
+            "learning_rate": tune.loguniform(1e-4, 1e-3),
+            "loss_type": tune.choice(["dapo", "dr_grpo"]),
+            "seed": tune.choice([0, 1]),
+        },
+        tune_config=tune.TuneConfig(
+            metric=METRIC, mode="max", search_alg=OptunaSearch(), num_samples=trials, max_concurrent_trials=AT_A_TIME
+        ),
+        run_config=tune.RunConfig(name="theirs", storage_path=str(folder), callbacks=[tracking], verbose=1),
+    ).fit()
+
+
+def proportional_mb(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_full_info().pss) / 2**20
+    except psutil.Error:
+        return 0.0
+
+
+def measure(command: list[str], folder: Path) -> Cost:
+    """Run a command, sampling every process that inherits its mark.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    mark, started, peak, looked = uuid.uuid4().hex, time.monotonic(), 0.0, 0.0
+    marked, seen, cpu = dict[int, psutil.Process](), set[int](), dict[int, float]()
+    environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.getcwd()}
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        while process.poll() is None:
+            for pid in set(psutil.pids()) - seen:
+                seen.add(pid)
+                with contextlib.suppress(psutil.Error):
+                    if psutil.Process(pid).environ().get(MARK) == mark:
+                        marked[pid] = psutil.Process(pid)
+            for pid, one in list(marked.items()):
+                try:
+                    cpu[pid] = sum(one.cpu_times()[:2])
+                except psutil.Error:
+                    del marked[pid]
+            if time.monotonic() - looked > MEMORY_S:
+                looked, peak = time.monotonic(), max(peak, sum(map(proportional_mb, marked.values())))
+            time.sleep(SAMPLE_S)
+        seconds = time.monotonic() - started
+        if process.returncode:
+            log.seek(0)
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{log.read()[-3000:]}")
+    return Cost(seconds, sum(cpu.values()), peak)
+
+
+def compare(fixed: Mapping[str, Any], trials: int, rounds: int) -> dict[str, list[Cost]]:
+    """Both in turns."""
+    found: dict[str, list[Cost]] = {"loptune": [], "Tune": []}
+    for number in range(rounds):
+        for name in list(found)[:: 1 if number % 2 == 0 else -1]:
+            with tempfile.TemporaryDirectory() as folder:
+                theirs = [sys.executable, "-m", "benchmarks.sweep_against_tune", "--tune", folder, json.dumps(fixed)]
+                ours = our_sweep(fixed, trials, Path(folder))
+                command = ours if name == "loptune" else [*theirs, "--trials", str(trials)]
+                cost = measure(command, Path(folder))
+            print(f"{name}, {trials} trials: {cost}", flush=True)
+            found[name].append(cost)
+    return found
+
+
+def ratios(found: Mapping[str, list[Cost]]) -> list[str]:
+    """The ratio of each cost: the median of the pairs that ran beside each other."""
+    pairs = list(zip(found["loptune"], found["Tune"], strict=True))
+    every = [[getattr(a, one) / getattr(b, one) for a, b in pairs] for one in ("wall_s", "cpu_s", "peak_mb")]
+    return [f"{median(several):.2f}" for several in every]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trial", action="store_true", help="be a trial of loptune's sweep")
+    parser.add_argument("--tune", nargs=2, metavar=("FOLDER", "JSON"), help="be Tune's driver")
+    parser.add_argument("--idle", action="store_true")
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--rounds", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.trial:
+        our_trial()
+    elif arguments.tune:
+        their_sweep(json.loads(arguments.tune[1]), arguments.trials, Path(arguments.tune[0]))
+    else:
+        fixed = {"idle": arguments.idle, "steps": arguments.steps}
+        counts = (2, arguments.trials) if arguments.idle else (arguments.trials,)
+        rows = [[str(count), *ratios(compare(fixed, count, arguments.rounds))] for count in counts]
+        print_rows("loptune / Tune", ["trials", "wall time", "processor time", "peak memory"], rows)
+
+
+if __name__ == "__main__":
+    main()
