@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
-
 from rewards.score import Score, ScoringStatus
 from rewards.worker import MAX_REPLY_BYTES
 
@@ -29,8 +27,6 @@ MAX_FAILURE_RATE = 0.2  # of the completions of a rank in one step, above which 
 _START_LIMIT_S = 120.0  # imports of the user's own module included
 _MAX_IN_FLIGHT = 256
 _END_LIMIT_S = 10.0
-_WORKERS_OF_A_CORE = 16
-_WORKER_BYTES = 64 << 20  # of a process that has imported one of our own rewards
 _GRACE_S = 0.1  # to take what a worker wrote while this process was stopped or busy elsewhere
 # Waking up for every single reply of a fast function would cost more than scoring; a pause lets some gather.
 _GATHER_S = 0.0005
@@ -76,8 +72,6 @@ class RewardPool:
         max_failure_rate: float = 1.0,
         environment: Sequence[str] = (),
     ) -> None:
-        if workers > (most := _most_workers()):
-            raise ValueError(f"reward.workers is {workers}: cores and memory of this machine allow {most}")
         self._settings: dict[str, Any] = {"functions": dict(functions), "memory_mb": memory_mb}
         self._environment = frozenset(environment)
         self._timeout_s = timeout_s
@@ -253,11 +247,6 @@ class RewardPool:
         worker.ready = True
         self._batches, self._columns = greeting["batches"], greeting["columns"]
         self._failure_score = float(greeting["minimum"])
-
-
-def _most_workers() -> int:
-    """As many as cores and memory can hold; functions that wait for others may outnumber the cores."""
-    return max(1, min(_WORKERS_OF_A_CORE * (os.cpu_count() or 1), psutil.virtual_memory().total // _WORKER_BYTES))
 
 
 class _LostError(Exception):

@@ -17,7 +17,7 @@ class RewardConfig(Section):
     memory_mb: int = Field(
         1024, ge=16, description="memory a completion's scoring may take, beyond the process's imports [MiB]"
     )
-    workers: Count = Field(1, description="scoring processes")
+    workers: Count = Field(1, le=256, description="scoring processes, of 64 MB at least")
     environment: list[str] = Field(
         default_factory=list,
         description="variables that scoring inherits although they are named like secrets, as OPENAI_API_KEY",

@@ -11,7 +11,6 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from trainer.progress import ProgressReport
-from trainer.shell.table import PLAIN_WIDTH
 
 _REPORT_EVERY_S = 30.0  # in a file, of a phase that takes long
 _SILENT_STEPS = 3  # without a difference between completions, until a warning
@@ -72,16 +71,14 @@ def step_line(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
 
 
 def evaluation_line(step: int, metrics: Mapping[str, float]) -> str:
-    """One evaluation, with the accuracy of each difficulty or further set, on a line of its own if it is long."""
+    """One evaluation, with the accuracy of each difficulty or further set."""
     parts = [
         f"{name.removeprefix(_BY_DIFFICULTY)} {value:.3f}"
         for name, value in sorted(metrics.items())
         if name.startswith(_BY_DIFFICULTY)
     ]
-    line = f"eval at step {step}  {_join(_EVALUATION_PARTS, metrics)}"
-    families = f"[{', '.join(parts)}]" if parts else ""
-    between = "  " if len(line) + 2 + len(families) <= PLAIN_WIDTH else "\n    "
-    return f"{line}{between}{families}" if families else line
+    families = f"  [{', '.join(parts)}]" if parts else ""
+    return f"eval at step {step}  {_join(_EVALUATION_PARTS, metrics)}{families}"
 
 
 class Progress(ProgressReport):

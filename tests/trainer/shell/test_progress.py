@@ -38,13 +38,6 @@ def test_evaluation_line_shows_the_accuracy_of_each_difficulty() -> None:
     )
 
 
-def test_many_difficulties_stand_on_a_line_of_their_own() -> None:
-    metrics = {"eval/accuracy": 0.5} | {f"eval/accuracy/difficulty {level}": 0.25 for level in range(5)}
-    first, second = evaluation_line(20, metrics).splitlines()
-    assert first == "eval at step 20  accuracy 0.500"
-    assert second.startswith("    [difficulty 0 0.250, ")
-
-
 def test_a_file_gets_plain_lines() -> None:
     stream = io.StringIO()
     progress = Progress(stream)
