@@ -63,7 +63,7 @@ def add_space(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from sweep.views.plan import as_json, make_plan, print_plan  # which imports scipy
+    from sweep.views.plan import as_json, make_plan, print_plan, print_sample  # which imports scipy
 
     sweep = load(arguments)
     spec = sweep.spec
@@ -75,8 +75,6 @@ def _plan(arguments: argparse.Namespace) -> int:
         return 0
     print_plan(plan, spec)
     if arguments.sample:
-        from sweep.views.look import print_sample
-
         print_sample(spec.program.sample(spec.possible, arguments.sample), spec, plan.configurations)
     return 0
 

@@ -2,13 +2,15 @@
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dashboards.statistics.power import minimum_detectable_effect
 from dashboards.statistics.tournament import incomparable
 from dashboards.words import REFUSALS
-from sweep.programs.base import Footprint, Program
+from sweep.programs.base import Footprint, Program, Sample
 from sweep.record.noise import NoiseForecast, forecast_noise, noise_lines
 from sweep.record.sweep_record import SweepRecord, planned_trials, readable_sweeps
 from sweep.record.table import duration, parameter_text
@@ -161,6 +163,18 @@ def print_plan(plan: Plan, spec: SweepSpec) -> None:
     print_section("noise", noise_lines(plan.noise, spec, plan.configurations))
     for heading, text in _lines(plan, spec):
         print_section(heading, [text])
+
+
+def print_sample(sample: Sample, spec: SweepSpec, configurations: int) -> None:
+    """Print what the start policy says about a plan, what its error hides, and advice to standard error."""
+    lines = list(sample.lines)
+    if sample.error > 0 and len(spec.seeds) > 1 and configurations > 1:
+        hidden = minimum_detectable_effect(sample.error, len(spec.seeds), configurations)
+        seeds = f"{counted(len(spec.seeds), 'seed')} of {counted(configurations, 'configuration')}"
+        lines.append(f"with {seeds} that error alone hides gains below {hidden:.2g} (80 % power)")
+    print_section("sample", lines)
+    for advice in sample.advice:
+        print(f"\n{advice}", file=sys.stderr)
 
 
 def print_section(heading: str, lines: list[str]) -> None:
