@@ -6,7 +6,7 @@ from collections.abc import Mapping
 class ProgressReport:
     """Receives the phases and the metrics of a run; does nothing with them."""
 
-    def phase(self, what: str, count: int = 0, announce: bool = True, unit: str = "completions") -> None:
+    def phase(self, what: str, count: int = 0, announce: bool = True) -> None:
         """Something begins that may take long, of ``count`` parts; that of every step is not announced."""
 
     def note(self, line: str) -> None:

@@ -52,7 +52,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         if resume:
             step = trainer.resume()
             if progress is not None:
-                progress.resumed(name, step, trainer.total_steps)
+                progress.note(f"resuming {name} at step {step} of {trainer.total_steps}")
         if progress is not None:
             progress.begin(trainer.total_steps, trainer.step)
         with graceful_stop(trainer.request_stop, announce=parallel.is_main):

@@ -105,12 +105,12 @@ class Progress(ProgressReport):
         self._steps_task = self._bar.add_task("training", total=0, visible=False)
         self._bar.start()
 
-    def phase(self, what: str, count: int = 0, announce: bool = True, unit: str = "completions") -> None:
+    def phase(self, what: str, count: int = 0, announce: bool = True) -> None:
         """Show what is done from now on, and of how many parts it consists."""
         self._bar.reset(self._phase_task, description=what, total=count or None)
         self._reported = time.monotonic()
         if announce and not self._in_terminal:
-            self._write(f"{what}: {count} {unit}" if count else what)
+            self._write(f"{what}: {count} completions" if count else what)
 
     def note(self, line: str) -> None:
         """Show a line."""
@@ -132,10 +132,6 @@ class Progress(ProgressReport):
         """Show the way to the last step."""
         self._total_steps = total_steps
         self._bar.update(self._steps_task, total=total_steps, completed=step, visible=True)
-
-    def resumed(self, name: str, step: int, total_steps: int) -> None:
-        """Show where a run continues."""
-        self._write(f"resuming {name} at step {step} of {total_steps}")
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a training step."""
