@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.rules import Gather, LossInputs, NonNegative, PolicyLoss, Probability, TokenLosses, TrainBatch
 from trainer.rules.losses.clipped import surrogate
-from trainer.rules.selection import count_tokens, largest
+from trainer.rules.selection import largest
 
 COVARIANCE_RANGE = (1.0, 5.0)  # of Clip-Cov's candidates
 _ROUNDING = 1e-5  # of a log-ratio in float32
@@ -90,4 +90,4 @@ def drawn(candidates: Tensor, count: int, gather: Gather, generator: torch.Gener
 def _covariances(batch: TrainBatch, tokens: Tensor, gather: Gather, share: float) -> tuple[Tensor, int]:
     """Return the covariance of every token, [B, T], and how many tokens of all ranks the share is, at least 1."""
     covariance = covariances(batch.advantages, batch.old_logprobs, tokens, gather)
-    return covariance, max(1, int(share * count_tokens(tokens, gather)))
+    return covariance, max(1, int(share * sum(gather([int(tokens.sum())]))))

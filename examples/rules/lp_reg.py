@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainer.rules import Gather, LossInputs, NonNegative, PolicyLoss, Probability, TokenLosses, TrainBatch
 from trainer.rules.losses.clipped import surrogate
-from trainer.rules.selection import count_tokens, largest
+from trainer.rules.selection import largest
 
 
 class LpReg(PolicyLoss):
@@ -34,7 +34,7 @@ class LpReg(PolicyLoss):
     def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
         assert batch.proxy_logprobs is not None
         bad = tokens.bool() & (batch.advantages < 0)
-        count = int(self.share * count_tokens(bad, gather))
+        count = int(self.share * sum(gather([int(bad.sum())])))
         return largest(-batch.old_logprobs.double(), bad, count, gather) & batch.proxy_logprobs.isfinite()
 
     def __call__(self, tokens: LossInputs) -> TokenLosses:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainer.rules import Gather, LossInputs, NonNegative, Positive, Probability, TokenLosses, TrainBatch
 from trainer.rules.losses.clipped import Clipped
-from trainer.rules.selection import count_tokens, largest
+from trainer.rules.selection import largest
 
 
 class Stare(Clipped):
@@ -34,12 +34,12 @@ class Stare(Clipped):
 
     def choose(self, batch: TrainBatch, tokens: Tensor, gather: Gather, generator: torch.Generator | None) -> Tensor:
         assert batch.entropies is not None
-        counted = count_tokens(tokens, gather)
+        counted = sum(gather([int(tokens.sum())]))
         entropy = sum(gather([float((batch.entropies * tokens).sum())])) / max(1, counted)
         chosen = torch.zeros_like(tokens, dtype=torch.bool)
         for candidates in (batch.advantages > 0, batch.advantages < 0):
             candidates = candidates & tokens.bool()
-            count = math.ceil(self.share * count_tokens(candidates, gather))
+            count = math.ceil(self.share * sum(gather([int(candidates.sum())])))
             chosen |= largest(-batch.old_logprobs.double(), candidates, count, gather)
         return chosen & (entropy < self.target_entropy)
 

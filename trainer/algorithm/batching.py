@@ -1,6 +1,6 @@
 """From rollout groups to tensors, update batches and microbatches."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,26 +119,16 @@ def plan_update_batches(
         prompts = dict(zip(batch.group_ids[rows].tolist(), batch.prompt_lengths[rows].tolist(), strict=True))
         return int(batch.completion_lengths[rows].sum()) + sum(prompts.values())
 
-    plan = []
+    plan: list[list[list[int]]] = []
     for rows in torch.arange(len(lengths)).split(update_batch_size):
         if not packed:
             rows = rows[lengths[rows].argsort(descending=True, stable=True)]
-        plan.append(_cut(rows.tolist(), tokens_per_microbatch, computed))
-    everywhere = zip(*gather([list(map(len, plan))]), strict=True)
-    return [UpdateBatch(_as_many(parts, max(counts))) for parts, counts in zip(plan, everywhere, strict=True)]
-
-
-def _cut(rows: Sequence[int], budget: int, computed: Callable[[list[int]], int]) -> list[list[int]]:
-    """Fill microbatches with rows in order."""
-    microbatches: list[list[int]] = [[]]
-    for row in rows:
-        if microbatches[-1] and computed([*microbatches[-1], row]) > budget:
-            microbatches.append([])
-        microbatches[-1].append(row)
-    return microbatches
-
-
-def _as_many(parts: Sequence[Sequence[int]], count: int) -> tuple[Tensor, ...]:
-    """Return microbatches as tensors of rows, and as many empty ones as another rank has more."""
-    missing: list[list[int]] = [[]] * (count - len(parts))
-    return tuple(torch.tensor(rows, dtype=torch.int64) for rows in (*parts, *missing))
+        plan.append([[]])
+        for row in rows.tolist():
+            if plan[-1][-1] and computed([*plan[-1][-1], row]) > tokens_per_microbatch:
+                plan[-1].append([])
+            plan[-1][-1].append(row)
+    counts = gather([list(map(len, plan))])
+    for microbatches, *counted in zip(plan, *counts, strict=True):
+        microbatches += [[]] * (max(counted) - len(microbatches))  # that only other ranks have
+    return [UpdateBatch(tuple(torch.tensor(rows, dtype=torch.int64) for rows in parts)) for parts in plan]

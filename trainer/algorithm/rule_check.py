@@ -49,13 +49,11 @@ def _loss_problems(config: AlgorithmConfig) -> Iterator[str]:
     batch = choose_tokens(_random_batch(), config)
     mask = batch.completion_mask
     yield from _output_problems(lambda: _losses(rule, batch, mask)[0], [mask])
-    if not _losses(rule, batch, mask)[0].requires_grad:
-        yield "has no gradient: compute it from tokens.logprobs or tokens.log_ratio"
     whole = _gradient(rule, batch, mask)
     if not whole.isfinite().all():
         yield "has gradients that are not finite"
     if not whole.any():
-        yield "has a gradient of 0 at every token"
+        yield "has no gradient: compute it from tokens.logprobs or tokens.log_ratio"
     if (whole * (1 - mask)).any():
         yield "has a gradient outside of the completions: keep to tokens.completion_mask"
     without = choose_tokens(replace(batch, advantages=torch.zeros_like(mask)), config)
@@ -98,7 +96,8 @@ def _losses(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> tuple[Te
 def _gradient(rule: PolicyLoss, batch: TrainBatch, token_mask: Tensor) -> Tensor:
     losses, logprobs = _losses(rule, batch, token_mask)
     # Outside the completions nothing is weighted: a gradient there comes from losses of other tokens.
-    return torch.autograd.grad((losses * token_mask).sum(), logprobs, materialize_grads=True)[0]
+    # Adding 0 gives a gradient to losses that have none.
+    return torch.autograd.grad((losses * token_mask + 0 * logprobs).sum(), logprobs)[0]
 
 
 def _sending_problem(rule: Rule) -> str | None:
@@ -112,7 +111,7 @@ def _sending_problem(rule: Rule) -> str | None:
 
 def _place(rule: Rule) -> str:
     module = sys.modules[type(rule).__module__]
-    written = getattr(module, rule.name.partition(":")[2])
+    written = getattr(module, type(rule).__name__)
     return f"{module.__file__}:{inspect.getsourcelines(written)[1]}"
 
 

@@ -51,10 +51,9 @@ def check_scores(batch: TrainBatch, step: int, parallel: Parallel) -> None:
         "reference log-probability": batch.ref_logprobs,
         "entropy": batch.entropies,
     }
-    present = {name: values.double().sum() for name, values in scores.items() if values is not None}
-    sums = parallel.sum(torch.stack([*present.values()]))
-    for name, total in zip(present, sums.tolist(), strict=True):
-        check_finite(step, name, total)
+    for name, values in scores.items():
+        if values is not None:
+            check_finite(step, name, float(parallel.sum(values.double().sum())))
 
 
 def attach_logprobs(
@@ -72,8 +71,8 @@ def attach_logprobs(
         batch = replace(batch, ref_logprobs=score_batch(reference, batch, plan, with_entropy=False).logprobs)
     if policy is None:
         assert batch.rollout_logprobs is not None
-        old = batch.rollout_logprobs
-        return replace(batch, old_logprobs=old, rollout_logprobs=None, entropies=None, gradient_norms=None)
+        batch = replace(batch, old_logprobs=batch.rollout_logprobs, rollout_logprobs=None)
+        return replace(batch, entropies=None, gradient_norms=None)
     scores = score_batch(policy, batch, plan, with_entropy=True, kept_forward=kept_forward)
     return replace(
         batch,

@@ -34,13 +34,8 @@ def counted_tokens(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
     With ``mask_truncated`` not those of completions that ran into the token limit, as in TRL, SkyRL and NeMo-RL. A
     mean over completions counts such a completion with a loss of 0, as in TRL and SkyRL.
     """
-    truncated = batch.truncated.to(batch.completion_mask, non_blocking=True)
-    return batch.completion_mask * (1 - config.mask_truncated * truncated)[:, None]
-
-
-def counted_lengths(batch: TrainBatch, config: AlgorithmConfig) -> Tensor:
-    """Return how many tokens of each completion `counted_tokens` counts, [B] on the host."""
-    return batch.completion_lengths * (1 - config.mask_truncated * batch.truncated)
+    mask = batch.completion_mask
+    return mask * (1 - config.mask_truncated * batch.truncated.to(mask, non_blocking=True))[:, None]
 
 
 def select_tokens(batch: TrainBatch, config: AlgorithmConfig, gather: Gather = lambda items: items) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainer.algorithm.batching import UpdateBatch, lengths_to_mask, select_rows
 from trainer.algorithm.loss import update_loss
-from trainer.algorithm.token_filters import counted_lengths
+from trainer.algorithm.token_filters import counted_tokens
 from trainer.config.algorithm import AlgorithmConfig
 from trainer.config.optim import OptimConfig
 from trainer.errors import check_finite
@@ -93,7 +93,7 @@ class Updater:
             DivergedError: the gradient norm is not finite; the weights are those of the step before.
         """
         in_pass = token_mask.cpu()  # rows are chosen on the host: no microbatch waits for the device
-        tokens = counted_lengths(batch, self.algorithm)
+        tokens = counted_tokens(batch, self.algorithm).sum(dim=1).cpu()
         counts = [[tokens[part.rows].sum(), len(part.rows), in_pass[part.rows].sum()] for part in plan]
         everywhere = self.parallel.sum(torch.tensor(counts, dtype=torch.float64)).tolist()
         for update_batch, (total_tokens, total_sequences, pass_tokens) in zip(plan, everywhere, strict=True):
@@ -126,7 +126,9 @@ class Updater:
         """
         device = batch.input_ids.device
         loss_sum = torch.zeros_like(statistics.loss)
-        asked = asked_tokens(in_pass, lengths_to_mask(batch.completion_lengths), self.algorithm)
+        asked = in_pass
+        if self.algorithm.loss.whole_completions:  # a token's loss depends on the other tokens
+            asked = lengths_to_mask(batch.completion_lengths) * in_pass.any(dim=1, keepdim=True)
         for index, rows in enumerate(update_batch.microbatches):
             rows = rows[asked[rows].any(dim=1)]
             kept = self.kept_forward.take(rows) if self.kept_forward else None
@@ -157,13 +159,3 @@ class Updater:
             statistics.times_clipped[rows, :width] += output.clipped
             statistics.add(output.metrics)
         return loss_sum
-
-
-def asked_tokens(token_mask: Tensor, completion_mask: Tensor, config: AlgorithmConfig) -> Tensor:
-    """1 at the tokens whose log-probabilities the loss of a pass depends on, [B, T].
-
-    The tokens of the pass; where a token's loss depends on the others', all tokens of each completion that has any.
-    """
-    if config.loss.whole_completions:
-        return completion_mask * token_mask.any(dim=1, keepdim=True)
-    return token_mask

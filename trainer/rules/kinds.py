@@ -35,8 +35,7 @@ class RuleKind:
             ValueError: neither a built-in rule nor ``module:Class`` of one that can be imported.
         """
         if ":" in name:
-            rule: type[Rule] = load_rule(name, self.base, str(Path.cwd()))
-            return rule
+            return load_rule(name, self.base, str(Path.cwd()))
         if name not in self.registry:
             names = ", ".join(self.registry)
             message = f"{name} is no rule; valid: {names}, or module:Class"

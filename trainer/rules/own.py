@@ -24,7 +24,7 @@ from trainer.errors import ConfigError, first_line
 
 
 @functools.cache
-def load_rule(name: str, base: type[Any], folder: str) -> Any:
+def load_rule(name: str, base: type[Any], folder: str) -> type[Any]:
     """Return the class of a rule ``module:Class`` or ``module:function`` with an interface.
 
     Its module is looked up on the import path and then in ``folder``.
@@ -44,19 +44,20 @@ def load_rule(name: str, base: type[Any], folder: str) -> Any:
     value = getattr(module, attribute, None)
     if value is None:
         raise ValueError(f"{module.__file__} has no {attribute}")
-    if not isinstance(value, type) and callable(value):
-        function = value
-        methods = {"__call__": lambda self, inputs: function(inputs), "__module__": module_name}
-        value = type(attribute, (base,), methods)
-    if not isinstance(value, type) or not issubclass(value, base):
+    is_class = isinstance(value, type)
+    if not (issubclass(value, base) if is_class else callable(value)):
         raise ValueError(
             f"{name} is no rule: write `class {attribute}({base.__name__})`, from trainer.rules import "
             f"{base.__name__}, or a function"
         )
-    named: type[Any] = create_model(value.__name__, __base__=value, __module__=value.__module__, name=(str, name))
+    parent = value if is_class else base
+    named: type[Any] = create_model(attribute, __base__=parent, __module__=module_name, name=(str, name))
+    methods = {method: getattr(parent, method) for method in {"__call__", "choose"} & set(dir(parent))}
+    if not is_class:
+        methods["__call__"] = lambda self, inputs: value(inputs)
+    for method, function in methods.items():
+        setattr(named, method, _errors_named(name)(function))
     setattr(named, "own", (name, base, folder))  # noqa: B010  the base of rules declares it
-    for method in {"__call__", "choose"} & set(dir(value)):
-        setattr(named, method, _errors_named(name)(getattr(value, method)))
     return named
 
 

@@ -10,11 +10,6 @@ from torch import Tensor
 from trainer.rules.inputs import Gather
 
 
-def count_tokens(tokens: Tensor, gather: Gather) -> int:
-    """Return the number of tokens [B, T] of all ranks."""
-    return round(sum(gather([float(tokens.sum())])))
-
-
 def largest(values: Tensor, candidates: Tensor, count: int, gather: Gather) -> Tensor:
     """Return the ``count`` candidates of all ranks with the largest values, equal ones all; [B, T] bool."""
     everywhere = torch.tensor(gather(values[candidates].tolist()), dtype=torch.float64)
