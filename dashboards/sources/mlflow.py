@@ -1,11 +1,14 @@
-"""The runs of anybody's experiment in an MLflow store, as a table.
+"""Results from an MLflow store: a sweep's own, or the runs of anybody's experiment as a table.
 
 The one module of dashboards that imports MLflow.
 """
 
 import os
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 # MLflow reads these when it is imported.
@@ -16,9 +19,36 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from dashboards.results import Results
+from dashboards.sources.stored import RESULTS_FILE, unpack
 from trainer.config.yaml_document import nearest
 from trainer.errors import MissingError, StorageError, first_line
 from trainer.metrics.recorded_runs import search_runs
+from trainer.metrics.tags import CONFIRMS_TAG, PARENT_TAG, RUN_TAG, SWEEP_TAG
+
+
+def read_sweeps(uri: str) -> list[Results]:
+    """Return the results of every sweep of a store; of several runs of one name those of the last.
+
+    Raises:
+        StorageError: the store cannot be read.
+    """
+    sweeps = {}
+    with opened_store(uri) as client, tempfile.TemporaryDirectory(prefix="loptune-results-") as scratch:
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+        runs = search_runs(client, experiments, f"tags.`{RUN_TAG}` LIKE 'sweep/%'") if experiments else []
+        for run in runs:
+            tags = run.data.tags
+            if PARENT_TAG in tags or CONFIRMS_TAG in tags:
+                continue
+            files = {file.path for file in client.list_artifacts(run.info.run_id)}
+            if RESULTS_FILE in files:
+                path = Path(client.download_artifacts(run.info.run_id, RESULTS_FILE, scratch))
+                try:
+                    sweeps[tags[SWEEP_TAG]] = unpack(path.read_bytes(), f"{uri}, run {run.info.run_id}")
+                except StorageError as error:  # of another version
+                    print(f"not counted: {tags[SWEEP_TAG]}; {error.what}; {error.hint}", file=sys.stderr)
+    return list(sweeps.values())
 
 
 def read_experiment(uri: str, name: str, score: str, seed: str) -> pd.DataFrame:

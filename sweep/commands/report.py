@@ -1,15 +1,15 @@
-"""``sweep report``, ``evidence``, ``upload`` and ``ui``: what sweeps have found."""
+"""``sweep report``, ``evidence``, ``upload`` and ``ui``: pages on sweeps from their MLflow store."""
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 from sweep.commands.arguments import add_named
-from sweep.record.folder import all_sweeps, holder, read_spec
+from sweep.record.folder import holder
 from sweep.record.sweep_record import SweepRecord, open_sweep
 from sweep.tracking.view import save_view
+from trainer.config.tracking import TrackingConfig
 from trainer.errors import MissingError, StorageError
-from trainer.shell.arguments import Commands, add_json, port
+from trainer.shell.arguments import Commands, add_json, add_runs_dir, port
 from trainer.shell.preflight import check_port
 from trainer.shell.table import print_json, print_table
 from trainer.tracking.mlflow_store import sqlite_path, tracking_uri
@@ -21,7 +21,8 @@ def add_commands(commands: Commands) -> None:
     add_named(commands, "report", _report, "write a sweep's report again")
 
     evidence = commands.add_parser("evidence", help="list what all confirmed sweeps found about each update rule")
-    evidence.add_argument("folders", nargs="*", type=Path, default=[Path("runs")], help="runs folders (default: runs)")
+    evidence.add_argument("store", nargs="?", help="URI of an MLflow store (default: that of the runs folder)")
+    add_runs_dir(evidence)
     add_json(evidence)
     evidence.set_defaults(command=_evidence)
 
@@ -51,21 +52,18 @@ def _report(arguments: argparse.Namespace) -> int:
 
 def _evidence(arguments: argparse.Namespace) -> int:
     from dashboards.evidence import HEADINGS, gathered
-    from sweep.record.results import read_results
+    from dashboards.sources.mlflow import read_sweeps
 
-    missing = next((folder for folder in arguments.folders if not folder.is_dir()), None)
-    if missing is not None:
-        raise MissingError("no such folder", str(missing), "name folders of runs, as `--runs-dir` has them")
-    folders = [folder for runs_dir in arguments.folders for folder in all_sweeps(runs_dir)]
-    sweeps = [SweepRecord(read_spec(folder), folder) for folder in folders]
-    counted, left = gathered([read_results(sweep) for sweep in sweeps if sweep.spec.confirms is None])
+    uri = tracking_uri(TrackingConfig(uri=arguments.store), arguments.runs_dir)
+    check_store(uri)
+    counted, left = gathered(read_sweeps(uri))
     if arguments.json:
         print_json({"settings": [asdict(row) for row in counted], "left_out": [asdict(row) for row in left]})
         return 0
     if counted:
         print_table(HEADINGS, [row.cells for row in counted])
     else:
-        print("no sweep here has measured a rule on fresh seeds: `sweep confirm NAME` does")
+        print("no sweep of this store has measured a rule on fresh seeds: `sweep confirm NAME` does")
     for row in left:
         print(f"not counted: {row.rule or 'every rule'} of {row.sweep}, {row.left_out}")
     return 0

@@ -6,10 +6,12 @@ from pathlib import Path
 from dashboards.pages.report import write_pages
 from dashboards.pictures.verdict import verdict
 from dashboards.results import Results
+from dashboards.sources.stored import RESULTS_FILE, pack
 from dashboards.statistics.verdict import Tested
 from sweep.record.best import choose_best
 from sweep.record.sweep_record import SweepRecord
 from sweep.tracking.parent_run import ParentRun
+from trainer.files import write_atomically
 from trainer.metrics.tags import NOTE_TAG
 
 BEST_FILE = "best.yaml"
@@ -18,6 +20,7 @@ BEST_FILE = "best.yaml"
 def write_report(sweep: SweepRecord, results: Results) -> Path:
     """Write a sweep's report, and the configuration that its evidence names; return the page."""
     path = write_pages(results, sweep.folder.report)
+    write_atomically(sweep.folder.report / RESULTS_FILE, pack(results))
     best = choose_best(sweep, results).best
     if best is None:
         (sweep.folder.report / BEST_FILE).unlink(missing_ok=True)
@@ -28,7 +31,7 @@ def write_report(sweep: SweepRecord, results: Results) -> Path:
 
 
 def send_report(sweep: SweepRecord, results: Results, parent: ParentRun) -> None:
-    """Give the sweep's run in MLflow its report, its description and its summary.
+    """Give the sweep's run in MLflow its report, its results as a file, its description and its summary.
 
     Raises:
         StorageError: MLflow cannot be reached.

@@ -108,7 +108,7 @@ def test_trials_begin_and_end_and_have_their_report_while_mlflow_is_away(tmp_pat
         assert "error: MLflow lacks a part of the record of c000-s0, c001-s0" in out
         assert f"python -m sweep resume fake --runs-dir {tmp_path} sends it" in out
         report = {path.name for path in (folder / "report").iterdir()}
-        assert report == {"report.html", "trials.csv", "best.yaml"}
+        assert report == {"report.html", "trials.csv", "results.json.gz", "best.yaml"}
 
         server.start()
         code, out, err = sweep("resume", "fake", *here, "--cpus", 2)

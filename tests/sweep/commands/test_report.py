@@ -3,10 +3,14 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.sources.stored import RESULTS_FILE, pack
 from sweep.cli import main
 from sweep.record.folder import command, existing_sweep
+from sweep.tracking.parent_run import open_parent_run
+from tests.dashboards.table import results_of
 from tests.sweep.ended_sweeps import SCORES, write_sweep
 from tests.sweep.harness import SHORT
+from tests.trainer.tracking.store import sqlite_store
 from trainer.config.schema import load_config
 from trainer.tracking import mlflow_store
 
@@ -25,7 +29,7 @@ def test_an_offline_sweep_has_its_report_and_no_page_of_mlflow(
     assert main(["report", "demo", "--runs-dir", str(tmp_path)]) == 0
     report = tmp_path / "demo" / "report"
     assert capsys.readouterr().out.strip() == str(report / "report.html")
-    assert {path.name for path in report.iterdir()} == {"report.html", "trials.csv", "best.yaml"}
+    assert {path.name for path in report.iterdir()} == {"report.html", "trials.csv", "results.json.gz", "best.yaml"}
     assert load_config(str(report / "best.yaml")).algorithm.ar_alpha == 0.1
     assert main(["ui", "demo", "--runs-dir", str(tmp_path)]) == 3
     assert capsys.readouterr().err.splitlines() == [
@@ -55,18 +59,20 @@ def test_a_store_that_does_not_answer_costs_no_report(
     assert (tmp_path / "demo" / "report" / "best.yaml").is_file()
 
 
-def test_evidence_of_runs_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_sweep(tmp_path / "ours", "demo", SCORES, seeds=[0, 1])
-    confirms = {"sweep": "demo", "configurations": [0, 2]}
-    fresh = {0: {2: 0.5, 3: 0.52, 4: 0.51}, 1: {2: 0.6, 3: 0.63, 4: 0.61}}
-    write_sweep(tmp_path / "ours", "demo-confirm", fresh, seeds=[2, 3, 4], confirms=confirms)
-    write_sweep(tmp_path / "theirs", "new", SCORES)
-    folders = [str(tmp_path / name) for name in ("ours", "theirs")]
-    assert main(["evidence", *folders]) == 0
-    table = capsys.readouterr().out
-    assert "grpo + AR" in table and "+0.103" in table
-    assert table.splitlines()[-1] == "not counted: every rule of new, not confirmed on fresh seeds"
-    assert main(["evidence", *folders, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(one["sweep"], one["seeds"]) for one in found["settings"]] == [("demo", 3)]
-    assert main(["evidence", str(tmp_path / "nowhere")]) == 3
+def test_evidence_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = sqlite_store(tmp_path / "store")
+    parent = open_parent_run(uri, "demo", "demo", {})
+    file = tmp_path / RESULTS_FILE
+    file.write_bytes(pack(results_of()))
+    parent.log_artifact(file)
+    open_parent_run(uri, "other", "without-results", {})
+    file.write_bytes(b"of another version")
+    open_parent_run(uri, "old", "old", {}).log_artifact(file)
+    assert main(["evidence", uri]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1] == "not counted: every rule of demo, not confirmed on fresh seeds"
+    assert printed.err.startswith("not counted: old; ") and "sweep report NAME" in printed.err
+    assert main(["evidence", uri, "--json"]) == 0
+    assert [one["sweep"] for one in json.loads(capsys.readouterr().out)["left_out"]] == ["demo"]
+    assert main(["evidence", "--runs-dir", str(tmp_path)]) == 4
+    assert "no MLflow store" in capsys.readouterr().err

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from dashboards.results import ALPHA, ETA, Objective, unit_of
+from dashboards.sources.stored import pack, unpack
 from dashboards.statistics.sequential import Design, Standing
 from sweep.record.folder import SweepFolder, hold, sweep_folder
 from sweep.record.results import read_results
 from sweep.record.sweep_record import open_sweep
 from sweep.search.ledger import Ledger
 from tests.sweep.ended_sweeps import SCORES, write_sweep
+from trainer.errors import StorageError
 from trainer.evaluation.correctness import correctness_record
 
 
@@ -89,6 +91,17 @@ def test_finalists_come_under_the_numbers_of_the_sweep_that_chose_them(tmp_path:
     assert fresh.rounds is not None and fresh.rounds.winner is not None
     assert (fresh.rounds.planned, fresh.rounds.worthwhile, fresh.rounds.outcome) == ((3, 6), 0.02, "better")
     assert (fresh.rounds.winner.finalist, fresh.rounds.winner.gain) == ("2", 0.04)
+
+
+def test_results_are_packed_and_unpacked_whole(tmp_path: Path) -> None:
+    write_sweep(tmp_path, "demo", SCORES, seeds=[0, 1])
+    write_sweep(tmp_path, "demo-confirm", {0: {2: 0.5}}, confirms={"sweep": "demo", "configurations": [0]})
+    results = read_results(open_sweep(tmp_path, "demo"))
+    again = unpack(pack(results), "here")
+    assert repr(again) == repr(results)  # NaN equals nothing
+    for content in (b"", pack(results)[:40], b"nonsense"):
+        with pytest.raises(StorageError, match="does not hold the results"):
+            unpack(content, "here")
 
 
 def test_units_are_those_declared_and_the_objective_has_its_name_on_held_out_problems() -> None:

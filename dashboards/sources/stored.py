@@ -1,0 +1,30 @@
+"""Results as one file: packed JSON, which a sweep's run in MLflow carries."""
+
+import gzip
+import json
+from dataclasses import asdict
+
+from pydantic import TypeAdapter, ValidationError
+
+from dashboards.results import Results
+from trainer.errors import StorageError
+
+RESULTS_FILE = "results.json.gz"
+
+
+def pack(results: Results) -> bytes:
+    """Return results as the content of a file."""
+    return gzip.compress(json.dumps(asdict(results)).encode(), mtime=0)
+
+
+def unpack(content: bytes, where: str) -> Results:
+    """Return the results that `pack` wrote.
+
+    Raises:
+        StorageError: the content is something else.
+    """
+    try:
+        return TypeAdapter(Results).validate_python(json.loads(gzip.decompress(content)))
+    except (OSError, EOFError, ValueError, ValidationError) as error:
+        hint = "`sweep report NAME` of the sweep that wrote it sends it again"
+        raise StorageError(f"{where} does not hold the results of a sweep", where, hint) from error
