@@ -21,7 +21,7 @@ from trainer.section import Count, Section
 from trainer.tracking.inputs import module_files
 
 _PLACE = re.compile(r"(?<!\$)\{([\w./-]+)\}")  # not a shell's ${NAME}
-_SCRIPT = re.compile(r"[^\s=$]+\.(py|sh)")  # a word that is nothing but the name of one
+_SCRIPT = re.compile(r"[^\s=${},:]+\.(py|sh)")  # a word that is nothing but the name of one
 _SEED = "seed"  # the trial's, among the overrides of a trial
 _RESERVED = ("out", "command", "tracking")  # names in a trial's command line and record
 

@@ -205,6 +205,7 @@ class LoptuneProgram(Program):
         # torch and transformers take seconds to import, and a sweep on missing GPUs is refused before.
         from trainer.algorithm.rule_check import check_rules
         from trainer.policy.load import check_weights
+        from trainer.rollouts.build import build_rewards
         from trainer.rollouts.prepared import load_data, prepare
 
         device = self._device(resources)
@@ -216,6 +217,7 @@ class LoptuneProgram(Program):
             check_weights(self.base.model.model_copy(update={"name_or_path": name}))
         if any(key.startswith(("reward", "data")) for key in searched):
             load_data(self.base)
+            build_rewards(self.base.reward).close()
         else:
             prepare(self.base).rewards.close()
 

@@ -198,7 +198,11 @@ class CommandRun:
 
 
 def _figures(line: Mapping[str, Any]) -> set[_Figure]:
-    return {(line["step"], name, str(math.nan if value is None else value)) for name, value in line.items()}
+    """Return the figures of a line; what is not finite stands as null in the record."""
+    return {
+        (line["step"], name, str(value if value is not None and math.isfinite(value) else math.nan))
+        for name, value in line.items()
+    }
 
 
 class _Lines:

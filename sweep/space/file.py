@@ -66,8 +66,9 @@ def resolve_space(document: YamlDocument, folder: Path, overrides: Sequence[str]
     spec = validate(SweepSpec, document)
     spec = spec.with_program(spec.program.resolved(folder, document))
     if spec.search.sampler == "auto":
-        conditional = any(parameter.when for parameter in spec.parameters.values())
-        search = spec.search.model_copy(update={"sampler": "tpe" if conditional else "gp"})
+        # A Gaussian process models no conditions, and Optuna's learns from whole trials alone.
+        tpe = spec.scheduler.asha or any(parameter.when for parameter in spec.parameters.values())
+        search = spec.search.model_copy(update={"sampler": "tpe" if tpe else "gp"})
         spec = spec.model_copy(update={"search": search})
     check_space(spec, document)
     return spec

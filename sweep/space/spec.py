@@ -30,7 +30,7 @@ class SearchSpec(Section):
     """Which configurations are tried."""
 
     sampler: Literal["auto", "tpe", "random", "grid", "gp"] = Field(
-        "auto", description="how configurations are proposed; auto: gp, or tpe where a parameter has a condition"
+        "auto", description="how configurations are proposed; auto: gp, or tpe with conditions or stopped trials"
     )
     configurations: Annotated[int, Field(ge=0)] | None = Field(
         None, description="configurations to propose besides the baselines; the whole grid if null"

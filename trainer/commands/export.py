@@ -113,7 +113,7 @@ def _card(run: Path, config: TrainConfig, step: int, is_adapter: bool) -> str:
         "## Evaluation",
         _score_table(run, config, step) or f"The run was not evaluated at step {step}.",
         "## Training",
-        "Every setting is in `run.yaml` beside this file; to repeat it: `trainer run run.yaml`.",
+        "Every setting is in `run.yaml` beside this file; to repeat it, with the files below: `trainer run run.yaml`.",
         f"The licence of `{start}` holds for these weights.",
     ]
     if files := recorded_files(run):

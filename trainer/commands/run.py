@@ -25,6 +25,7 @@ class RunOutcome:
     """The end of a run on one rank."""
 
     trainer: Trainer
+    done: bool  # trained to its last step, with its checkpoint on disk
     recorded: bool  # whether MLflow has the whole run
     diverged: DivergedError | None
 
@@ -68,7 +69,7 @@ def run_training(config: TrainConfig, name: str, runs_dir: Path, resume: bool) -
         recorded = trainer.close(status)
     if not mid_step:  # a rank that stops in the middle of a step cannot meet the others again
         leave_ranks()
-    return RunOutcome(trainer, recorded, diverged)
+    return RunOutcome(trainer, status == "FINISHED", recorded, diverged)
 
 
 def report_outcome(outcome: RunOutcome) -> int:
@@ -80,7 +81,7 @@ def report_outcome(outcome: RunOutcome) -> int:
         StorageError: the run is done, but MLflow does not have all of it.
     """
     trainer, context = outcome.trainer, outcome.trainer.context
-    run_dir, step, done = context.run_dir, trainer.step, trainer.done
+    run_dir, step, done = context.run_dir, trainer.step, outcome.done
     if outcome.diverged is not None:
         lines = [
             f"error: {outcome.diverged}",

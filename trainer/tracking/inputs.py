@@ -134,7 +134,7 @@ def module_files(module: str, role: str, root: Path) -> Iterator[tuple[Path, str
     """A module's file and those of the project that it imports; nothing is imported to find them."""
     search = [*filter(None, sys.path), str(root)]  # the order of scoring processes
     finder = _ImportFinder([place for place in search if _is_of_project(Path(place))], excludes=OWN_PACKAGES)
-    with contextlib.suppress(ImportError, SyntaxError):  # whoever imports it says so
+    with contextlib.suppress(ImportError):  # whoever imports it says so
         finder.import_hook(module)
     for name, found in finder.modules.items():
         file = Path(getattr(found, "__file__", None) or "").resolve()
@@ -158,3 +158,12 @@ class _ImportFinder(ModuleFinder):
         if spec is not None and spec.origin is None and spec.submodule_search_locations:
             return None, next(iter(spec.submodule_search_locations)), ("", "", _PACKAGE)
         return super().find_module(name, path, parent)
+
+    def load_module(self, fqname: str, fp: Any, pathname: str, file_info: Any) -> Any:
+        """Keep a file that does not compile, too; whoever imports it says why."""
+        try:
+            return super().load_module(fqname, fp, pathname, file_info)
+        except SyntaxError:
+            module: Any = self.add_module(fqname)
+            module.__file__ = pathname
+            return module

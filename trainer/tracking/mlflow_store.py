@@ -116,7 +116,7 @@ def prepare_store(uri: str) -> None:
     except OSError as error:
         raise StorageError(f"cannot create the MLflow store: {error}", uri, "choose another folder") from None
     with lock:
-        _schema_exists(path, uri)  # waits for a lock, or tells that the file is no database
+        _schema_exists(path)  # waits for a lock, or tells that the file is no database
         _quiet_mlflow()
         from mlflow import MlflowClient
 
@@ -153,7 +153,7 @@ def connect(uri: str) -> "MlflowClient":
         StorageError: a SQLite store without schema (``prepare_store`` makes it), or one that stays locked.
     """
     path = sqlite_path(uri)
-    if path is not None and not _schema_exists(path, uri):
+    if path is not None and not _schema_exists(path):
         raise StorageError("the MLflow store does not exist or is empty", str(path), "start the run or sweep again")
     _quiet_mlflow()
     from mlflow import MlflowClient
@@ -287,17 +287,22 @@ def _system_tags() -> dict[str, str]:
     return tags
 
 
-def _schema_exists(path: Path, uri: str) -> bool:
+def _schema_exists(path: Path) -> bool:
     """Whether the database has MLflow's schema; waits for a lock, because MLflow itself would wait 100 s."""
     if not path.exists():
         return False
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=LOCK_LIMIT_S)) as database:
-            row = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
-            return bool(row)
-    except sqlite3.DatabaseError as error:
-        held = "end the process that holds it, then resume" if "locked" in str(error) else "restore it or move it away"
-        raise StorageError(f"cannot read the MLflow store: {error}", str(path), held) from None
+    deadline = time.monotonic() + LOCK_LIMIT_S
+    while True:
+        try:  # a second at a time, in which Ctrl-C waits
+            with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)) as database:
+                row = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
+                return bool(row)
+        except sqlite3.DatabaseError as error:
+            locked = "locked" in str(error)
+            if locked and time.monotonic() < deadline:
+                continue
+            held = "end the process that holds it, then resume" if locked else "restore it or move it away"
+            raise StorageError(f"cannot read the MLflow store: {error}", str(path), held) from None
 
 
 @contextlib.contextmanager

@@ -12,11 +12,13 @@ from trainer.errors import ConfigError, MissingError
 ALPHA = "algorithm.ar_alpha"
 
 
-def test_a_gaussian_process_proposes_unless_a_parameter_has_a_condition(tmp_path: Path) -> None:
+def test_a_gaussian_process_proposes_unless_a_parameter_has_a_condition_or_trials_are_stopped(tmp_path: Path) -> None:
     search = {"configurations": 3}
     rate = {"optim.lr": {"loguniform": [1e-5, 1e-3]}}
     assert make_spec(tmp_path, search=search, parameters=rate, baselines=[]).search.sampler == "gp"
     assert make_spec(tmp_path, search=search).search.sampler == "tpe"
+    stopped = make_spec(tmp_path, search=search, parameters=rate, baselines=[], scheduler="asha")
+    assert stopped.search.sampler == "tpe"
 
 
 def test_missing_files(tmp_path: Path) -> None:

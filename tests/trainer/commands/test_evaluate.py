@@ -143,6 +143,8 @@ def test_what_cannot_be_evaluated_is_refused_with_the_next_step(run):
     with pytest.raises(ConfigError) as caught:
         evaluation_config(find_model("some/model"), None, [], {})
     assert "--spec" in caught.value.hint
+    with pytest.raises(ConfigError, match="all the same"):
+        evaluation_config(find_model(str(run)), None, [], {COMPLETIONS: 4, "evaluation.temperature": 0.0})
     with pytest.raises(ConfigError, match="unknown key"):
         evaluation_config(find_model(str(run)), None, [], {"evaluation.sets": ["a={sorce: x}"]})
 

@@ -30,7 +30,7 @@ class FakeTrainer:
     def train(self) -> None:
         if isinstance(self.ends, BaseException):
             raise self.ends
-        self.done = self.ends
+        self.done = bool(self.ends)
 
     def close(self, status: str) -> bool:
         self.closed.append(status)
@@ -51,6 +51,13 @@ def train(monkeypatch, tmp_path, ends):
     return run_training(OFFLINE, "r", tmp_path, resume=False), trainer
 
 
+def test_a_run_interrupted_while_its_last_checkpoint_is_written_is_not_done(monkeypatch, tmp_path, left):
+    trainer = FakeTrainer(KeyboardInterrupt())
+    trainer.done = True
+    monkeypatch.setattr(run, "_build", lambda *arguments: trainer)
+    assert not run_training(OFFLINE, "r", tmp_path, resume=False).done
+
+
 @pytest.mark.parametrize(
     ("ends", "status", "done", "parts"),
     [
@@ -63,7 +70,7 @@ def train(monkeypatch, tmp_path, ends):
 )
 def test_a_run_is_closed_as_it_ended(monkeypatch, tmp_path, capsys, left, ends, status, done, parts):
     outcome, trainer = train(monkeypatch, tmp_path, ends)
-    assert (trainer.closed, outcome.trainer.done, left) == ([status], done, parts)
+    assert (trainer.closed, outcome.done, left) == ([status], done, parts)
     assert outcome.diverged is (ends if isinstance(ends, DivergedError) else None)
     assert outcome.recorded
 
@@ -76,16 +83,16 @@ def test_an_error_closes_the_run_and_is_told(monkeypatch, tmp_path, capsys, left
     assert (trainer.closed, left) == (["FAILED"], [])
 
 
-def ended_trainer(tmp_path, done: bool = True, world_size: int = 1, is_main: bool = True) -> Any:
+def ended_trainer(tmp_path, world_size: int = 1, is_main: bool = True) -> Any:
     context = RunContext(tmp_path / "r", tmp_path, "trainer", "r")
     parallel = SimpleNamespace(world_size=world_size, is_main=is_main)
-    return SimpleNamespace(context=context, step=4, total_steps=9, done=done, silent_steps=0, parallel=parallel)
+    return SimpleNamespace(context=context, step=4, total_steps=9, silent_steps=0, parallel=parallel)
 
 
 @pytest.fixture
 def outcome(tmp_path) -> RunOutcome:
     (tmp_path / "r").mkdir()
-    return RunOutcome(ended_trainer(tmp_path), recorded=True, diverged=None)
+    return RunOutcome(ended_trainer(tmp_path), done=True, recorded=True, diverged=None)
 
 
 def test_a_run_that_is_done_names_its_model_and_metrics(outcome, tmp_path, capsys):
@@ -97,7 +104,7 @@ def test_a_run_that_is_done_names_its_model_and_metrics(outcome, tmp_path, capsy
 
 
 def test_a_stopped_run_ends_with_the_command_that_goes_on(outcome, tmp_path, capsys):
-    stopped = replace(outcome, trainer=ended_trainer(tmp_path, done=False, world_size=2))
+    stopped = replace(outcome, done=False, trainer=ended_trainer(tmp_path, world_size=2))
     assert report_outcome(stopped) == 130
     told, command = capsys.readouterr().out.splitlines()
     assert told == "stopped at step 4 of 9; nothing was saved; to begin again:"
@@ -125,5 +132,5 @@ def test_a_run_that_mlflow_has_not_whole_is_done_and_exits_4(outcome, tmp_path, 
 
 def test_the_first_rank_alone_reports(outcome, tmp_path, capsys):
     for done, diverged in ((True, None), (False, None), (False, DivergedError(1, "loss", 0.0))):
-        report_outcome(RunOutcome(ended_trainer(tmp_path, done, is_main=False), True, diverged))
+        report_outcome(RunOutcome(ended_trainer(tmp_path, is_main=False), done, True, diverged))
     assert capsys.readouterr() == ("", "")

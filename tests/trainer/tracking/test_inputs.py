@@ -26,6 +26,7 @@ CHANGES = [
     ("dev.jsonl", ROW.replace("2", "3"), "dev.jsonl (evaluation set dev) has changed (33 bytes -> 33 bytes)"),
     ("judge.py", None, "judge.py (reward judge:exact) is gone"),
     ("parts/numbers.py", "x = 1\n", "parts/numbers.py (imported by judge) has changed (0 bytes -> 6 bytes)"),
+    ("judge.py", "def (", "judge.py (reward judge:exact) has changed (36 bytes -> 5 bytes)"),
     ("other.py", "x = 1\n", None),
 ]
 
