@@ -75,9 +75,10 @@ def test_what_is_not_there_is_found_before_ray_starts(tmp_path: Path, monkeypatc
 
 def test_a_word_that_only_ends_like_a_script_is_no_file(tmp_path: Path) -> None:
     command = ["bash", "-c", "cd ${HOME} && python train.py", "custom_reward_function.path=reward.py"]
+    command += ["train_{loss_type}.py"]
     spec = spec_of(tmp_path, command=command, defaults={"learning_rate": 0.1, "loss_type": "grpo"})
     spec.program.check_early(spec.searched, spec.resources)
-    assert spec.program.configure({}).words(tmp_path)[1:] == command[1:]
+    assert spec.program.configure({}).words(tmp_path)[1:] == [*command[1:-1], "train_grpo.py"]
 
 
 def test_files_of_the_project_hide_no_package_of_ours(tmp_path: Path) -> None:
