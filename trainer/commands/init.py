@@ -4,7 +4,6 @@ import argparse
 import json
 import re
 import shutil
-from importlib import resources
 from pathlib import Path
 from string import Template
 
@@ -12,6 +11,7 @@ from trainer.commands.reference import run_schema
 from trainer.errors import ConfigError, StorageError
 from trainer.policy.architectures import TINY
 
+_TEMPLATES = Path(__file__).parent
 _EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 
 
@@ -24,10 +24,13 @@ def add_init(parser: argparse.ArgumentParser) -> None:
         help="model to train: hub name, folder, smollm2-135m (needs no hub), or random: a small policy of random "
         "weights, to try data and reward in seconds (default: %(default)s)",
     )
+    parser.add_argument("--rule", action="store_true", help="write an update rule, its test and a space to compare it")
     parser.set_defaults(command=_init)
 
 
 def _init(arguments: argparse.Namespace) -> int:
+    if arguments.rule:
+        return _init_rule(arguments.folder)
     for path in write_project(arguments.folder, arguments.model):
         print(f"written: {path}")
     print(
@@ -36,6 +39,20 @@ def _init(arguments: argparse.Namespace) -> int:
         "trainer run run.yaml              # train\n"
         "sweep plan space.yaml             # the sweep over it\n"
         "sweep schema > space.schema.json  # what an editor with a YAML language server completes it by"
+    )
+    return 0
+
+
+def _init_rule(folder: Path) -> int:
+    try:
+        shutil.copytree(_TEMPLATES / "rule_project", folder)
+    except OSError as error:
+        raise StorageError(f"cannot write there: {error.strerror}", str(folder), "choose a new folder") from error
+    print(
+        f"cd {folder}\n"
+        "python -m pytest               # the rule's equation\n"
+        "sweep run rule_space.yaml      # the rule and GRPO, each tuned alone\n"
+        "sweep confirm my-rule          # the best of each on fresh seeds"
     )
     return 0
 
@@ -54,7 +71,7 @@ def write_project(folder: Path, model: str = _EXAMPLE_MODEL) -> list[Path]:
             "take --model random (to try data and reward in seconds) or smollm2-135m (98 MB, trains on a CPU), "
             "or run the preset: trainer run tiny_kk",
         )
-    source = resources.files("trainer.commands") / "project"
+    source = _TEMPLATES / "project"
     texts = {entry.name: entry.read_text(encoding="utf-8") for entry in source.iterdir() if entry.is_file()}
     for name in sorted(texts):
         if (folder / name).exists():

@@ -16,7 +16,6 @@ from transformers.utils.logging import disable_progress_bar
 from trainer.config.model import ModelConfig
 from trainer.config.yaml_document import nearest
 from trainer.cpu.attention import use_packed_attention
-from trainer.cpu.linear import use_onednn
 from trainer.errors import ConfigError, MissingError, UserError, first_line
 from trainer.hub import hub_answers
 from trainer.policy.adapters import SETTINGS_FILE, adapter_base, with_adapter_merged
@@ -106,7 +105,6 @@ def load_policy(config: ModelConfig, device: torch.device, dtype: torch.dtype = 
     _restore_buffers(model)
     if device.type == "cpu" and dtype == torch.float32:
         use_packed_attention(model)
-        use_onednn(model)
     if config.gradient_checkpointing:
         model.train()  # layers recompute their activations in training mode only
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

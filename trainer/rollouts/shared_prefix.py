@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-from trainer.cpu.linear import OneDnnLinear
 from trainer.policy.adapters import base_layer
 from trainer.rollouts.decoding import Prefill
 
@@ -41,9 +40,7 @@ def is_supported(model: PreTrainedModel) -> bool:
         and set(layer_types) == {"full_attention"}
         and config.rope_parameters["rope_type"] not in _VARYING_ROPE
         and all(
-            type(base_layer(module)) in (nn.Linear, OneDnnLinear)
-            for name, module in model.named_modules()
-            if name.endswith("_proj")
+            type(base_layer(module)) is nn.Linear for name, module in model.named_modules() if name.endswith("_proj")
         )
     )
 

@@ -1,15 +1,15 @@
-import shutil
 import subprocess
 import sys
 
-from tests.paths import ROOT
 from tests.run_cli import run_cli
+from trainer.cli import main
 from trainer.config.schema import load_config
 
 
 def test_the_rule_passes_its_test_trains_and_is_compared_with_grpo(tmp_path, monkeypatch):
     folder = tmp_path / "mine"
-    shutil.copytree(ROOT / "examples" / "own_rule", folder)
+    assert main(["init", str(folder), "--rule"]) == 0
+    assert main(["init", str(folder), "--rule"]) == 4  # nothing is written over
     tested = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=folder, capture_output=True, text=True)
     assert tested.returncode == 0, tested.stdout
     small = ["max_steps=1", "rollout.prompts_per_step=4", "optim.update_batch_size=16", "evaluation.at_start=false"]
